@@ -1,0 +1,108 @@
+"""The daemon's values: plain, frozen, without behaviour that needs a disk, a clock or a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ShardId:
+    """One shard; numbers count up from 1 within a dataset and are never used twice."""
+
+    dataset: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSlice:
+    """A unit, or what is left of one: the part from record `ordinal` on.
+
+    `offset` is the source's own hint where in the object that record begins (0: unknown or start).
+    """
+
+    unit: int
+    key: str
+    size: int
+    etag: str = ""
+    ordinal: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A unit that cannot be fetched or decoded, with the reason a person can act on."""
+
+    unit: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one shard is to hold, fixed before anything is fetched; doing it again gives the same shard."""
+
+    shard: ShardId
+    generation: str
+    units: tuple[UnitSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a worker made of an assignment: a sealed temporary file, or nothing if `records` is 0.
+
+    `remainder` is what did not fit, `set_aside` what failed for good.
+    `data_bytes` and `sidecar_bytes` are lengths, `allocated` is what both files occupy on disk.
+    """
+
+    records: int
+    data_bytes: int
+    sidecar_bytes: int
+    allocated: int
+    fetched_bytes: int
+    seconds: float
+    remainder: tuple[UnitSlice, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A sealed shard."""
+
+    id: ShardId
+    generation: str
+    records: int
+    data_bytes: int
+    allocated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The file set a job holds for one epoch."""
+
+    id: str
+    dataset: str
+    job: str
+    epoch: int
+    generation: str
+    shards: tuple[int, ...]
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Ascending numbers as inclusive ranges: [1, 2, 3, 7] -> [[1, 3], [7, 7]]."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def members(found: Iterable[Iterable[int]]) -> Iterator[int]:
+    """The inverse of ranges."""
+    for first, last in found:
+        yield from range(first, last + 1)

@@ -1,0 +1,202 @@
+"""The native core: TFRecord framing, the Example codec, sidecars, the shard writer, the batch reader.
+
+Built from client/core by scikit-build-core and nanobind. Buffers are anything with the buffer
+protocol (bytes, memoryview, obstore's Bytes, NumPy arrays). Every function that does I/O or works
+on more than a few kB releases the GIL.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+SIDECAR_VERSION: int
+PERMUTATION_VERSION: int
+
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `crc`."""
+
+def masked_crc32c(data: Buffer) -> int:
+    """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
+
+@final
+class Permutation:
+    """A keyed bijection of [0, n) in O(1) memory, version PERMUTATION_VERSION.
+
+    A balanced Feistel network over the next even power of two, cycle-walked back into [0, n)
+    (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The same (n, key) gives the
+    same bijection on every machine and in every release with the same version. n may be 0.
+    """
+
+    def __init__(self, n: int, key: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, position: int) -> int:
+        """The image of `position`; IndexError outside [0, n)."""
+    def take(self, start: int, count: int) -> NDArray[np.uint64]:
+        """The images of start .. start + count - 1; IndexError unless start + count <= n."""
+
+@final
+class ShardWriter:
+    """Writes one TFRecord file and its sidecar `path + ".idx"`; both CRCs of every record are made here.
+
+    Creates `path` (FileExistsError if it exists) and, when capacity > 0, reserves `capacity` bytes
+    with fallocate before anything is written, so that a full disk shows here as OSError(ENOSPC) and
+    not in the middle of a shard. The shard and its sidecar together never use more than `capacity`
+    bytes: a record that would exceed it is refused. capacity 0 means unlimited and unreserved.
+    Not thread-safe. A writer that is garbage-collected unfinished aborts.
+    """
+
+    def __init__(self, path: str, capacity: int = 0) -> None: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the TFRecord file so far."""
+    @property
+    def sidecar_bytes(self) -> int:
+        """Bytes the sidecar will have, without its meta text."""
+    def append(self, record: Buffer, unit: int = 0, ordinal: int = 0) -> bool:
+        """Appends one record; False, and nothing written, if it does not fit. Ordinals of a unit ascend."""
+    def append_frames(
+        self, frames: Buffer, unit: int = 0, ordinal: int = 0, name: str = "", base: int = 0
+    ) -> tuple[int, int, bool]:
+        """Carries whole TFRecord frames over verbatim, without Python per record.
+
+        Returns (records, consumed, full): how many records were appended, how many bytes of
+        `frames` they took, and whether it stopped because the next whole record did not fit.
+        An incomplete last frame is left for the next call (consumed < len(frames), full False).
+        Both CRCs of each record are checked: CorruptRecordError(name, base + offset, why); the
+        records before the corrupt one stay appended and count in num_records.
+        `ordinal` is that of the first frame, and counts up.
+        """
+    def finish(self, meta: str) -> tuple[int, int]:
+        """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes.
+
+        `meta` is JSON text that the sidecar carries. At most 4096 bytes of it are free of charge
+        against capacity. Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted.
+        """
+    def abort(self) -> None:
+        """Closes and removes both files. Idempotent; does nothing after finish."""
+
+@final
+class Sidecar:
+    """A shard's sidecar, wholly verified when read (format: docs/formats.md)."""
+
+    @staticmethod
+    def read(path: str) -> Sidecar:
+        """`path` is the sidecar's. FileNotFoundError, or CorruptSidecarError(path, why)."""
+    @property
+    def meta(self) -> str: ...
+    @property
+    def data_bytes(self) -> int: ...
+    @property
+    def offsets(self) -> NDArray[np.uint64]:
+        """Byte offset of each record's frame; uint64 [records]; read-only."""
+    @property
+    def units(self) -> NDArray[np.uint64]:
+        """Unit of each record; uint64 [records]."""
+    @property
+    def ordinals(self) -> NDArray[np.uint32]:
+        """Ordinal of each record within its unit; uint32 [records]."""
+    def __len__(self) -> int: ...
+
+def write_sidecar(path: str, meta: str, data_bytes: int, offsets: NDArray[np.uint64]) -> int:
+    """Writes a sidecar for a foreign TFRecord file (units 0, ordinals 0..n-1); returns its bytes."""
+
+def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
+    """Offsets of all records of a TFRecord file, found by walking it; length CRCs always checked.
+
+    With `verify` the data CRCs are checked too. CorruptRecordError(path, offset, why) for a bad
+    CRC or a truncated tail; an empty file has no records.
+    """
+
+def read_record(path: str, offset: int) -> bytes:
+    """One record's payload, both CRCs checked. CorruptRecordError."""
+
+def encode_example(features: dict[str, Any]) -> bytes:
+    """A serialized tf.train.Example, features in sorted order (so equal dicts give equal bytes).
+
+    bytes or str -> bytes_list of one; int, bool -> int64_list of one; float -> float_list of one;
+    list/tuple of those (one kind) -> the list; 0-D or 1-D int64 array -> int64_list (packed);
+    0-D or 1-D float32 array -> float_list (packed). Anything else: TypeError naming the feature.
+    """
+
+def decode_example(record: Buffer) -> dict[str, tuple[Literal["bytes", "float", "int64"], list[Any]]]:
+    """All features of a serialized Example as (kind, values); ValueError with offset if malformed.
+
+    A feature whose kind is not set is left out. Packed and unpacked lists are both read; a feature
+    that occurs twice takes its last value, as protocol buffers define.
+    """
+
+Column = (
+    NDArray[Any]  # dense: [rows, *shape]
+    | tuple[NDArray[Any], NDArray[np.int64]]  # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets
+    | tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]  # ragged bytes: data, offsets, row_splits
+)
+
+@final
+class BatchReader:
+    """Reads records in a fixed order into batches of columns; native threads run ahead.
+
+    files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if there is none.
+    features: (name, kind, dtype, shape, raw): kind is the Example's list ("bytes", "float",
+      "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or "bytes"; shape a tuple,
+      or None for ragged; raw: one bytes value holding a little-endian array.
+    Record positions: i -> Permutation(N, seed)[i] if shuffle else i. Rank r of `world` takes the
+      positions r, r + world, r + 2 * world, ...: with drop_last, floor(N / world) of them in whole
+      batches; without, ceil(N / world) of them, every batch full, what lies beyond N zero or empty.
+    pad_tail (only without drop_last) adds the column "_valid", bool [rows].
+    start: the first batch to deliver (resume). prefetch_bytes bounds what is made ahead;
+      threads 0 chooses.
+    on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
+      another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`.
+    ids adds "_shard" (int64, index into files) and "_record" (int64).
+    The order depends on files, seed, shuffle, rank and world alone.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[str, NDArray[np.uint64] | None]],
+        features: Sequence[tuple[str, str, str, tuple[int, ...] | None, bool]],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        drop_last: bool = True,
+        pad_tail: bool = False,
+        start: int = 0,
+        threads: int = 0,
+        prefetch_bytes: int = 64 << 20,
+        on_corrupt: Literal["replace", "raise"] = "replace",
+        ids: bool = False,
+    ) -> None: ...
+    @property
+    def num_records(self) -> int:
+        """Of the whole file set."""
+    @property
+    def num_batches(self) -> int:
+        """That this rank is given in all, `start` included."""
+    @property
+    def corrupt(self) -> list[tuple[str, int, str]]:
+        """(path, offset, why) of each corrupt record met so far."""
+    @property
+    def seconds_waited(self) -> float:
+        """Time next() spent waiting for a batch that was not ready."""
+    @property
+    def bytes_read(self) -> int:
+        """Record bytes delivered so far."""
+    def next(self) -> dict[str, Column] | None:
+        """The next batch, or None at the end.
+
+        Returns a ready batch without releasing the GIL; otherwise waits without it, and stops
+        waiting for a signal (KeyboardInterrupt). Arrays are 64-byte aligned and belong to the
+        caller: their buffer is reused only when the last array over it is gone.
+        SchemaError names feature, file and offset of a record that does not fit; OSError carries
+        the file.
+        """
+    def close(self) -> None:
+        """Stops the threads, at once. Idempotent. Arrays already handed out stay valid."""

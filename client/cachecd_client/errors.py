@@ -1,0 +1,94 @@
+"""Every error a trainer can meet, in one tree.
+
+    CachecdError
+    ├── CallerError                what the caller passed or configured is wrong; retrying cannot help
+    │   ├── UnknownDatasetError    the daemon serves no dataset of that name
+    │   ├── SchemaError            a record, or a request for features, does not fit the schema
+    │   ├── RequestError           the daemon understood the request and refused it
+    │   └── ProtocolVersionError   client and daemon speak different major versions
+    └── WorldError                 the caller did nothing wrong; the world did not play along
+        ├── DaemonUnreachableError nobody answers on the socket
+        ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
+        ├── LeaseLostError         the manifest is gone or was replaced before it was locked
+        └── CorruptError           bytes on disk are not what was written
+            ├── CorruptRecordError a record of a TFRecord file
+            └── CorruptSidecarError a shard's sidecar
+
+A CallerError means you did it; a WorldError means the world did. Messages say what happened,
+expected against actual, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class CachecdError(Exception):
+    """Base of all errors raised by cachecd and cachecd_client."""
+
+
+class CallerError(CachecdError):
+    """The call or the configuration is wrong; the same call would fail again."""
+
+
+class UnknownDatasetError(CallerError):
+    """The daemon serves no dataset of that name; the message lists those it serves."""
+
+
+class SchemaError(CallerError, ValueError):
+    """A value or a request does not fit the schema; the message names the feature."""
+
+
+class RequestError(CallerError):
+    """The daemon understood the request and refused it; the message is the daemon's."""
+
+
+class ProtocolVersionError(CallerError):
+    """Client and daemon speak different major versions of the protocol."""
+
+
+class WorldError(CachecdError):
+    """Something outside the program failed; the same call may succeed later."""
+
+
+class DaemonUnreachableError(WorldError, ConnectionError):
+    """No daemon answers on the socket; the message names the socket and how to start one."""
+
+
+class AcquireTimeoutError(WorldError, TimeoutError):
+    """No lease within the timeout; the message says how far the cache is and how fast it grows."""
+
+
+class LeaseLostError(WorldError):
+    """The lease's manifest vanished or was replaced before this process could lock it."""
+
+
+class CorruptError(WorldError):
+    """Bytes on disk are not what was written."""
+
+
+class CorruptRecordError(CorruptError):
+    """A record of a TFRecord file is corrupt.
+
+    `path` is the file, `offset` the byte at which the record's frame starts, `why` the finding
+    (for example ``"data CRC is 0x1234abcd, expected 0x9f00e1d2"``).
+    """
+
+    def __init__(self, path: str, offset: int, why: str) -> None:
+        super().__init__(path, offset, why)
+        self.path = path
+        self.offset = offset
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.path}: corrupt record at byte {self.offset}: {self.why}"
+
+
+class CorruptSidecarError(CorruptError):
+    """A shard's sidecar is truncated, flipped, or of an unknown version."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.path}: corrupt sidecar: {self.why}"

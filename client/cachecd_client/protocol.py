@@ -1,0 +1,180 @@
+"""The messages between trainer and daemon, and their form on the wire.
+
+A message is one ZeroMQ multipart of two frames after the routing envelope: `VERSION_FRAME` and one
+JSON object ``{"type": <class name>, ...fields}`` in UTF-8, at most MAX_MESSAGE_BYTES long. Requests
+carry an `id` chosen by the client; a request sent again with the same id has no second effect, so a
+client may repeat one after a timeout or across a restart of the daemon.
+
+The major version is frozen with the field names below; unknown fields are ignored on reading, so
+a minor version may add some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+MAJOR, MINOR = 1, 0
+VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
+MAX_MESSAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held."""
+
+    id: str
+    dataset: str
+    job: str
+    epoch: int
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Says that this rank holds its read lock on the lease's manifest."""
+
+    id: str
+    lease: str
+    local_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Says that this rank has closed its manifest; a hint to probe now, never a proof."""
+
+    id: str
+    lease: str
+    local_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCorrupt:
+    """A record whose CRC failed while it was read under a lease."""
+
+    id: str
+    dataset: str
+    shard: int
+    offset: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """Asks for the status document."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it."""
+
+    id: str
+    lease: str
+    cache_dir: str
+    manifest: str  # relative to cache_dir, so that a container may mount the cache elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Answer to Acquire: not yet. Ask again; the figures say how far it is."""
+
+    id: str
+    have_bytes: int
+    want_bytes: int
+    bytes_per_second: float
+    reason: str = ""  # for example the source's last error, when ingest is stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Answer to Held, Released and ReportCorrupt."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """Answer to AskStatus; the document is described in docs/reference.md."""
+
+    id: str
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request cannot be met. `code` names the client's error class; `message` is for people."""
+
+    id: str
+    code: str  # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible"
+    message: str
+
+
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus
+Reply = Granted | Waiting | Done | StatusReply | Refused
+Message = Request | Reply
+
+REQUESTS: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus)
+}
+REPLIES: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
+}
+
+
+def encode(message: Message) -> list[bytes]:
+    """The message's frames, without a routing envelope."""
+    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    return [VERSION_FRAME, json.dumps(body, separators=(",", ":")).encode()]
+
+
+def major_of(frame: bytes) -> int | None:
+    """The major version a version frame names, or None if it is no version frame."""
+    name, _, version = frame.partition(b"/")
+    major, _, _ = version.partition(b".")
+    return int(major) if name == b"cachecd" and major.isdigit() and len(major) < 6 else None
+
+
+def decode_reply(frames: list[bytes]) -> Reply:
+    """The reply in `frames`; ValueError if they are no reply of this major version."""
+    if len(frames) != 2 or major_of(frames[0]) != MAJOR:
+        raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames]}")
+    body = json.loads(frames[1])
+    cls = REPLIES.get(body.pop("type", "")) if isinstance(body, dict) else None
+    if cls is None:
+        raise ValueError(f"not a reply: {frames[1][:200]!r}")
+    known = {f.name for f in dataclasses.fields(cls)}
+    reply: Reply = cls(**{k: v for k, v in body.items() if k in known})
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A lease on disk: the JSON in ``leases/<lease>.json``. Fixed for the lease's life.
+
+    `shards` are inclusive ranges of shard numbers; a shard's file is
+    ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``.
+    """
+
+    version: int
+    lease: str
+    dataset: str
+    job: str
+    epoch: int
+    generation: str
+    shards: list[list[int]]
+    num_records: int
+    num_bytes: int
+    seed: int
+    window: int | None  # shuffle window in bytes; None: the whole set
+    pinned: bool
+    fingerprint: str
+    schema: dict[str, Any] = field(default_factory=dict)
+
+    def numbers(self) -> list[int]:
+        """All shard numbers, ascending."""
+        return [n for first, last in self.shards for n in range(first, last + 1)]

@@ -1,0 +1,216 @@
+"""What a record looks like: features by name, dtype and shape, and their form inside an Example.
+
+Scalars, strings and lists of int64 or float32 are stored as ordinary Example lists, so any TFRecord
+tool reads them; every other array is one bytes value of raw little-endian elements whose dtype and
+shape stand here. The schema travels in each sidecar and each lease's manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from cachecd_client import _core
+from cachecd_client.errors import SchemaError
+
+Kind = Literal["bytes", "float", "int64"]
+
+# NumPy knows no bfloat16; such arrays are carried as uint16 and named by the framework.
+NUMERIC_DTYPES = frozenset(
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature of every record.
+
+    `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: of one record; () is a scalar, None a
+    ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
+    integer label, the name of each class.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...] | None
+    raw: bool = False
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype != "bytes" and self.dtype not in NUMERIC_DTYPES:
+            raise SchemaError(f"feature {self.name!r}: unknown dtype {self.dtype!r}")
+        if self.raw and (self.dtype == "bytes" or self.shape is None):
+            raise SchemaError(f"feature {self.name!r}: a raw array needs a numeric dtype and a shape")
+
+    def for_reader(self) -> tuple[str, str, str, tuple[int, ...] | None, bool]:
+        """The feature as the core's BatchReader takes it."""
+        return (self.name, self.kind, self.dtype, self.shape, self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The features of a dataset's records, ordered by name."""
+
+    features: tuple[Feature, ...]
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in self.features]
+        if len(set(names)) != len(names):
+            raise SchemaError(f"a feature is named twice: {sorted(names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.features)
+
+    def __getitem__(self, name: str) -> Feature:
+        for feature in self.features:
+            if feature.name == name:
+                return feature
+        raise SchemaError(f"no feature {name!r}; the schema has {', '.join(self.names) or 'none'}")
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """The schema of these features only; SchemaError for an unknown one."""
+        return Schema(tuple(self[name] for name in names))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the form in sidecars and manifests."""
+        return {
+            "version": 1,
+            "features": [
+                {
+                    "name": f.name,
+                    "kind": f.kind,
+                    "dtype": f.dtype,
+                    "shape": None if f.shape is None else list(f.shape),
+                    **({"raw": True} if f.raw else {}),
+                    **({"classes": list(f.classes)} if f.classes else {}),
+                }
+                for f in self.features
+            ],
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any] | str) -> Schema:
+        """The inverse of to_json, also from its text; SchemaError if it is not one."""
+        document = json.loads(value) if isinstance(value, str) else value
+        try:
+            if document["version"] != 1:
+                raise SchemaError(f"schema version {document['version']}, expected 1: upgrade cachecd-client")
+            return Schema(
+                tuple(
+                    Feature(
+                        name=f["name"],
+                        kind=f["kind"],
+                        dtype=f["dtype"],
+                        shape=None if f["shape"] is None else tuple(f["shape"]),
+                        raw=f.get("raw", False),
+                        classes=tuple(f.get("classes", ())),
+                    )
+                    for f in document["features"]
+                )
+            )
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        """`record` as a serialized Example of exactly this schema; SchemaError names what differs."""
+        if record.keys() != set(self.names):
+            missing = sorted(set(self.names) - record.keys())
+            extra = sorted(record.keys() - set(self.names))
+            raise SchemaError(f"record does not fit the schema: missing {missing}, extra {extra}")
+        return _core.encode_example({f.name: _stored(f, record[f.name]) for f in self.features})
+
+
+def infer(record: Mapping[str, Any]) -> Schema:
+    """The schema of decoded records (feature -> Python or array value), from one of them.
+
+    int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these ->
+    ragged; an array -> its dtype and shape (int64 and float32 vectors and scalars as lists, all
+    else raw).
+    """
+    return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
+
+
+def infer_examples(records: Iterable[bytes]) -> Schema:
+    """The schema of serialized Examples, from some of them.
+
+    A list whose length is one value in all of them has a fixed shape (one element: a scalar);
+    a list whose length differs is ragged. Features are the union; one that is missing somewhere is
+    ragged. SchemaError if a feature has two kinds, or if there are no records.
+    """
+    lengths: dict[str, set[int]] = {}
+    kinds: dict[str, Kind] = {}
+    count = 0
+    for record in records:
+        count += 1
+        for name, (kind, values) in _core.decode_example(record).items():
+            if kinds.setdefault(name, kind) != kind:
+                raise SchemaError(f"feature {name!r} is {kinds[name]} in one record and {kind} in another")
+            lengths.setdefault(name, {0} if count > 1 else set()).add(len(values))
+        for name in lengths.keys() - _core.decode_example(record).keys():
+            lengths[name].add(0)
+    if not count:
+        raise SchemaError("no records to infer a schema from")
+    dtype: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "int64"}
+
+    def shape(name: str) -> tuple[int, ...] | None:
+        (length, *others) = lengths[name]
+        return None if others or length == 0 else () if length == 1 else (length,)
+
+    return Schema(tuple(Feature(n, kinds[n], dtype[kinds[n]], shape(n)) for n in sorted(kinds)))
+
+
+def _feature(name: str, value: Any) -> Feature:
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise SchemaError(f"feature {name!r}: the kind of an empty list is unknown; return an array")
+        return Feature(name, (first := _feature(name, value[0])).kind, first.dtype, None)
+    if isinstance(value, (bytes, bytearray, memoryview, str)):
+        return Feature(name, "bytes", "bytes", ())
+    if isinstance(value, (bool, int)) and not isinstance(value, np.generic):
+        return Feature(name, "int64", "int64", ())
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return Feature(name, "float", "float32", ())
+    if isinstance(value, (np.ndarray, np.generic)) and (dtype := value.dtype.name) in NUMERIC_DTYPES:
+        if value.ndim <= 1 and dtype in ("int64", "float32"):
+            kind = cast(Kind, "int64" if dtype == "int64" else "float")
+            return Feature(name, kind, dtype, value.shape)
+        return Feature(name, "bytes", dtype, value.shape, raw=True)
+    raise SchemaError(
+        f"feature {name!r}: cannot store {type(value).__name__}; expected bytes, str, int, float, "
+        f"a list of these, or an array of {', '.join(sorted(NUMERIC_DTYPES))}"
+    )
+
+
+def _stored(feature: Feature, value: Any) -> Any:
+    """The value in the form encode_example takes, checked against the feature."""
+    if feature.dtype == "bytes" or feature.shape is None:
+        found = _feature(feature.name, value) if feature.shape is not None or len(value) else feature
+        if (found.kind, found.dtype, found.shape) != (feature.kind, feature.dtype, feature.shape):
+            raise _misfit(feature, found.dtype, found.shape)
+        return value
+    carrier = "uint16" if feature.dtype == "bfloat16" else feature.dtype
+    array = np.asarray(value)
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        array = array.astype(carrier)
+    if array.dtype.name not in (feature.dtype, carrier) or array.shape != feature.shape:
+        raise _misfit(feature, array.dtype.name, array.shape)
+    if feature.raw:
+        return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return array
+
+
+def _misfit(feature: Feature, dtype: str, shape: tuple[int, ...] | None) -> SchemaError:
+    return SchemaError(
+        f"feature {feature.name!r}: record has {dtype}{_dims(shape)}, "
+        f"the schema says {feature.dtype}{_dims(feature.shape)}"
+    )
+
+
+def _dims(shape: tuple[int, ...] | None) -> str:
+    return "[ragged]" if shape is None else f"[{', '.join(map(str, shape))}]"
