@@ -18,6 +18,15 @@ class ShardId:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One entry of a store's listing; `key` is relative to the source's URL."""
+
+    key: str
+    size: int
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitSlice:
     """A unit, or what is left of one: the part from record `ordinal` on.
 
