@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -52,7 +54,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one shard is to hold, fixed before anything is fetched; doing it again gives the same shard."""
+    """What one shard is to hold, fixed before anything is fetched: doing it again gives the same."""
 
     shard: ShardId
     generation: str
@@ -97,21 +99,25 @@ class Lease:
     job: str
     epoch: int
     generation: str
-    shards: tuple[int, ...]
+    shards: tuple[tuple[int, int], ...]  # inclusive ranges of shard numbers, ascending
+    num_records: int
+    num_bytes: int
+    seed: int
+    pinned: bool
+    fingerprint: str
+
+    def names(self, number: int) -> bool:
+        """Whether the lease names this shard of its dataset."""
+        at = bisect_right(self.shards, (number, sys.maxsize)) - 1
+        return at >= 0 and self.shards[at][0] <= number <= self.shards[at][1]
 
 
-def ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Ascending numbers as inclusive ranges: [1, 2, 3, 7] -> [[1, 3], [7, 7]]."""
-    found: list[list[int]] = []
+def ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as inclusive ranges: [1, 2, 3, 7] -> ((1, 3), (7, 7))."""
+    found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+            found[-1] = (found[-1][0], number)
         else:
-            found.append([number, number])
-    return found
-
-
-def members(found: Iterable[Iterable[int]]) -> Iterator[int]:
-    """The inverse of ranges."""
-    for first, last in found:
-        yield from range(first, last + 1)
+            found.append((number, number))
+    return tuple(found)

@@ -1,0 +1,290 @@
+"""What can happen to the cache, and what the policy can ask for: the vocabulary of `state.handle`.
+
+Every command that does something in the world comes back as an event, so the whole policy can be
+driven by a test that has no disk, no network and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
+
+# --- events: what happened --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireAsked:
+    """A rank asks for the file set of an epoch. `request` is answered by exactly one reply."""
+
+    request: str
+    dataset: str
+    job: str
+    epoch: int
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankHolds:
+    """A rank says that it holds its lock on the lease's manifest."""
+
+    request: str
+    lease: str
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseUnheld:
+    """A probe found no lock on the lease's manifest."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """The lease's manifest has been deleted, under the write lock."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The listing of a dataset's source knows this many units, and whether that is all."""
+
+    dataset: str
+    units: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStopped:
+    """A dataset's source cannot be listed or read; `reason` is for people."""
+
+    dataset: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFound:
+    """The dataset's schema is known: more than one of its shards may be made at once."""
+
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgressed:
+    """This much has been fetched for a shard that is being made."""
+
+    shard: ShardId
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMade:
+    """A worker has done an assignment; its temporary file, if it has records, is sealed."""
+
+    shard: ShardId
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPublished:
+    """The shard has its name and its directory is synced; `units` are those it holds records of."""
+
+    shard: Shard
+    units: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    """A shard could not be made or published, and nothing of it is left on disk.
+
+    `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, while
+    `unit` was worked on).
+    """
+
+    shard: ShardId
+    cause: str
+    reason: str
+    unit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUnlinked:
+    """Both files and the row of the shard are gone; it held records of `units`."""
+
+    shard: ShardId
+    units: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptReported:
+    """A reader met a corrupt record in this shard."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVerified:
+    """The daemon read a reported shard itself: `sound`, or really corrupt."""
+
+    shard: ShardId
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataMeasured:
+    """What everything under cache.dir but shards and temporary files occupies, in bytes."""
+
+    allocated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The daemon is going down: no shard is started any more."""
+
+
+Event = (
+    AcquireAsked
+    | RankHolds
+    | LeaseUnheld
+    | LeaseEnded
+    | Listed
+    | IngestStopped
+    | SchemaFound
+    | ShardProgressed
+    | ShardMade
+    | ShardPublished
+    | ShardFailed
+    | ShardUnlinked
+    | CorruptReported
+    | ShardVerified
+    | MetadataMeasured
+    | Tick
+    | Draining
+)
+
+# --- commands: what is to be done -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartShard:
+    """Make this shard, within the room reserved for it; the plan has moved on, save it first."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class PublishShard:
+    """Give the sealed temporary file its name and its row."""
+
+    shard: ShardId
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SavePlan:
+    """The dataset's plan has moved on: save it together with what moved it, in one transaction.
+
+    `done` is an assignment that is no longer open, `shard` what became of it with the units it
+    holds, `set_aside` the units given up.
+    """
+
+    dataset: str
+    done: int | None = None
+    shard: Shard | None = None
+    units: Sequence[int] = ()
+    set_aside: tuple[SetAside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RetireShard:
+    """Note in the catalog that no later lease may name this shard."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class UnlinkShard:
+    """Remove both files: no lease names the shard."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyShard:
+    """Read the shard and say whether it is sound."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Write the lease's manifest; the grant that follows in the same list depends on it."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class EndLease:
+    """Delete the manifest if the write lock can be had; else leave it."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyGranted:
+    """Tell the rank which manifest to lock."""
+
+    request: str
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    """Tell the rank that this is noted."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWaiting:
+    """Tell the rank to ask again, and how far the cache is."""
+
+    request: str
+    have_bytes: int
+    want_bytes: int
+    bytes_per_second: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRefused:
+    """Tell the rank that this can never be met."""
+
+    request: str
+    code: str
+    message: str
+
+
+Command = (
+    StartShard
+    | PublishShard
+    | SavePlan
+    | RetireShard
+    | UnlinkShard
+    | VerifyShard
+    | WriteManifest
+    | EndLease
+    | ReplyGranted
+    | ReplyDone
+    | ReplyWaiting
+    | ReplyRefused
+)

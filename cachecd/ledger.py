@@ -1,0 +1,97 @@
+"""The cache's bytes: what is used, what is reserved, what room is left. Pure; no I/O, no clock.
+
+All figures are allocated bytes (blocks of the file system), as `du` counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cachecd.model import ShardId
+
+BLOCK = 4096
+# A shard and its sidecar share `shard_size`; each rounds up to a block, and a fragmented file may
+# need a block for its extent tree.
+_PER_SHARD_OVERHEAD = 3 * BLOCK
+# Room for what grows between two measurements: the catalog's write-ahead log (bounded by its
+# checkpoints), manifests, directories.
+METADATA_SLACK = 1 << 20
+
+
+def footprint(shard_size: int) -> int:
+    """The most that one shard and its sidecar ever occupy, while being made and after."""
+    return -(-shard_size // BLOCK) * BLOCK + _PER_SHARD_OVERHEAD
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One cache directory's bytes under its limit.
+
+    Invariant: `used + reserved <= limit` after every operation that adds to either; `reserve`
+    refuses what would break it.
+    """
+
+    limit: int
+    footprint: int
+    metadata: int = METADATA_SLACK
+    _shards: dict[ShardId, int] = field(default_factory=dict)
+    _reserved: dict[ShardId, int] = field(default_factory=dict)
+    _used_by: dict[str, int] = field(default_factory=dict)
+    _reserved_by: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def used(self) -> int:
+        """Allocated by sealed shards and by everything else that is not reserved."""
+        return self.metadata + sum(self._used_by.values())
+
+    @property
+    def reserved(self) -> int:
+        return sum(self._reserved_by.values())
+
+    @property
+    def room(self) -> int:
+        return self.limit - self.used - self.reserved
+
+    def of(self, dataset: str) -> int:
+        """Used and reserved by one dataset's shards."""
+        return self._used_by.get(dataset, 0) + self._reserved_by.get(dataset, 0)
+
+    def allocated(self, shard: ShardId) -> int:
+        return self._shards[shard]
+
+    def measured(self, metadata: int) -> None:
+        """Everything but shards and temporary files occupies `metadata` bytes now."""
+        self.metadata = metadata + METADATA_SLACK
+
+    def reserve(self, shard: ShardId) -> bool:
+        """Reserves one footprint; False, and nothing changed, if the limit would be exceeded."""
+        if self.room < self.footprint:
+            return False
+        self._reserved[shard] = self.footprint
+        self._add(self._reserved_by, shard.dataset, self.footprint)
+        return True
+
+    def cancel(self, shard: ShardId) -> None:
+        """Gives the shard's reservation back: nothing of it is on disk."""
+        self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
+
+    def seal(self, shard: ShardId, allocated: int) -> None:
+        """Turns the reservation into what the sealed shard really occupies."""
+        self.cancel(shard)
+        self.adopt(shard, allocated)
+
+    def adopt(self, shard: ShardId, allocated: int) -> None:
+        """Counts a shard found on disk."""
+        self._shards[shard] = allocated
+        self._add(self._used_by, shard.dataset, allocated)
+
+    def free(self, shard: ShardId) -> None:
+        """The shard's files are gone."""
+        self._add(self._used_by, shard.dataset, -self._shards.pop(shard))
+
+    def is_reserved(self, shard: ShardId) -> bool:
+        return shard in self._reserved
+
+    @staticmethod
+    def _add(table: dict[str, int], dataset: str, amount: int) -> None:
+        table[dataset] = table.get(dataset, 0) + amount

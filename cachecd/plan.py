@@ -1,0 +1,319 @@
+"""Which units make shard N: one keyed permutation of the source, walked cyclically. Pure.
+
+What a shard is to hold follows from the listing, the seed and the outcomes of the shards at least
+WINDOW numbers before it, never from timing: up to WINDOW shards are made at once, finish in any
+order, and still every one of them is the same on every run.
+
+An outcome matters to later shards in two ways. What did not fit (the *remainder*) goes into the
+next shards, first come, first served. And what a byte of the source became (the *ratio*) decides
+how many units the next shards are given.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from cachecd_client._core import Permutation
+from numpy.typing import NDArray
+
+from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
+
+WINDOW = 16
+_RECORD_OVERHEAD = 36  # framing and sidecar
+# Framing, sidecar, key and label of a small object; corrected by the ratio later.
+_UNIT_OVERHEAD = 128
+# A unit that does not fit is fetched twice, so aim a little below the full shard.
+_FILL = 0.97
+_CHUNK = 4096
+
+
+class UnitTable(Protocol):
+    """The listing, as far as the plan needs it; units are numbered from 0."""
+
+    def __len__(self) -> int: ...
+    @property
+    def total_bytes(self) -> int: ...
+    def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]: ...
+    def unit(self, number: int) -> UnitSlice: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The next shard depends on the outcome of a shard that is still being made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """Every unit is held by live shards, being made, or set aside."""
+
+
+class Plan:
+    """One dataset's walk over its source.
+
+    `assign` hands out shard numbers 1, 2, 3 ... and must be called in that order; every assigned
+    number must come back through `finish`, in any order. `hold` and `release` say which units live
+    shards hold. A unit that is held, assigned or waiting as a remainder is skipped by the walk, so
+    its records are never in two shards of one pass.
+    """
+
+    def __init__(
+        self, dataset: str, generation: str, units: UnitTable, seed: int, shard_size: int
+    ) -> None:
+        self.dataset = dataset
+        self.generation = generation
+        self.next_number = 1
+        self.open: dict[int, Assignment] = {}
+        self._units = units
+        self._seed = seed
+        self._target = int(shard_size * _FILL)
+        self._blocks: list[int] = []  # ends of the listing's blocks: each is permuted by itself
+        self._permutations: list[Permutation] = []
+        self._passes = 0
+        self._position = 0
+        self._remainder: deque[UnitSlice] = deque()
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._applied = 0  # outcomes up to this number have had their effect on the plan
+        self._outcomes: dict[int, Outcome] = {}  # finished, not yet applied
+        self._holders: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._aside: NDArray[np.bool_] = np.zeros(0, np.bool_)
+
+    # --- the listing
+
+    def extend(self) -> None:
+        """Takes up the units that the listing has gained, as a block of their own."""
+        count = len(self._units)
+        if count > (self._blocks[-1] if self._blocks else 0):
+            self._add_block(count)
+
+    def _add_block(self, end: int) -> None:
+        begin = self._blocks[-1] if self._blocks else 0
+        self._blocks.append(end)
+        key = (self._seed + 0x9E3779B97F4A7C15 * (len(self._blocks) - 1)) % (1 << 64)
+        self._permutations.append(Permutation(end - begin, key))
+        self._holders = np.concatenate([self._holders, np.zeros(end - begin, np.int32)])
+        self._aside = np.concatenate([self._aside, np.zeros(end - begin, np.bool_)])
+
+    @property
+    def num_units(self) -> int:
+        return self._blocks[-1] if self._blocks else 0
+
+    @property
+    def num_aside(self) -> int:
+        return int(self._aside.sum())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any unit is neither held, nor being made, nor set aside."""
+        left_over = self._remainder or any(o.remainder for o in self._outcomes.values())
+        return bool(left_over) or bool(((self._holders == 0) & ~self._aside).any())
+
+    @property
+    def estimated_bytes(self) -> int:
+        """What the whole source takes as shards, by the ratio seen so far."""
+        if self._bytes_in and self._bytes_out:
+            return int(self._units.total_bytes * (self._bytes_out / self._bytes_in))
+        return self._units.total_bytes + _UNIT_OVERHEAD * self.num_units
+
+    @property
+    def coverage(self) -> float:
+        """Share of the source that the walk has handed out at least once, 0..1."""
+        if self._passes:
+            return 1.0
+        return self._position / self.num_units if self.num_units else 0.0
+
+    # --- assigning
+
+    def assign(self) -> Assignment | Blocked | Exhausted:
+        """The next shard's units: at least one, and about as many as fill it."""
+        number = self.next_number
+        self._apply_up_to(number - WINDOW)
+        while True:
+            if number - self._applied > WINDOW:
+                return Blocked()
+            if taken := self._take():
+                break
+            # Nothing to hand out; what shards still being made leave over may change that, and is
+            # taken up in their order so that the outcome is the same on every run.
+            if self._applied == number - 1:
+                return Exhausted()
+            if self._applied + 1 not in self._outcomes:
+                return Blocked()
+            self._apply_up_to(self._applied + 1)
+        assignment = Assignment(ShardId(self.dataset, number), self.generation, tuple(taken))
+        self.open[number] = assignment
+        self.next_number = number + 1
+        self._count(assignment.units, 1)
+        return assignment
+
+    def _estimate(self, size: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._bytes_in and self._bytes_out:
+            scaled = (size * (self._bytes_out / self._bytes_in)).astype(np.int64)
+            return np.maximum(scaled, _RECORD_OVERHEAD)
+        return size + _UNIT_OVERHEAD
+
+    def _take(self) -> list[UnitSlice]:
+        """Remainders first, then fresh units from the walk, until the target is reached."""
+        taken: list[UnitSlice] = []
+        filled = 0
+        while self._remainder:
+            unit = self._remainder[0]
+            cost = int(self._estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
+            if taken and filled + cost > self._target:
+                return taken
+            taken.append(self._remainder.popleft())
+            self._holders[unit.unit] -= 1
+            filled += cost
+        own = {unit.unit for unit in taken}
+        left = self.num_units  # one cycle at most
+        while left and (filled < self._target or not taken):
+            numbers, walked = self._ahead(min(_CHUNK, left))
+            free = (self._holders[numbers] == 0) & ~self._aside[numbers]
+            places = np.flatnonzero(free)
+            costs = self._estimate(self._units.sizes(numbers[places]))
+            fits = int(np.searchsorted(np.cumsum(costs), self._target - filled, side="right"))
+            fits = max(fits, 0 if taken else 1)
+            chosen = [int(n) for n in numbers[places[:fits]] if int(n) not in own]
+            taken += [self._units.unit(n) for n in chosen]
+            filled += int(costs[:fits].sum())
+            if fits < len(places):  # the next one does not fit: it is the next shard's first
+                self._advance(int(places[fits]))
+                break
+            self._advance(walked)
+            left -= walked
+        return taken
+
+    def _ahead(self, count: int) -> tuple[NDArray[np.uint64], int]:
+        """Up to `count` units from the walk's position on, within one block."""
+        block = bisect_right(self._blocks, self._position)
+        begin = self._blocks[block - 1] if block else 0
+        count = min(count, self._blocks[block] - self._position)
+        taken = self._permutations[block].take(self._position - begin, count)
+        return taken + np.uint64(begin), count
+
+    def _advance(self, count: int) -> None:
+        self._position += count
+        if self._position == self.num_units:
+            self._position = 0
+            self._passes += 1
+
+    # --- outcomes
+
+    def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> None:
+        """Shard `number` is done and holds records of the units `held` (none if it is empty)."""
+        assignment = self.open.pop(number)
+        self._count(assignment.units, -1)
+        self.hold(held)
+        self._count(outcome.remainder, 1)  # reserved until its turn comes
+        self.set_aside(s.unit for s in outcome.set_aside)
+        size_in = sum(max(u.size - u.offset, 0) for u in assignment.units)
+        size_in -= sum(max(u.size - u.offset, 0) for u in outcome.remainder)
+        aside = {s.unit for s in outcome.set_aside}
+        size_in -= sum(u.size for u in assignment.units if u.unit in aside)
+        self._outcomes[number] = Outcome(
+            outcome.records, outcome.data_bytes, outcome.sidecar_bytes, outcome.allocated,
+            max(size_in, 0), 0.0, outcome.remainder,
+        )  # fmt: skip
+
+    def _apply_up_to(self, number: int) -> None:
+        while self._applied < number and self._applied + 1 in self._outcomes:
+            self._applied += 1
+            outcome = self._outcomes.pop(self._applied)
+            self._remainder.extend(outcome.remainder)
+            self._bytes_in += outcome.fetched_bytes
+            self._bytes_out += outcome.data_bytes + outcome.sidecar_bytes
+
+    def without(self, number: int, aside: SetAside) -> Assignment:
+        """Takes a unit on which workers die out of an open assignment, and sets it aside."""
+        old = self.open[number]
+        self._count([u for u in old.units if u.unit == aside.unit], -1)
+        self.set_aside([aside.unit])
+        self.open[number] = Assignment(
+            old.shard, old.generation, tuple(u for u in old.units if u.unit != aside.unit)
+        )
+        return self.open[number]
+
+    def set_aside(self, units: Iterable[int]) -> None:
+        """These units are not handed out again."""
+        for unit in units:
+            self._aside[unit] = True
+
+    def hold(self, units: Sequence[int]) -> None:
+        """A live shard holds records of these (distinct) units."""
+        self._holders[np.asarray(units, np.int64)] += 1
+
+    def release(self, units: Sequence[int]) -> None:
+        """A shard that held records of these units is gone."""
+        self._holders[np.asarray(units, np.int64)] -= 1
+
+    def _count(self, units: Iterable[UnitSlice], by: int) -> None:
+        for unit in units:
+            self._holders[unit.unit] += by
+
+    # --- across restarts
+
+    def to_json(self) -> dict[str, Any]:
+        """All of the plan but its open assignments, and which units live shards hold."""
+
+        def triples(units: Iterable[UnitSlice]) -> list[list[int]]:
+            return [[u.unit, u.ordinal, u.offset] for u in units]
+
+        return {
+            "version": 1,
+            "seed": self._seed,
+            "next_number": self.next_number,
+            "blocks": self._blocks,
+            "passes": self._passes,
+            "position": self._position,
+            "remainder": triples(self._remainder),
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
+            "applied": self._applied,
+            "outcomes": {
+                str(n): [o.data_bytes, o.sidecar_bytes, o.fetched_bytes, triples(o.remainder)]
+                for n, o in self._outcomes.items()
+            },
+        }
+
+    def restore(self, saved: dict[str, Any], open_assignments: Iterable[Assignment]) -> None:
+        """Continues a saved plan; the caller then tells what is held and set aside."""
+
+        def slices(triples: Iterable[Sequence[int]]) -> tuple[UnitSlice, ...]:
+            found = []
+            for number, ordinal, offset in triples:
+                unit = self._units.unit(number)
+                found.append(UnitSlice(number, unit.key, unit.size, unit.etag, ordinal, offset))
+            return tuple(found)
+
+        for end in saved["blocks"]:
+            self._add_block(end)
+        self.next_number = saved["next_number"]
+        self._passes, self._position = saved["passes"], saved["position"]
+        self._bytes_in, self._bytes_out = saved["bytes_in"], saved["bytes_out"]
+        self._applied = saved["applied"]
+        self._remainder.extend(slices(saved["remainder"]))
+        self._count(self._remainder, 1)
+        for number, (data, sidecar, fetched, remainder) in saved["outcomes"].items():
+            outcome = Outcome(0, data, sidecar, 0, fetched, 0.0, slices(remainder))
+            self._outcomes[int(number)] = outcome
+            self._count(outcome.remainder, 1)
+        for assignment in open_assignments:
+            self.open[assignment.shard.number] = assignment
+            self._count(assignment.units, 1)
+
+    def skip_to(self, number: int, cursor: int) -> None:
+        """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""
+        self.next_number = number + 1
+        self._applied = number
+        if self.num_units:
+            self._passes, self._position = divmod(cursor, self.num_units)
+
+    @property
+    def cursor(self) -> int:
+        """The walk's position, counted over all passes; what sidecars carry."""
+        return self._passes * self.num_units + self._position

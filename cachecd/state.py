@@ -1,0 +1,479 @@
+"""All policy: growth, rotation, leases, reservations, faults. Pure: no I/O, clock or randomness.
+
+`State.handle(event, now)` is the one way in, a list of commands the one way out. Whoever carries a
+command out reports its result as an event.
+
+A shard's life: reserved -> being made -> published (live, served) -> retired or barred -> unlinked.
+Room is reserved before StartShard and returned only by ShardPublished (for what the shard really
+takes), ShardFailed, or ShardUnlinked: so `used + reserved <= limit` at every instant.
+
+A lease's life: granted -> held by all ranks of its node -> unheld -> ended. A grant stands without
+a lock for GRACE seconds after the latest rank asked; once all ranks have held it, or that time has
+passed, the locks alone decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cachecd import events as ev
+from cachecd.dataset import DatasetState, LiveShard, Making
+from cachecd.ledger import Ledger
+from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId, ranges
+
+# A rank that was granted a lease locks its manifest at once; half a minute covers one that is
+# stopped in between by a full machine.
+GRACE = 30.0
+# A source or disk that fails is tried again after 1 s, 2 s, 4 s ... but at least this often, so
+# that ingest resumes within a minute of the repair.
+LONGEST_PAUSE = 60.0
+_TRIES_PER_UNIT = 2
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """A lease that is granted or held."""
+
+    lease: Lease
+    grace_until: float
+    ranks: int = 1
+    held_by: set[int] = field(default_factory=set)
+    since: float = 0.0
+
+    def stands_without_lock(self, now: float) -> bool:
+        return len(self.held_by) < self.ranks and now < self.grace_until
+
+
+class State:
+    """The policy's whole state. `datasets`, `leases` and `ledger` are for reading from outside."""
+
+    def __init__(self, ledger: Ledger, shard_size: int, workers: int, boot: str) -> None:
+        self.ledger = ledger
+        self.datasets: dict[str, DatasetState] = {}
+        self.leases: dict[str, LeaseState] = {}
+        self.disk_reason = ""
+        self.corrupt_shards = 0
+        self._shard_size = shard_size
+        self._workers = workers
+        self._boot = boot  # makes lease names unique across restarts
+        self._serial = 0
+        self._by_epoch: dict[tuple[str, str, int], str] = {}
+        self._disk_paused_until = 0.0
+        self._disk_backoff = 0.0
+        self._draining = False
+
+    # --- what a start found on disk; before the first event
+
+    def add_dataset(self, dataset: DatasetState) -> None:
+        self.datasets[dataset.rules.name] = dataset
+
+    def adopt_shard(self, shard: Shard, retired: bool) -> None:
+        """A valid shard found on disk; its units are held in the plan by the caller."""
+        self.datasets[shard.id.dataset].live[shard.id.number] = LiveShard(shard, retired)
+        self.ledger.adopt(shard.id, shard.allocated)
+
+    def adopt_lease(self, lease: Lease, now: float) -> None:
+        """A manifest found on disk stands for a fresh grace, whoever holds it."""
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
+        self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
+
+    # --- the one way in
+
+    def handle(self, event: ev.Event, now: float) -> list[ev.Command]:
+        """What is to be done about this event at this time (seconds of a monotonic clock)."""
+        out: list[ev.Command] = []
+        match event:
+            case ev.AcquireAsked():
+                self._acquire(event, now, out)
+            case ev.RankHolds(request, lease, rank):
+                self._rank_holds(request, lease, rank, out)
+            case ev.LeaseUnheld(lease):
+                state = self.leases.get(lease)
+                if state and not state.stands_without_lock(now):
+                    out.append(ev.EndLease(lease))
+            case ev.LeaseEnded(lease):
+                if state := self.leases.pop(lease, None):
+                    key = (state.lease.dataset, state.lease.job, state.lease.epoch)
+                    if self._by_epoch.get(key) == lease:
+                        del self._by_epoch[key]
+                    self._unlink_unheld(state.lease.dataset, out)
+            case ev.Listed(dataset, _, complete):
+                state_of = self.datasets[dataset]
+                state_of.plan.extend()
+                state_of.listed = complete
+                state_of.exhausted = False
+                state_of.resume()
+            case ev.IngestStopped(dataset, reason):
+                self.datasets[dataset].pause(now, reason, LONGEST_PAUSE)
+            case ev.SchemaFound(dataset):
+                self.datasets[dataset].described = True
+            case ev.ShardProgressed(shard, fetched):
+                self._progressed(shard, fetched, now)
+            case ev.ShardMade(shard, outcome):
+                self._made(shard, outcome, now, out)
+            case ev.ShardPublished(shard, units):
+                self._published(shard, units, out)
+            case ev.ShardFailed(shard, cause, reason, unit):
+                self._failed(shard, cause, reason, unit, now, out)
+            case ev.ShardUnlinked(shard, units):
+                self._unlinked(shard, units, out)
+            case ev.CorruptReported(shard):
+                self._corrupt_reported(shard, out)
+            case ev.ShardVerified(shard, sound):
+                self._verified(shard, sound, out)
+            case ev.MetadataMeasured(allocated):
+                self.ledger.measured(allocated)
+            case ev.Tick():
+                pass
+            case ev.Draining():
+                self._draining = True
+        if not self._draining:
+            self._schedule(now, out)
+        return out
+
+    # --- leases
+
+    def _acquire(self, asked: ev.AcquireAsked, now: float, out: list[ev.Command]) -> None:
+        dataset = self.datasets.get(asked.dataset)
+        if dataset is None:
+            names = ", ".join(sorted(self.datasets))
+            message = f"no dataset {asked.dataset!r}; this daemon serves {names}"
+            out.append(ev.ReplyRefused(asked.request, "unknown-dataset", message))
+            return
+        if asked.epoch < 0 or not 0 <= asked.local_rank < asked.local_world_size:
+            message = (
+                f"epoch {asked.epoch}, local rank {asked.local_rank} of {asked.local_world_size}: "
+                "expected epoch >= 0 and 0 <= rank < world size"
+            )
+            out.append(ev.ReplyRefused(asked.request, "bad-request", message))
+            return
+        known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
+        if known is None:
+            known = self._grant(dataset, asked, now, out)
+            if known is None:
+                return
+        state = self.leases[known]
+        state.ranks = max(state.ranks, asked.local_world_size)
+        state.held_by.discard(asked.local_rank)
+        state.grace_until = now + GRACE
+        out.append(ev.ReplyGranted(asked.request, known))
+
+    def _grant(
+        self, dataset: DatasetState, asked: ev.AcquireAsked, now: float, out: list[ev.Command]
+    ) -> str | None:
+        rules = dataset.rules
+        needed = dataset.needed(asked.epoch)
+        stuck = self._stuck(dataset)
+        if rules.wait and stuck and dataset.served(rules.generation):
+            needed = 0  # the limit is reached: the plan's last shards are all that fits
+        generation = dataset.generation_to_lease(needed)
+        if generation is None:
+            out.append(self._not_ready(dataset, asked.request, needed, stuck, now))
+            return None
+        self._boundary(dataset, generation, out)
+        shards = dataset.choose(asked.epoch, generation)
+        if rules.per_epoch is not None:
+            after = sum(s.data_bytes for s in shards) + rules.per_epoch
+            if rules.wait:
+                after = dataset.needed(asked.epoch + 1)
+            dataset.allowed = max(dataset.allowed, after)
+        lease = self._lease(dataset, asked, generation, shards)
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
+        self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
+        out.append(ev.WriteManifest(lease))
+        self._unlink_unheld(rules.name, out)
+        return lease.id
+
+    def _lease(
+        self, dataset: DatasetState, asked: ev.AcquireAsked, generation: str, shards: list[Shard]
+    ) -> Lease:
+        rules = dataset.rules
+        numbers = ranges(s.id.number for s in shards)
+        self._serial += 1
+        job = hashlib.sha256(asked.job.encode()).hexdigest()[:8]
+        name = repr((rules.name, generation, numbers)).encode()
+        return Lease(
+            id=f"{rules.name}.{asked.epoch}.{job}.{self._boot}{self._serial}",
+            dataset=rules.name,
+            job=asked.job,
+            epoch=asked.epoch,
+            generation=generation,
+            shards=numbers,
+            num_records=sum(s.records for s in shards),
+            num_bytes=sum(s.data_bytes for s in shards),
+            seed=_mix(rules.seed, asked.epoch),
+            pinned=rules.pin,
+            fingerprint=hashlib.sha256(name).hexdigest()[:16],
+        )
+
+    def _not_ready(
+        self, dataset: DatasetState, request: str, needed: int, stuck: bool, now: float
+    ) -> ev.Command:
+        rules, plan = dataset.rules, dataset.plan
+        have = dataset.data()
+        if dataset.listed and not plan.num_units:
+            message = f"the source of {rules.name} has no objects: there is nothing to lease"
+            return ev.ReplyRefused(request, "impossible", message)
+        if dataset.whole and not have:
+            message = (
+                f"no record of {rules.name} could be made: all {plan.num_aside} units are set "
+                "aside; `cachecd status` names the reasons"
+            )
+            return ev.ReplyRefused(request, "impossible", message)
+        want = plan.estimated_bytes if rules.pin else needed
+        if stuck:
+            more = max(want - have, 0) + 2 * self.ledger.footprint
+            message = (
+                f"{rules.name} needs {want} bytes before it can be leased, {have} fit: raise "
+                f"cache.limit from {self.ledger.limit} to about {self.ledger.limit + more} bytes"
+            )
+            return ev.ReplyRefused(request, "impossible", message)
+        have += sum(min(m.fetched_bytes, self._shard_size) for m in dataset.making.values())
+        reason = dataset.stopped_reason or self.disk_reason
+        if not reason and not dataset.listed and not plan.num_units:
+            reason = "listing the source"
+        return ev.ReplyWaiting(request, have, want, dataset.rate_now(now), reason)
+
+    def _stuck(self, dataset: DatasetState) -> bool:
+        """Whether the dataset can hold no more than it does: no room, and none on its way."""
+        coming = any(s.unlinking or s.retired or s.barred for s in dataset.live.values())
+        return (
+            dataset.plan.has_work
+            and not dataset.making
+            and not coming
+            and self._space(dataset) < self.ledger.footprint
+        )
+
+    def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
+        state = self.leases.get(lease)
+        if state is None:
+            message = f"lease {lease} has ended: acquire again"
+            out.append(ev.ReplyRefused(request, "lease-lost", message))
+            return
+        state.held_by.add(rank)
+        out.append(ev.ReplyDone(request))
+
+    # --- rotation
+
+    def _boundary(self, dataset: DatasetState, generation: str, out: list[ev.Command]) -> None:
+        """An epoch begins: retires what newer shards shall replace."""
+        rules = dataset.rules
+        if generation == rules.generation:
+            for live in dataset.superseded():  # leases never mix generations: they are of no use
+                self._retire(live, out)
+        preparing = generation != rules.generation
+        floor = 1 if preparing or rules.wait else min(rules.first, dataset.data(generation))
+        at_limit = self._space(dataset) < self.ledger.footprint
+        chosen = dataset.to_retire(self._capacity(dataset), at_limit, floor)
+        for live in chosen:
+            self._retire(live, out)
+            dataset.debt += live.shard.allocated
+        if chosen:
+            dataset.last_retired = sum(live.shard.allocated for live in chosen)
+        dataset.sealed_since_boundary = 0
+
+    def _retire(self, live: LiveShard, out: list[ev.Command]) -> None:
+        live.retired = True
+        out.append(ev.RetireShard(live.shard.id))
+
+    def _unlink_unheld(self, name: str, out: list[ev.Command]) -> None:
+        dataset = self.datasets.get(name)
+        if dataset is None:
+            return
+        leases = [s.lease for s in self.leases.values() if s.lease.dataset == name]
+        for number, live in dataset.live.items():
+            if live.doomed and not any(lease.names(number) for lease in leases):
+                live.unlinking = True
+                out.append(ev.UnlinkShard(live.shard.id))
+
+    # --- shards
+
+    def _progressed(self, shard: ShardId, fetched: int, now: float) -> None:
+        dataset = self.datasets[shard.dataset]
+        making = dataset.making.get(shard.number)
+        if making and fetched > making.fetched_bytes:
+            dataset.fetched(fetched - making.fetched_bytes, now)
+            making.fetched_bytes = fetched
+
+    def _made(self, shard: ShardId, outcome: Outcome, now: float, out: list[ev.Command]) -> None:
+        dataset = self.datasets[shard.dataset]
+        self._progressed(shard, outcome.fetched_bytes, now)
+        dataset.resume()
+        if outcome.records:
+            dataset.making[shard.number].outcome = outcome
+            out.append(ev.PublishShard(shard, outcome))
+        else:
+            self.ledger.cancel(shard)
+            self._finish(dataset, shard.number, outcome, None, (), out)
+
+    def _published(self, shard: Shard, units: Iterable[int], out: list[ev.Command]) -> None:
+        dataset = self.datasets[shard.id.dataset]
+        outcome = dataset.making[shard.id.number].outcome
+        assert outcome is not None, "published before it was made"
+        self.ledger.seal(shard.id, shard.allocated)
+        self._disk_backoff, self._disk_paused_until, self.disk_reason = 0.0, 0.0, ""
+        dataset.live[shard.id.number] = LiveShard(shard)
+        dataset.debt = max(0, dataset.debt - shard.allocated)
+        dataset.sealed_since_boundary += shard.allocated
+        self._finish(dataset, shard.id.number, outcome, shard, list(units), out)
+
+    def _finish(
+        self,
+        dataset: DatasetState,
+        number: int,
+        outcome: Outcome,
+        shard: Shard | None,
+        units: list[int] | tuple[()],
+        out: list[ev.Command],
+    ) -> None:
+        del dataset.making[number]
+        dataset.plan.finish(number, outcome, units)
+        dataset.exhausted = False
+        name = dataset.rules.name
+        out.append(ev.SavePlan(name, number, shard, units, outcome.set_aside))
+
+    def _failed(
+        self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
+        out: list[ev.Command],
+    ) -> None:  # fmt: skip
+        dataset, number = self.datasets[shard.dataset], shard.number
+        self.ledger.cancel(shard)
+        del dataset.making[number]
+        if cause == "disk":
+            self._disk_backoff = min(max(1.0, 2 * self._disk_backoff), LONGEST_PAUSE)
+            self._disk_paused_until = now + self._disk_backoff
+            self.disk_reason = reason
+            dataset.retry[number] = now
+        elif cause == "source":
+            dataset.pause(now, reason, LONGEST_PAUSE)
+            dataset.retry[number] = now
+        else:
+            tries = dataset.tries[number, unit] = dataset.tries.get((number, unit), 0) + 1
+            dataset.stopped_reason = reason
+            dataset.retry[number] = now + min(0.25 * 2**tries, LONGEST_PAUSE)
+            if unit is not None and tries >= _TRIES_PER_UNIT:
+                key = next(u.key for u in dataset.plan.open[number].units if u.unit == unit)
+                aside = SetAside(unit, key, reason)
+                dataset.plan.without(number, aside)
+                dataset.retry[number] = now
+                out.append(ev.SavePlan(dataset.rules.name, set_aside=(aside,)))
+
+    def _unlinked(self, shard: ShardId, units: Iterable[int], out: list[ev.Command]) -> None:
+        dataset = self.datasets[shard.dataset]
+        live = dataset.live.pop(shard.number)
+        self.ledger.free(shard)
+        dataset.plan.release(list(units))
+        dataset.exhausted = False
+        if live.shard.generation == dataset.rules.generation:
+            dataset.evicted += live.shard.data_bytes
+            dataset.evicted_shards += 1
+        out.append(ev.SavePlan(shard.dataset))
+
+    def _corrupt_reported(self, shard: ShardId, out: list[ev.Command]) -> None:
+        dataset = self.datasets.get(shard.dataset)
+        live = dataset.live.get(shard.number) if dataset else None
+        if live and not (live.verifying or live.barred or live.unlinking):
+            live.verifying = True
+            out.append(ev.VerifyShard(shard))
+
+    def _verified(self, shard: ShardId, sound: bool, out: list[ev.Command]) -> None:
+        live = self.datasets[shard.dataset].live.get(shard.number)
+        if live:
+            live.verifying = False
+            if not sound:
+                live.barred = True
+                self.corrupt_shards += 1
+            self._unlink_unheld(shard.dataset, out)
+
+    # --- ingest
+
+    def _space(self, dataset: DatasetState) -> int:
+        """Bytes this dataset may still reserve: the others' `first` and its own limit kept back."""
+        space = self.ledger.room
+        for other in self.datasets.values():
+            if other is not dataset:
+                space -= max(0, self._first(other) - self.ledger.of(other.rules.name))
+        if dataset.rules.limit is not None:
+            space = min(space, dataset.rules.limit - self.ledger.of(dataset.rules.name))
+        return space
+
+    def _first(self, dataset: DatasetState) -> int:
+        """What must be kept free for the dataset's `first`, in allocated bytes."""
+        if dataset.rules.pin or dataset.whole:
+            return 0  # pinned datasets fill before all others
+        return -(-dataset.rules.first // self._shard_size) * self.ledger.footprint
+
+    def _capacity(self, dataset: DatasetState) -> int:
+        return self.ledger.of(dataset.rules.name) + max(0, self._space(dataset))
+
+    def _schedule(self, now: float, out: list[ev.Command]) -> None:
+        """Starts as many shards as there are workers, room and work for."""
+        for dataset in self.datasets.values():
+            self._forgive(dataset)
+        if now < self._disk_paused_until:
+            return
+        pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
+        while sum(len(d.making) for d in self.datasets.values()) < self._workers:
+            waiting = sorted(
+                self.datasets.values(),
+                key=lambda d: (not d.rules.pin, len(d.making), d.rules.name),
+            )
+            if not any(self._start_one(d, pins_missing, now, out) for d in waiting):
+                return
+
+    def _forgive(self, dataset: DatasetState) -> None:
+        """Room that no shard fits into any more is not a debt."""
+        if dataset.debt and (not dataset.plan.has_work or self._stuck(dataset)):
+            dataset.debt = 0
+
+    def _start_one(
+        self, dataset: DatasetState, pins_missing: bool, now: float, out: list[ev.Command]
+    ) -> bool:
+        if now < dataset.paused_until or (dataset.making and not dataset.described):
+            return False
+        if self._space(dataset) < self.ledger.footprint:
+            return False
+        due = [n for n, not_before in dataset.retry.items() if not_before <= now]
+        if due:
+            assignment = dataset.plan.open[min(due)]
+            del dataset.retry[min(due)]
+            if not assignment.units:  # every unit of it has been set aside
+                empty = Outcome(0, 0, 0, 0, 0, 0.0)
+                dataset.making[assignment.shard.number] = Making()
+                self._finish(dataset, assignment.shard.number, empty, None, (), out)
+                return True
+        else:
+            found = self._next_assignment(dataset, pins_missing)
+            if found is None:
+                return False
+            assignment = found
+        reserved = self.ledger.reserve(assignment.shard)
+        assert reserved, "space was checked above"
+        dataset.making[assignment.shard.number] = Making()
+        out.append(ev.StartShard(assignment))
+        return True
+
+    def _next_assignment(self, dataset: DatasetState, pins_missing: bool) -> Assignment | None:
+        rules = dataset.rules
+        allowed = dataset.allowed
+        if pins_missing and not rules.pin:
+            allowed = min(allowed, rules.first)
+        coming = (len(dataset.making) + len(dataset.retry)) * self._shard_size
+        held = dataset.data() + (dataset.evicted if rules.wait else 0)
+        if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
+            return None
+        found = dataset.plan.assign()
+        if isinstance(found, Assignment):
+            return found
+        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
+        # listing, changes it, and each of these clears the mark.
+        dataset.exhausted = True
+        return None
+
+
+def _mix(seed: int, epoch: int) -> int:
+    """The seed of one epoch's order."""
+    text = f"cachecd-epoch-order-1:{seed}:{epoch}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
