@@ -54,7 +54,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one shard is to hold, fixed before anything is fetched: doing it again gives the same."""
+    """What one shard is to hold, fixed before anything is fetched; redone, it is the same."""
 
     shard: ShardId
     generation: str

@@ -1,0 +1,261 @@
+"""The catalog: what the daemon knows of its shards, in one SQLite file. All SQL is here.
+
+It is a cache of what the sidecars say, plus the plan of each dataset; when it is lost or damaged
+it is rebuilt from the shards. One connection, used by the event loop's thread alone (SQLite 3.40
+has a WAL bug that needs two), small transactions, a write-ahead log bounded by its checkpoints.
+
+synchronous=NORMAL: a power failure may lose the last transactions, never the file's integrity;
+what is lost is found again on the next start, since a shard's row follows its fsynced rename.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.errors import DiskError
+from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitSlice
+
+VERSION = 1
+# 64 pages of 4 KiB: with the one transaction that may follow it keeps the WAL below half the
+# ledger's metadata slack.
+_CHECKPOINT_PAGES = 64
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS shards (
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
+    records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
+    retired INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
+    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS assignments (
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units TEXT NOT NULL,
+    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS set_aside (
+    dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS plans (
+    dataset TEXT PRIMARY KEY, plan TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS schemas (
+    dataset TEXT NOT NULL, generation TEXT NOT NULL, schema TEXT NOT NULL,
+    PRIMARY KEY (dataset, generation)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard as the catalog has it."""
+
+    shard: Shard
+    retired: bool
+
+
+class Catalog:
+    """The open catalog. Every method is one transaction; an OSError-like failure is a DiskError."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the catalog, or makes an empty one; a damaged or foreign file is set apart first.
+
+        `rebuilt` says whether it starts empty although there may be shards.
+        """
+        self._path = path
+        self.rebuilt = not path.exists()
+        try:
+            self._db = self._open()
+        except sqlite3.DatabaseError:
+            # Rebuildable, so nothing is lost; the -wal belongs to the damaged file.
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.rebuilt = True
+            self._db = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None)
+        try:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, VERSION):
+                raise sqlite3.DatabaseError(f"catalog version {version}")
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.execute("PRAGMA temp_store=MEMORY")
+            db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+            db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * 4096}")
+            db.executescript(_SCHEMA)
+            db.execute(f"PRAGMA user_version={VERSION}")
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def close(self) -> None:
+        """Checkpoints the write-ahead log into the file."""
+        self._db.close()
+
+    # --- reading, at a start
+
+    def shards(self, dataset: str) -> list[ShardRow]:
+        """All rows of a dataset, by number."""
+        rows = self._db.execute(
+            "SELECT number, generation, records, data_bytes, allocated, retired"
+            " FROM shards WHERE dataset = ? ORDER BY number",
+            (dataset,),
+        )
+        return [
+            ShardRow(Shard(ShardId(dataset, n), generation, records, data, allocated), bool(retired))
+            for n, generation, records, data, allocated, retired in rows
+        ]
+
+    def units(self, shard: ShardId) -> NDArray[np.uint64]:
+        """The units that a shard holds records of; empty if it has no row."""
+        row = self._db.execute(
+            "SELECT units FROM shards WHERE dataset = ? AND number = ?",
+            (shard.dataset, shard.number),
+        ).fetchone()
+        return np.frombuffer(zlib.decompress(row[0]) if row else b"", np.uint64)
+
+    def assignments(self, dataset: str) -> list[Assignment]:
+        """The assignments that were open when the daemon last ran."""
+        rows = self._db.execute(
+            "SELECT number, generation, units FROM assignments WHERE dataset = ? ORDER BY number",
+            (dataset,),
+        )
+        return [
+            Assignment(
+                ShardId(dataset, number), generation, tuple(UnitSlice(*u) for u in json.loads(units))
+            )
+            for number, generation, units in rows
+        ]
+
+    def plan(self, dataset: str) -> dict[str, Any] | None:
+        """The plan as last saved."""
+        row = self._db.execute("SELECT plan FROM plans WHERE dataset = ?", (dataset,)).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def set_aside(self, dataset: str) -> list[SetAside]:
+        """The units given up, with their reasons."""
+        rows = self._db.execute(
+            "SELECT unit, key, reason FROM set_aside WHERE dataset = ? ORDER BY unit", (dataset,)
+        )
+        return [SetAside(*row) for row in rows]
+
+    def schema(self, dataset: str, generation: str) -> dict[str, Any] | None:
+        """The schema of a generation's records."""
+        row = self._db.execute(
+            "SELECT schema FROM schemas WHERE dataset = ? AND generation = ?", (dataset, generation)
+        ).fetchone()
+        return json.loads(row[0]) if row else None
+
+    # --- writing
+
+    def save_assignment(self, assignment: Assignment, plan: dict[str, Any]) -> None:
+        """The plan has moved on by this assignment."""
+        units = [[u.unit, u.key, u.size, u.etag, u.ordinal, u.offset] for u in assignment.units]
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)",
+                (*_key(assignment.shard), assignment.generation, json.dumps(units)),
+            )
+            self._save_plan(assignment.shard.dataset, plan)
+
+    def save_progress(
+        self,
+        dataset: str,
+        plan: dict[str, Any],
+        done: int | None = None,
+        shard: Shard | None = None,
+        units: Sequence[int] | NDArray[np.uint64] = (),
+        set_aside: Iterable[SetAside] = (),
+    ) -> None:
+        """An assignment is done: its row goes, its shard's and its set-aside units' come."""
+        with self._transaction():
+            if done is not None:
+                self._db.execute(
+                    "DELETE FROM assignments WHERE dataset = ? AND number = ?", (dataset, done)
+                )
+            if shard is not None:
+                self._insert(shard, units)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?)",
+                [(dataset, a.unit, a.key, a.reason) for a in set_aside],
+            )
+            self._save_plan(dataset, plan)
+
+    def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
+        """A valid shard was found on disk without a row."""
+        with self._transaction():
+            self._insert(shard, units)
+
+    def retire(self, shard: ShardId) -> None:
+        """No later lease names the shard, across restarts too."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE shards SET retired = 1 WHERE dataset = ? AND number = ?", _key(shard)
+            )
+
+    def remove(self, shard: ShardId) -> None:
+        """The shard's files are gone."""
+        with self._transaction():
+            self._db.execute("DELETE FROM shards WHERE dataset = ? AND number = ?", _key(shard))
+
+    def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO schemas VALUES (?, ?, ?)",
+                (dataset, generation, json.dumps(schema)),
+            )
+
+    def forget_plan(self, dataset: str) -> None:
+        """The unit numbers no longer hold: a new listing, seed or generation starts afresh."""
+        with self._transaction():
+            for table in ("assignments", "set_aside", "plans"):
+                self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
+
+    def _insert(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
+        blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)
+        self._db.execute(
+            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
+            (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated, blob),
+        )  # fmt: skip
+
+    def _save_plan(self, dataset: str, plan: dict[str, Any]) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO plans VALUES (?, ?)",
+            (dataset, json.dumps(plan, separators=(",", ":"))),
+        )
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db, self._path)
+
+
+class _Transaction:
+    """BEGIN ... COMMIT; a failing disk becomes a DiskError and leaves the catalog as it was."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self._db, self._path = db, path
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        try:
+            self._db.execute("ROLLBACK" if kind else "COMMIT")
+        except sqlite3.OperationalError as failure:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise DiskError(f"{self._path}: cannot write the catalog: {failure}") from failure
+        if kind and issubclass(kind, sqlite3.OperationalError):
+            raise DiskError(f"{self._path}: cannot write the catalog: {error}") from None
+
+
+def _key(shard: ShardId) -> tuple[str, int]:
+    return shard.dataset, shard.number
