@@ -1,0 +1,87 @@
+"""Reads the file sets that cachecd keeps, in NumPy, PyTorch and TensorFlow, without the GIL.
+
+    from cachecd_client import connect, FileSet
+
+Importing this package loads nothing else: each name brings in what it needs when it is first used,
+and neither torch nor tensorflow before a loader for it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cachecd_client.errors import (
+    AcquireTimeoutError,
+    CachecdError,
+    CallerError,
+    CorruptError,
+    CorruptRecordError,
+    CorruptSidecarError,
+    DaemonUnreachableError,
+    LeaseLostError,
+    ProtocolVersionError,
+    RequestError,
+    SchemaError,
+    UnknownDatasetError,
+    WorldError,
+)
+
+if TYPE_CHECKING:
+    from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+    from cachecd_client.epoch import Epoch
+    from cachecd_client.fileset import FileSet
+    from cachecd_client.loader import Loader
+    from cachecd_client.schema import Feature, Schema
+    from cachecd_client.session import Cache, connect
+
+__all__ = [
+    "AcquireTimeoutError",
+    "Bytes",
+    "Cache",
+    "CachecdError",
+    "CallerError",
+    "CorruptError",
+    "CorruptRecordError",
+    "CorruptSidecarError",
+    "DaemonUnreachableError",
+    "Epoch",
+    "Feature",
+    "FileSet",
+    "LeaseLostError",
+    "Loader",
+    "ProtocolVersionError",
+    "Ragged",
+    "RaggedBytes",
+    "RequestError",
+    "Schema",
+    "SchemaError",
+    "UnknownDatasetError",
+    "WorldError",
+    "connect",
+]
+
+_HOME = {
+    "Bytes": "columns",
+    "Cache": "session",
+    "Epoch": "epoch",
+    "Feature": "schema",
+    "FileSet": "fileset",
+    "Loader": "loader",
+    "Ragged": "columns",
+    "RaggedBytes": "columns",
+    "Schema": "schema",
+    "connect": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

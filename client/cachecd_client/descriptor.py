@@ -1,0 +1,74 @@
+"""File descriptors that mean something to other processes as long as they are open."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+# Held while a descriptor is opened or closed and while the process forks, so that no child is born
+# with a descriptor that is not yet, or no longer, in the set.
+_guard = threading.RLock()
+_open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
+
+
+class Descriptor:
+    """An open file descriptor that belongs to the process that opened it, and to no other.
+
+    A forked child's copy is closed before the child runs any Python code, and a program it executes
+    never has one. So what other processes learn from the descriptor (a lock on it is held, the
+    other end of its pipe is open) ends with this process, whatever its children do.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        _open.add(self)
+
+    @staticmethod
+    def of_file(path: str | os.PathLike[str]) -> Descriptor:
+        """Opens `path` for reading. OSError as from os.open."""
+        with _guard:
+            return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    @staticmethod
+    def of_pipe() -> tuple[int, Descriptor]:
+        """A new pipe: the plain reading end, for a child to inherit, and the writing end."""
+        with _guard:
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+            return reading, Descriptor(writing)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this process no longer has it: closed here, or inherited over a fork."""
+        return self._number < 0
+
+    def fileno(self) -> int:
+        """The number; ValueError if it is closed."""
+        if self._number < 0:
+            raise ValueError("the descriptor is closed")
+        return self._number
+
+    def close(self) -> None:
+        """Closes it. Idempotent."""
+        with _guard:
+            number, self._number = self._number, -1
+            if number >= 0:
+                os.close(number)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _after_fork_in_child() -> None:
+    try:
+        for descriptor in list(_open):
+            descriptor.close()
+    finally:
+        _guard.release()
+
+
+os.register_at_fork(
+    before=_guard.acquire,
+    after_in_parent=_guard.release,
+    after_in_child=_after_fork_in_child,
+)

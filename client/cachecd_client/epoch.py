@@ -1,0 +1,196 @@
+"""One epoch: a leased file set, unchanged until it is released."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client.errors import CachecdError, CallerError
+from cachecd_client.fileset import FileSet
+from cachecd_client.lease import HeldLease
+from cachecd_client.loader import CorruptRecord, Loader, Options, Reading
+from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.schema import Feature, Schema
+from cachecd_client.transport import Transport
+
+_REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
+_REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
+
+
+class Epoch(FileSet):
+    """The files that one epoch of one job reads, on lease.
+
+    Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the
+    files stay present and byte-identical, whatever becomes of the daemon. Pinned datasets come
+    unshuffled and with every record (`shuffle=False, drop_last=False`). A forked child may read
+    too, and then holds the lease itself.
+    """
+
+    def __init__(
+        self,
+        held: HeldLease,
+        transport: Transport,
+        release: Callable[[HeldLease], None],
+        *,
+        number: int,
+        of: int | None = None,
+    ) -> None:
+        """`release` ends the lease; `number` differs from the manifest's in a repeated set."""
+        manifest = held.manifest
+        numbers = manifest.numbers()
+        shards = held.path.parent.parent / "shards" / manifest.dataset
+        self._files = [_shard_path(shards, shard) for shard in numbers]
+        self._schema = None
+        self._known = {}
+        self.schema = Schema.from_json(manifest.schema)
+        self.num_records = manifest.num_records
+        self.num_bytes = manifest.num_bytes
+        self.fingerprint = manifest.fingerprint
+        #: The epoch's number, and its lease, dataset and job as the daemon names them.
+        self.epoch = number
+        self.lease = manifest.lease
+        self.dataset = manifest.dataset
+        self.job = manifest.job
+        #: The default seed of the epoch's loaders.
+        self.seed = manifest.seed if number == manifest.epoch else _seed(manifest.seed, number)
+        self.pinned = manifest.pinned
+        self._held = held
+        self._transport = transport
+        self._release: Callable[[HeldLease], None] | None = release
+        self._of = of
+        self._done = 0.0
+        self._shards = np.array(numbers, np.int64)
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._over = False
+        self._reported: set[tuple[int, int]] = set()
+        self._silent_until = 0.0
+
+    @property
+    def progress(self) -> float:
+        """0..1: how far the run is, or, for an epoch acquired by hand, how far this epoch is.
+
+        Within the epoch it is the share of the latest `numpy()` or `torch()` pass that has been
+        delivered; `tf_dataset()` cannot say, so there it moves from epoch to epoch.
+        """
+        return self._done if self._of is None else (self.epoch + self._done) / self._of
+
+    @property
+    def released(self) -> bool:
+        """Whether the files may be gone."""
+        return self._over or self._held.released
+
+    def release(self) -> None:
+        """Ends the passes of its loaders, then the lease. Idempotent; never fails."""
+        if not self._over:
+            self._end_passes()
+            if self._release is None:
+                self._held.close()
+            else:
+                self._release(self._held)
+
+    def repeated(self, number: int) -> Epoch:
+        """The same set as epoch `number`, in another order; takes over the lease of this one."""
+        self._check()
+        self._end_passes()
+        assert self._release is not None
+        return Epoch(self._held, self._transport, self._release, number=number, of=self._of)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Epoch {self.epoch} of {self.dataset!r}: {len(self._files)} files, "
+            f"{self.num_records} records, lease {self.lease}>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process takes a lock of its own and lets go of that alone.
+        return {**self.__dict__, "_loaders": None, "_release": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _loaders=weakref.WeakSet())
+
+    def _check(self) -> None:
+        if self.released:
+            raise CallerError(
+                f"epoch {self.epoch} of {self.dataset!r} was released, its files may be gone: read "
+                "them before release(), the end of the with-block, or the next step of epochs()"
+            )
+
+    def _end_passes(self) -> None:
+        self._over = True
+        for loader in list(self._loaders):
+            loader.close()
+
+    def _begin(self) -> None:
+        self._check()
+        self._held.ensure()
+
+    def _advanced(self, done: float) -> None:
+        self._done = done
+
+    def _reading(self) -> Reading:
+        return Reading(
+            files=[(path, None) for path in self._files],
+            schema=self.schema,
+            num_records=self.num_records,
+            fingerprint=self.fingerprint,
+            seed=self.seed,
+            shuffle=not self.pinned,
+            drop_last=not self.pinned,
+            shards=self._shards,
+            begin=self._begin,
+            advanced=self._advanced,
+            corrupt=self._report,
+        )
+
+    def _loader(
+        self,
+        batch_size: int,
+        convert: Callable[[Feature | None, NDArray[Any]], Any],
+        options: Options,
+    ) -> Loader:
+        loader = super()._loader(batch_size, convert, options)
+        self._loaders.add(loader)
+        return loader
+
+    def _report(self, records: Sequence[CorruptRecord]) -> None:
+        """Tells the daemon, which then verifies the shard; training never fails for it."""
+        for path, offset, why in records:
+            shard = int(Path(path).stem)
+            if (shard, offset) in self._reported or time.monotonic() < self._silent_until:
+                continue
+            report = ReportCorrupt(uuid.uuid4().hex, self.dataset, shard, offset, why)
+            try:
+                self._transport.ask(report, _REPORT_TIMEOUT)
+                self._reported.add((shard, offset))
+            except CachecdError:
+                self._silent_until = time.monotonic() + _REPORT_PAUSE
+
+
+def _shard_path(folder: Path, number: int) -> str:
+    return str(folder / f"{number:010d}.tfrecord")
+
+
+def _seed(seed: int, number: int) -> int:
+    """The seed of an epoch that repeats another's set: the same on every rank, and on every run."""
+    digest = hashlib.sha256(f"cachecd repeated epoch {seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,106 @@
+"""The trainer's side of a lease: a shared lock on its manifest, kept while the files are read."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from cachecd_client.descriptor import Descriptor
+from cachecd_client.errors import CallerError, CorruptError, LeaseLostError
+from cachecd_client.protocol import Manifest, decode_manifest
+
+# struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
+_FLOCK = struct.Struct("hhqqi0q")
+
+
+class HeldLease:
+    """This process's read lock on a lease's manifest.
+
+    While it is held, every file that the manifest names stays present and byte-identical. It is
+    an open-file-description lock: it ends when this process closes it or dies, by whatever death,
+    and no fork prolongs it. A child that was forked, or that received the lease pickled, holds
+    nothing until it calls `ensure`, which takes a lock of the child's own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Takes the lock. LeaseLostError if the manifest is gone, being deleted, or replaced.
+
+        CallerError if the cache cannot be seen or read from here; CorruptError or
+        ProtocolVersionError if the manifest is not one this client can read.
+        """
+        self.path = Path(path)
+        self.released = False
+        self._descriptor, self.manifest = _lock(self.path)
+
+    def ensure(self) -> None:
+        """Makes sure that this very process holds the lock; LeaseLostError if it comes too late.
+
+        Not to be called after `close`.
+        """
+        assert not self.released
+        if self._descriptor is None or self._descriptor.closed:
+            self._descriptor, self.manifest = _lock(self.path)
+
+    def close(self) -> bool:
+        """Ends this process's share in the lease, for good; whether it had one. Idempotent."""
+        self.released = True
+        if self._descriptor is None or self._descriptor.closed:
+            return False
+        self._descriptor.close()
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_descriptor": None}
+
+
+def _lock(path: Path) -> tuple[Descriptor, Manifest]:
+    try:
+        descriptor = Descriptor.of_file(path)
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise CallerError(
+                f"there is no {path.parent}: the daemon's cache is not visible here; "
+                "mount it in this container and set $CACHECD_DIR to the place"
+            ) from None
+        raise LeaseLostError(f"{path}: the lease's manifest is gone") from None
+    except PermissionError as error:
+        raise CallerError(
+            f"{path}: {error.strerror}; a trainer needs read permission on the cache: "
+            "join the group that owns its directory"
+        ) from error
+    try:
+        try:
+            fcntl.fcntl(
+                descriptor.fileno(), fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0)
+            )
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise LeaseLostError(f"{path}: the daemon is deleting this lease") from error
+        # A lock on a file that is no longer the one at `path` protects nothing.
+        _compare(path, os.fstat(descriptor.fileno()))
+        return descriptor, _manifest(path, descriptor.fileno())
+    except BaseException:
+        descriptor.close()
+        raise
+
+
+def _compare(path: Path, held: os.stat_result) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise LeaseLostError(f"{path}: the manifest was deleted before it was locked") from None
+    if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+        raise LeaseLostError(f"{path}: the manifest was replaced before it was locked")
+
+
+def _manifest(path: Path, descriptor: int) -> Manifest:
+    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    try:
+        return decode_manifest(text)
+    except ValueError as error:
+        raise CorruptError(f"{path}: {error}") from error

@@ -1,0 +1,352 @@
+"""Batches of a file set, in a fixed order, made ahead of the training loop by native threads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client import _core
+from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.launcher import local_ranks
+from cachecd_client.schema import Feature, Schema
+
+Batch = dict[str, Any]
+CorruptRecord = tuple[str, int, str]  # path, offset, why
+
+_STATE_VERSION = 1
+_RESERVED = frozenset({"_valid", "_shard", "_record"})
+
+
+class Options(TypedDict, total=False):
+    """The options that every loader takes; `Loader` explains them."""
+
+    shuffle: bool | None
+    seed: int | None
+    drop_last: bool | None
+    threads: int
+    prefetch_bytes: int
+    on_corrupt: Literal["replace", "raise"]
+    features: Sequence[str] | None
+    ids: bool
+    rank: int | None
+    world: int | None
+
+
+def _ignore(_: Any) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a loader reads, the defaults that come with it, and whom to tell.
+
+    `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
+    opened and raises if they may no longer be read; `advanced` gets the share of the pass that is
+    delivered, after each batch; `corrupt` gets each corrupt record once, between two batches.
+    """
+
+    files: Sequence[tuple[str, NDArray[np.uint64] | None]]
+    schema: Schema
+    num_records: int
+    fingerprint: str
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = True
+    shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
+    begin: Callable[[], None] = lambda: None
+    advanced: Callable[[float], None] = _ignore
+    corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
+
+
+def share(
+    num_records: int, batch_size: int, drop_last: bool, rank: int | None, world: int | None
+) -> tuple[int, int, int]:
+    """(rank, world, batches): this process's place among the ranks, and the batches each is given.
+
+    Every rank is given as many. CallerError for a place or size that cannot be, or if there is
+    not one batch.
+    """
+    if rank is None and world is None:
+        rank, world = local_ranks()
+    elif rank is None or world is None or not 0 <= rank < world:
+        raise CallerError(f"rank={rank}, world={world}: expected both, with 0 <= rank < world")
+    if batch_size < 1:
+        raise CallerError(f"batch_size={batch_size}, expected at least 1")
+    if drop_last:
+        batches = num_records // world // batch_size
+    else:
+        batches = -(-num_records // (world * batch_size))
+    if not batches:
+        raise CallerError(
+            f"{num_records} records over {world} ranks make no batch of {batch_size}: "
+            "choose a smaller batch_size, or drop_last=False"
+        )
+    return rank, world, batches
+
+
+class Loader:
+    """Iterates over batches, dicts of feature name -> column; one pass for each `for` loop.
+
+    The records, their order and their grouping into batches depend on the files, `seed`, `shuffle`,
+    `batch_size`, `rank` and `world` alone: each pass from the start is the same. Every record's
+    CRCs are checked. A dense feature is one array [batch_size, *shape] that belongs to the caller;
+    others are columns (`cachecd_client.columns`). Every batch has `batch_size` rows and every rank
+    gets `len(loader)` batches.
+
+    batch_size: rows per batch of this rank.
+    shuffle, seed: one permutation of the whole set. drop_last: leave out what does not fill a
+        batch on every rank; False delivers each record once over all ranks, fills the last
+        batches with zeros or empty values, and masks those in `_valid`, bool [batch_size].
+    threads: native reading threads, 0 to let the core choose. prefetch_bytes: how far they run
+        ahead.
+    on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
+    features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64.
+    rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default.
+
+    Use it from one thread at a time, in the process that began the pass.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        batch_size: int,
+        convert: Callable[[Feature | None, NDArray[Any]], Any] = lambda feature, dense: dense,
+        *,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        drop_last: bool | None = None,
+        threads: int = 0,
+        prefetch_bytes: int = 64 << 20,
+        on_corrupt: Literal["replace", "raise"] = "replace",
+        features: Sequence[str] | None = None,
+        ids: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        """`convert` turns a dense array into the framework's; None as feature: an added column."""
+        if on_corrupt not in ("replace", "raise"):
+            raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
+        if isinstance(features, str):
+            raise CallerError(f"features={features!r}, expected a list of names: [{features!r}]")
+        self._reading = reading
+        self._schema = reading.schema if features is None else reading.schema.select(features)
+        if taken := _RESERVED & set(self._schema.names):
+            raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+        self._convert = convert
+        self.batch_size = batch_size
+        self.seed = reading.seed if seed is None else seed
+        if not 0 <= self.seed < 1 << 64:
+            raise CallerError(f"seed={self.seed}, expected 0 <= seed < 2**64")
+        self.shuffle = reading.shuffle if shuffle is None else shuffle
+        self.drop_last = reading.drop_last if drop_last is None else drop_last
+        self.rank, self.world, self._batches = share(
+            reading.num_records, batch_size, self.drop_last, rank, world
+        )
+        self._threads = threads
+        self._prefetch_bytes = prefetch_bytes
+        self._on_corrupt: Literal["replace", "raise"] = on_corrupt
+        self._ids = ids
+        self._position = 0  # batches of the pass delivered, those before a resume included
+        self._resume = False  # the next pass begins at _position instead of the start
+        self._reader: _core.BatchReader | None = None
+        self._closed = False
+        self._waited = 0.0  # of passes that have ended, as are the next two
+        self._read = 0
+        self._corrupt: list[CorruptRecord] = []
+
+    def __len__(self) -> int:
+        """Batches of a whole pass, the same on every rank."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass from the start, or the rest of the one that `load_state_dict` gave.
+
+        A loader has one pass at a time: a new one ends the one before.
+        """
+        reader = self._begin()
+        process = os.getpid()
+        told = 0
+        try:
+            while True:
+                if self._reader is not reader:
+                    raise CallerError(
+                        "this pass has ended: the loader was closed, its lease released, or "
+                        "another pass begun; make a second loader to read twice at once"
+                    )
+                if os.getpid() != process:
+                    raise CallerError(
+                        "this pass was begun before the fork, and its reading threads are not in "
+                        "this process: iterate anew here"
+                    )
+                try:
+                    columns = reader.next()
+                except CorruptRecordError as error:
+                    self._reading.corrupt([(error.path, error.offset, error.why)])
+                    raise
+                found = reader.corrupt
+                if len(found) > told:
+                    self._reading.corrupt(found[told:])
+                    told = len(found)
+                if columns is None:
+                    return
+                self._position += 1
+                self._reading.advanced(self._position / self._batches)
+                yield self._batch(columns)
+        finally:
+            self._end(reader)
+
+    @property
+    def position(self) -> int:
+        """Batches of the current pass that have been delivered; the last pass's when none runs."""
+        return self._position
+
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds the training loop stood still because no batch was ready, over all passes."""
+        return self._waited + (self._reader.seconds_waited if self._reader else 0.0)
+
+    @property
+    def bytes_read(self) -> int:
+        """Record bytes delivered, over all passes."""
+        return self._read + (self._reader.bytes_read if self._reader else 0)
+
+    @property
+    def corrupt(self) -> list[CorruptRecord]:
+        """(path, offset, why) of every corrupt record met, over all passes."""
+        return self._corrupt + (self._reader.corrupt if self._reader else [])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: plain values, the same on every rank at the same step."""
+        return {
+            "version": _STATE_VERSION,
+            "position": self._position,
+            "seed": self.seed,
+            **self._order(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next pass continue after the batch that `state` had delivered last.
+
+        CallerError if the state belongs to another file set or to another division into batches
+        and ranks: there is no such position here.
+        """
+        if state.get("version") != _STATE_VERSION:
+            raise CallerError(
+                f"loader state version {state.get('version')!r}, expected {_STATE_VERSION}"
+            )
+        differing = [
+            f"{name} {state.get(name)!r} (here {here!r})"
+            for name, here in self._order().items()
+            if state.get(name) != here
+        ]
+        if differing:
+            raise CallerError(
+                f"the state belongs to another loader: {', '.join(differing)}; resume with the "
+                "same file set and options, or begin the pass anew"
+            )
+        self._stop()
+        self.seed = int(state["seed"])
+        self._position = int(state["position"])
+        self._resume = True
+
+    def close(self) -> None:
+        """Ends the pass and its reading threads, for good. Idempotent; batches stay valid."""
+        self._closed = True
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _begin(self) -> _core.BatchReader:
+        self._reading.begin()
+        if self._closed:
+            raise CallerError("this loader is closed: make another one")
+        self._stop()
+        if not self._resume:
+            self._position = 0
+        self._resume = False
+        self._reader = _core.BatchReader(
+            self._reading.files,
+            [feature.for_reader() for feature in self._schema.features],
+            batch_size=self.batch_size,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            rank=self.rank,
+            world=self.world,
+            drop_last=self.drop_last,
+            pad_tail=not self.drop_last,
+            start=self._position,
+            threads=self._threads,
+            prefetch_bytes=self._prefetch_bytes,
+            on_corrupt=self._on_corrupt,
+            ids=self._ids,
+        )
+        return self._reader
+
+    def _stop(self) -> None:
+        if self._reader is not None:
+            self._end(self._reader)
+
+    def _end(self, reader: _core.BatchReader) -> None:
+        """Closes the pass of `reader`, once, keeping its figures."""
+        if self._reader is not reader:
+            return
+        self._reader = None
+        self._waited += reader.seconds_waited
+        self._read += reader.bytes_read
+        self._corrupt += reader.corrupt
+        reader.close()
+
+    def _order(self) -> dict[str, Any]:
+        """What the meaning of a position depends on, besides the seed."""
+        return {
+            "fingerprint": self._reading.fingerprint,
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+            "world": self.world,
+        }
+
+    def _batch(self, columns: dict[str, _core.Column]) -> Batch:
+        batch: Batch = {}
+        for feature in self._schema.features:
+            batch[feature.name] = self._column(feature, columns[feature.name])
+        for name in _RESERVED & columns.keys():
+            dense = columns[name]
+            assert isinstance(dense, np.ndarray)
+            if name == "_shard" and self._reading.shards is not None:
+                dense = self._reading.shards[dense]
+            batch[name] = self._convert(None, dense)
+        return batch
+
+    def _column(self, feature: Feature, column: _core.Column) -> Any:
+        if isinstance(column, np.ndarray):
+            return self._convert(feature, column)
+        if len(column) == 3:
+            data, offsets, row_splits = column
+            return RaggedBytes(Bytes(data, offsets), row_splits)
+        values, splits = column
+        if feature.dtype == "bytes":
+            strings = Bytes(values, splits)
+            if not feature.shape:
+                return strings
+            # A list of the same length in every row, which no array can hold either.
+            each = math.prod(feature.shape)
+            return RaggedBytes(strings, np.arange(0, len(strings) + 1, each, dtype=np.int64))
+        return Ragged(values, splits, bfloat16=feature.dtype == "bfloat16")

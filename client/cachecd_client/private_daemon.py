@@ -1,0 +1,108 @@
+"""A daemon that belongs to this trainer alone, and never outlives it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from cachecd_client.descriptor import Descriptor
+from cachecd_client.errors import CallerError, DaemonUnreachableError
+from cachecd_client.launcher import local_ranks
+
+_DRAIN = 15.0  # seconds from SIGTERM to SIGKILL; the daemon drains within 10
+_LONGEST_FOLDER = 80  # bytes, so that the socket's path stays below the 107 that are allowed
+
+
+class PrivateDaemon:
+    """``cachecd run CONFIG`` as a child process, on a socket in a private folder of its own.
+
+    It ends when this process does, however that happens: it reads a pipe whose other end is open
+    in this process only, and the kernel closes that end. What it says about itself goes to this
+    process's stderr.
+    """
+
+    def __init__(self, config: str | os.PathLike[str]) -> None:
+        """Starts it; returns before it answers. CallerError if it cannot be started from here."""
+        self.config = Path(config)
+        if not self.config.is_file():
+            raise CallerError(f"{self.config}: there is no such configuration")
+        if local_ranks()[1] > 1:
+            raise CallerError(
+                f"{self.config}: several ranks on this node cannot each start a daemon on one "
+                f"cache; run the launcher under one: cachecd run {self.config} -- torchrun ..."
+            )
+        if importlib.util.find_spec("cachecd") is None:
+            raise CallerError(
+                f"{self.config}: starting a daemon takes the distribution cachecd, and only "
+                "cachecd-client is installed: pip install cachecd"
+            )
+        self._folder = _private_folder()
+        self._owner = os.getpid()
+        self.endpoint = f"ipc://{self._folder}/cachecd.sock"
+        try:
+            lifeline, self._lifeline = Descriptor.of_pipe()
+            try:
+                self._process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "cachecd", "run", str(self.config)),
+                        *("--lifeline", str(lifeline)),
+                    ],
+                    env={**os.environ, "CACHECD_SERVER__ENDPOINT": self.endpoint},
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # the trainer's stdout is the trainer's
+                    pass_fds=[lifeline],
+                    # Ctrl-C is for the trainer, which may still want its epoch to the end.
+                    process_group=0,
+                )
+            finally:
+                os.close(lifeline)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises if it has ended: CallerError for exit 2, else DaemonUnreachableError."""
+        code = self._process.poll()
+        if code is None:
+            return
+        if code == 2:
+            raise CallerError(
+                f"the daemon started for {self.config} refused it (exit code 2); "
+                "the reason is on stderr, above"
+            )
+        how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        raise DaemonUnreachableError(
+            f"the daemon started for {self.config} ended {how}; the reason is on stderr, above"
+        )
+
+    def close(self) -> None:
+        """SIGTERM, then waits for its drain. Idempotent. Does nothing in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_DRAIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            self._lifeline.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _private_folder() -> str:
+    """A new folder for the socket that only this user may enter."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    if len(os.fsencode(base)) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
+        base = "/tmp"
+    return tempfile.mkdtemp(prefix="cachecd-", dir=base)

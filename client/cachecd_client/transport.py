@@ -1,0 +1,131 @@
+"""One request to the daemon, one reply."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+
+import zmq
+
+from cachecd_client.errors import (
+    CallerError,
+    DaemonUnreachableError,
+    LeaseLostError,
+    ProtocolVersionError,
+    RequestError,
+    UnknownDatasetError,
+)
+from cachecd_client.protocol import (
+    MAJOR,
+    VERSION_FRAME,
+    Refused,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+    major_of,
+)
+
+_FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _LAST_PATIENCE
+_LAST_PATIENCE = 8.0
+_LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
+
+_REFUSALS: dict[str, type[CallerError] | type[LeaseLostError]] = {
+    "unknown-dataset": UnknownDatasetError,
+    "bad-request": RequestError,
+    "version": ProtocolVersionError,
+    "lease-lost": LeaseLostError,
+    "impossible": RequestError,
+}
+
+
+class Transport:
+    """The way to one daemon; holds nothing open between requests.
+
+    A request is repeated, with its id, until it is answered or its time is up, each time on a fresh
+    socket (the ZeroMQ guide's "Lazy Pirate"), so it survives a restart of the daemon. Safe to
+    use from any thread, in forked children, and pickled: a request makes its own socket, about a
+    millisecond, and there are few requests an epoch.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint` is the socket's address, ``ipc://PATH``; CallerError for any other."""
+        self.endpoint = endpoint
+        self.path = endpoint.removeprefix("ipc://")
+        if self.path == endpoint or not self.path:
+            raise CallerError(
+                f"endpoint {endpoint!r}: expected the address of a Unix socket, ipc://PATH"
+            )
+        if len(self.path.encode()) > _LONGEST_PATH:
+            raise CallerError(
+                f"endpoint {endpoint!r}: its path has {len(self.path.encode())} bytes, a Unix "
+                f"socket allows {_LONGEST_PATH}: choose a shorter one"
+            )
+
+    def ask(self, request: Request, timeout: float) -> Reply:
+        """The daemon's reply, which is no Refused.
+
+        DaemonUnreachableError if there is none within `timeout` seconds; ProtocolVersionError if
+        what answers speaks another version; a Refused raises the error that its code names.
+        """
+        deadline = time.monotonic() + timeout
+        patience = _FIRST_PATIENCE
+        frames: list[bytes] | None = None
+        while frames is None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise DaemonUnreachableError(self._diagnosis(timeout))
+            frames = self._exchange(encode(request), min(patience, remaining))
+            patience = min(2 * patience, _LAST_PATIENCE)
+        reply = self._decode(frames)
+        if isinstance(reply, Refused):
+            raise _REFUSALS.get(reply.code, RequestError)(reply.message)
+        return reply
+
+    def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
+        with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+            socket.linger = 0
+            socket.reconnect_ivl = 20  # ms; the default of 100 delays the start of every daemon
+            socket.reconnect_ivl_max = 200
+            socket.connect(self.endpoint)
+            socket.send_multipart(frames)
+            if not socket.poll(math.ceil(timeout * 1000)):
+                return None
+            return socket.recv_multipart()
+
+    def _decode(self, frames: list[bytes]) -> Reply:
+        try:
+            return decode_reply(frames)
+        except (ValueError, TypeError) as error:
+            spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
+            if frames and major_of(frames[0]) == MAJOR:
+                raise ProtocolVersionError(
+                    f"the daemon on {self.endpoint} answered what this client cannot read "
+                    f"({error}): install the same release of cachecd and cachecd-client"
+                ) from error
+            raise ProtocolVersionError(
+                f"the daemon on {self.endpoint} speaks {spoken!r}, this client "
+                f"{VERSION_FRAME.decode()!r}: install the same release of cachecd and "
+                "cachecd-client"
+            ) from error
+
+    def _diagnosis(self, timeout: float) -> str:
+        """Why nobody answers, from a plain connection to the socket."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(self.path)
+                why = "something listens there, but does not answer"
+            except FileNotFoundError:
+                why = "there is no such socket"
+            except ConnectionRefusedError:
+                why = "the socket is there, but its daemon has ended"
+            except PermissionError:
+                why = "permission denied: join the group that owns the socket's directory"
+            except OSError as error:
+                why = error.strerror or str(error)
+        return (
+            f"no daemon answered on {self.endpoint} within {timeout:.3g} s: {why}. Start one with "
+            "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
+        )
