@@ -16,9 +16,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachecd_client.errors import ProtocolVersionError
+
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
+MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +181,32 @@ class Manifest:
     def numbers(self) -> list[int]:
         """All shard numbers, ascending."""
         return [n for first, last in self.shards for n in range(first, last + 1)]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as its file holds it."""
+    return json.dumps(dataclasses.asdict(manifest), separators=(",", ":")).encode()
+
+
+def decode_manifest(text: bytes) -> Manifest:
+    """The inverse of encode_manifest; fields of later minor versions are ignored.
+
+    ValueError if it is no manifest; ProtocolVersionError if it is one of another version.
+    """
+    try:
+        body = json.loads(text)
+        if body["version"] != MANIFEST_VERSION:
+            raise ProtocolVersionError(
+                f"manifest version {body['version']}, expected {MANIFEST_VERSION}: "
+                "install cachecd and cachecd-client of the same release"
+            )
+        known = {f.name for f in dataclasses.fields(Manifest)}
+        manifest = Manifest(**{k: v for k, v in body.items() if k in known})
+        last = 0
+        for first, end in manifest.shards:
+            if not last < first <= end:
+                raise ValueError(f"shards {first} to {end} after {last}, expected ascending ranges")
+            last = end
+        return manifest
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error

@@ -1,0 +1,190 @@
+"""The cache's file system: may it be used, how full is it, and how a shard appears on it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cachecd.errors import DiskError
+from cachecd.layout import Layout
+
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+
+# On these a lock may be granted by, or lost on, another machine, and a rename or fsync may mean
+# less than promise 3 needs.
+_NETWORK = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "wekafs",
+    ]
+)
+# A FUSE file system does what its server likes: sshfs, s3fs, gcsfuse, goofys... These are local.
+_LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.mergerfs"})
+
+
+@contextmanager
+def refusing(doing: str) -> Iterator[None]:
+    """Turns an OSError within into a DiskError that begins with `doing` and has it as __cause__."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"{doing}: {error.strerror or error}") from error
+
+
+def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> None:
+    """DiskError, naming mount and type, if `path` lies, or would lie, on a network file system.
+
+    `path` need not exist: its nearest existing parent decides. `mount_table` is the text of
+    /proc/self/mountinfo.
+    """
+    table = (
+        MOUNT_TABLE.read_text("utf-8", "surrogateescape") if mount_table is None else mount_table
+    )
+    mount, kind = _mount_of(os.path.realpath(path), table)
+    if kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE):
+        raise DiskError(
+            f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
+            "renames cannot be relied on; set cache.dir to a directory on a local disk"
+        )
+
+
+def _mount_of(path: str, table: str) -> tuple[str, str]:
+    """(mount point, file system type) of an absolute path without links."""
+    found = ("/", "")
+    for line in table.splitlines():
+        fields, _, rest = line.partition(" - ")
+        # The kernel writes blank, tab, newline and backslash as octal escapes.
+        mount = fields.split(" ")[4]
+        for code, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+            mount = mount.replace(code, char)
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        # A later mount on the same point hides the earlier one.
+        if inside and len(mount) >= len(found[0]):
+            found = (mount, rest.split(" ")[0])
+    return found
+
+
+def allocated(path: Path) -> int:
+    """Bytes that everything at and under `path` occupies, in whole blocks, directories included.
+
+    Links are not followed. What vanishes meanwhile, or is not there at all, counts nothing.
+    """
+    total, todo = 0, [os.fspath(path)]
+    while todo:
+        here = todo.pop()
+        try:
+            total += os.lstat(here).st_blocks * 512
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+                    else:
+                        total += _blocks(entry)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            continue  # `path` itself is a file, and is counted
+    return total
+
+
+def _blocks(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def total_bytes(path: Path) -> int:
+    """Size of the whole file system of `path` (or of its nearest existing parent)."""
+    while not path.exists():
+        path = path.parent
+    with refusing(f"cannot ask for the size of the file system of {path}"):
+        found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
+
+
+def free_bytes(path: Path) -> int:
+    """What the file system of `path` has free for us (without root's reserve)."""
+    with refusing(f"cannot ask what the file system of {path} has free"):
+        found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def sync_directory(path: Path) -> None:
+    """Makes names created, renamed or removed in `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Gives a sealed shard and its sidecar their names; when it returns, both are durable.
+
+    The sidecar goes first, so whoever sees the shard sees a whole pair. Nothing is overwritten.
+    On DiskError neither has its final name and both are where they were.
+    """
+    index, final_index = Layout.sidecar(temporary), Layout.sidecar(final)
+    for path in (final, final_index):
+        if os.path.lexists(path):
+            raise DiskError(f"{path} exists already; expected its number never to have been used")
+    with refusing(f"cannot publish {final}"):
+        os.rename(index, final_index)
+        try:
+            os.rename(temporary, final)
+            sync_directory(final.parent)
+        except OSError:
+            for new, old in ((final, temporary), (final_index, index)):
+                if os.path.lexists(new):
+                    os.rename(new, old)
+            raise
+
+
+def make_private_directory(path: Path) -> None:
+    """Makes `path` (and its parents) if need be, for us and our group alone: mode 0750.
+
+    DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
+    all: whoever can reach the control socket can read everything cached.
+    """
+    with refusing(f"cannot create the directory {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(0o750)
+            # The umask may have taken the group's bits away; a set-group-ID parent's stay.
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | 0o750)
+        except FileExistsError:
+            pass
+        found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        raise DiskError(f"{path} is not a directory; the control socket needs one of its own")
+    if found.st_uid != os.geteuid():
+        raise DiskError(
+            f"{path} belongs to uid {found.st_uid}, not to us (uid {os.geteuid()}); put the socket "
+            f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
+        )
+    if mode & 0o027:
+        raise DiskError(
+            f"{path} has mode {mode:04o}, expected at most 0750; put the socket into a "
+            f"directory of its own, or run: chmod 750 {path}"
+        )

@@ -1,0 +1,136 @@
+"""Promise 1, the daemon's side: manifests in leases/ and who holds a lock on them.
+
+A holder keeps a read lock on the manifest; so a lease outlives this daemon and ends with its last
+holder, and nothing here depends on a heartbeat. Nothing here keeps a descriptor open either: each
+call opens the manifest by its name (5 µs), so thousands of leases take no descriptors, and a
+process forked at any time inherits none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachecd.disk import refusing, sync_directory
+from cachecd.layout import Layout
+from cachecd.locks import is_locked, try_write_lock
+from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.protocol import Manifest, decode_manifest, encode_manifest
+
+_NEW = ".new"  # suffix of a manifest that is being written
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedManifest:
+    """A manifest that cannot be read.
+
+    `held`: somebody holds it, or that cannot be told, so shards unknown to us may be in use.
+    """
+
+    path: Path
+    why: str
+    held: bool
+
+
+def write_manifest(layout: Layout, manifest: Manifest) -> Path:
+    """Puts a lease on disk, whole and durable when this returns; its path.
+
+    The group may read it (mode 0640), as holders of a lock must. DiskError leaves nothing behind.
+    FileExistsError if the lease is there already: a manifest never changes.
+    """
+    path = layout.manifest(manifest.lease)
+    new = path.with_name(path.name + _NEW)
+    if path.exists():
+        raise FileExistsError(f"lease {manifest.lease} is on disk already")
+    with refusing(f"cannot write the lease {path}"):
+        try:
+            with open(new, "wb", opener=_readable_by_group) as file:
+                file.write(encode_manifest(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    return path
+
+
+def _readable_by_group(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    os.fchmod(fd, 0o640)  # whatever the umask
+    return fd
+
+
+def read_manifests(layout: Layout) -> tuple[list[Manifest], list[DamagedManifest]]:
+    """What a start finds: the leases on disk, by name, and the manifests that cannot be read.
+
+    A damaged manifest is reported and left where it is: as long as it is held, which shards its
+    holder reads is unknown, and none that existed then may be deleted. Other files are not touched,
+    except the temporary file of a write that was killed, which goes.
+    """
+    found: list[Manifest] = []
+    damaged: list[DamagedManifest] = []
+    with refusing(f"cannot read the leases in {layout.leases}"):
+        for path in sorted(layout.leases.iterdir()):
+            if path.name.endswith(".json" + _NEW):
+                path.unlink()
+            elif path.suffix == ".json":
+                match _inspect(path):
+                    case Manifest() as manifest:
+                        found.append(manifest)
+                    case DamagedManifest() as report:
+                        damaged.append(report)
+    return found, damaged
+
+
+def _inspect(path: Path) -> Manifest | DamagedManifest:
+    held = True
+    try:
+        with open(path, "rb", opener=_unfollowed) as file:
+            held = is_locked(file.fileno())
+            manifest = decode_manifest(file.read())
+        if manifest.lease != path.stem:
+            raise ValueError(f"it holds lease {manifest.lease}, expected the one it is named after")
+        return manifest
+    except (ValueError, ProtocolVersionError, OSError) as error:
+        return DamagedManifest(path, str(error), held)
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def probe(path: Path) -> bool:
+    """Whether anybody holds a lock on the manifest at `path`; False if there is none."""
+    with refusing(f"cannot probe the lease {path}"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            return is_locked(fd)
+        finally:
+            os.close(fd)
+
+
+def end(path: Path) -> bool:
+    """Deletes the manifest at `path`, durably; False, and nothing changed, if anybody holds it.
+
+    The write lock is held while it is unlinked. So whoever opened it before and locks it after
+    finds the path gone and knows that it holds no lease. True also if there was none.
+    """
+    with refusing(f"cannot end the lease {path}"):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        try:
+            if not try_write_lock(fd):
+                return False
+            os.unlink(path)
+            sync_directory(path.parent)
+            return True
+        finally:
+            os.close(fd)

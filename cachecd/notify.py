@@ -1,0 +1,59 @@
+"""Tells the service manager how we are (sd_notify); does nothing outside of one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class ServiceManager:
+    """The service manager that started us, as $NOTIFY_SOCKET and $WATCHDOG_USEC tell; or none.
+
+    No call ever blocks or raises: a manager that is deaf must not stop the service.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        # "@" stands for the NUL of an abstract address. Other forms (vsock) are no Unix socket.
+        self._address = (
+            "\0" + address[1:] if address[:1] == "@" else address if address[:1] == "/" else ""
+        )
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        watched = bool(self._address) and ours and microseconds.isascii() and microseconds.isdigit()
+        #: Seconds between two watchdog()s, half of what the manager allows; None: not asked for.
+        self.watchdog_interval = int(microseconds) / 2e6 if watched and int(microseconds) else None
+
+    def ready(self) -> None:
+        """We serve. Also ends reloading()."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """We read our configuration again; ready() says when that is done."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """We have begun to stop."""
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send("STATUS=" + " ".join(text.splitlines()))
+
+    def watchdog(self) -> None:
+        """We are alive; to be called every `watchdog_interval` seconds."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(
+                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+            ) as to_manager:
+                to_manager.setblocking(False)
+                to_manager.sendto(message.encode("utf-8", "replace"), self._address)
+        except OSError:
+            pass

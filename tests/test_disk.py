@@ -1,0 +1,198 @@
+"""Facts about the file system, and how a shard appears on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cachecd import disk
+from cachecd.errors import DiskError
+from cachecd.layout import Layout
+
+MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:21 / /proc rw - proc proc rw
+30 22 0:40 / /mnt/nfs rw,relatime - nfs4 server:/export rw,vers=4.2
+31 22 0:41 / /mnt/data rw - xfs /dev/sdb rw
+32 22 0:42 / /mnt/smb rw - cifs //server/share rw
+33 22 0:43 / /mnt/my\040bucket rw - fuse.s3fs s3fs rw
+34 22 0:44 / /mnt/sshfs rw - fuse.sshfs host: rw
+35 22 0:45 / /mnt/merged rw - fuse.mergerfs a:b rw
+36 22 0:46 / /mnt/goofys rw - fuse bucket rw
+37 22 0:47 / /mnt/lustre rw master:1 propagate_from:2 - lustre 10.0.0.1@tcp:/l rw
+38 30 0:48 / /mnt/nfs/local rw - ext4 /dev/sdc rw
+39 31 0:49 / /mnt/data/hidden rw - ext4 /dev/sdd rw
+40 39 0:50 / /mnt/data/hidden rw - ceph mon:/ rw
+41 22 0:51 / /mnt/ntfs rw - fuseblk /dev/sde rw
+42 22 0:52 / /mnt/host rw - 9p host rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "kind"),
+    [
+        ("/mnt/nfs/cache", "/mnt/nfs", "nfs4"),
+        ("/mnt/nfs", "/mnt/nfs", "nfs4"),
+        ("/mnt/smb/a/b/c", "/mnt/smb", "cifs"),
+        ("/mnt/my bucket/x", "/mnt/my bucket", "fuse.s3fs"),
+        ("/mnt/sshfs/x", "/mnt/sshfs", "fuse.sshfs"),
+        ("/mnt/goofys/x", "/mnt/goofys", "fuse"),
+        ("/mnt/lustre/x", "/mnt/lustre", "lustre"),
+        ("/mnt/data/hidden/x", "/mnt/data/hidden", "ceph"),
+        ("/mnt/host/x", "/mnt/host", "9p"),
+        ("/mnt/data/../nfs/x", "/mnt/nfs", "nfs4"),
+    ],
+)
+def test_a_network_file_system_is_refused_by_name(path, mount, kind):
+    with pytest.raises(DiskError) as raised:
+        disk.refuse_network_filesystem(Path(path), MOUNTS)
+    assert str(raised.value) == (
+        f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
+        "renames cannot be relied on; set cache.dir to a directory on a local disk"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/var/lib/cachecd",
+        "/mnt/data/cache",
+        "/mnt/nfs/local/x",
+        "/mnt/nfsx",
+        "/mnt/merged/x",
+        "/mnt/ntfs/x",
+    ],
+)
+def test_a_local_file_system_is_accepted(path):
+    disk.refuse_network_filesystem(Path(path), MOUNTS)
+
+
+def test_a_link_into_a_network_file_system_is_seen_through(tmp_path):
+    (tmp_path / "here").symlink_to("/mnt/nfs")
+    with pytest.raises(DiskError, match="nfs4"):
+        disk.refuse_network_filesystem(tmp_path / "here" / "cache", MOUNTS)
+
+
+def test_the_mount_table_of_this_machine_can_be_read(tmp_path):
+    disk.refuse_network_filesystem(tmp_path / "not" / "yet")
+
+
+def test_allocated_agrees_with_du(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(b"x" * 10_000)
+    (tmp_path / "a" / "b" / "empty").touch()
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+    with open(tmp_path / "reserved", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    (tmp_path / "a" / "out").symlink_to("/")
+    (tmp_path / "a" / "gone").symlink_to("/nowhere")
+    du = subprocess.run(["du", "-s", "--block-size=1", tmp_path], capture_output=True, check=True)
+    assert disk.allocated(tmp_path) == int(du.stdout.split()[0])
+    assert disk.allocated(tmp_path / "a" / "one") == (tmp_path / "a" / "one").stat().st_blocks * 512
+    assert disk.allocated(tmp_path / "nowhere") == 0
+
+
+def test_total_bytes_is_that_of_the_nearest_existing_parent(tmp_path):
+    found = os.statvfs(tmp_path)
+    assert disk.total_bytes(tmp_path / "not" / "yet") == found.f_blocks * found.f_frsize
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """(temporary, final) of a sealed shard that is to be published."""
+    layout = Layout(tmp_path)
+    temporary, final = layout.tmp / "t.tfrecord", layout.shards / "train" / "0000000001.tfrecord"
+    for path in (temporary, final):
+        path.parent.mkdir(parents=True)
+    temporary.write_bytes(b"records")
+    Layout.sidecar(temporary).write_bytes(b"sidecar")
+    return temporary, final
+
+
+def test_a_shard_never_appears_before_its_sidecar(shard, monkeypatch):
+    temporary, final = shard
+    seen = []
+    rename = os.rename
+
+    def observed(old, new):
+        rename(old, new)
+        seen.append(sorted(p.name for p in final.parent.iterdir()))
+
+    monkeypatch.setattr(os, "rename", observed)
+    disk.publish(temporary, final)
+    assert seen == [[final.name + ".idx"], [final.name, final.name + ".idx"]]
+    assert (final.read_bytes(), Layout.sidecar(final).read_bytes()) == (b"records", b"sidecar")
+    assert list(temporary.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_nothing_is_overwritten(shard, which):
+    temporary, final = shard
+    occupied = (final, Layout.sidecar(final))[which]
+    occupied.write_bytes(b"older")
+    with pytest.raises(DiskError, match=f"{occupied} exists already"):
+        disk.publish(temporary, final)
+    assert occupied.read_bytes() == b"older"
+    assert temporary.read_bytes() == b"records"
+
+
+@pytest.mark.parametrize("failing", ["rename", "fsync"])
+def test_a_publication_that_fails_halfway_is_taken_back(shard, monkeypatch, failing):
+    temporary, final = shard
+    if failing == "rename":
+        temporary.unlink()
+    else:
+
+        def fsync(_):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "fsync", fsync)
+    before = sorted(p.name for p in temporary.parent.iterdir())
+    with pytest.raises(DiskError, match=f"cannot publish {final}: "):
+        disk.publish(temporary, final)
+    assert list(final.parent.iterdir()) == []
+    assert sorted(p.name for p in temporary.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_private_directory_is_for_us_and_our_group_whatever_the_umask(tmp_path, umask):
+    old = os.umask(umask)
+    try:
+        disk.make_private_directory(tmp_path / "run" / "cachecd")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "run" / "cachecd").stat().st_mode & 0o7777 == 0o750
+    disk.make_private_directory(tmp_path / "run" / "cachecd")
+
+
+def test_a_private_directory_keeps_the_group_of_a_set_group_id_parent(tmp_path):
+    tmp_path.chmod(0o2770)
+    disk.make_private_directory(tmp_path / "socket")
+    assert (tmp_path / "socket").stat().st_mode & 0o7777 == 0o2750
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o751, 0o770, 0o777])
+def test_a_directory_open_to_more_is_refused(tmp_path, mode):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    with pytest.raises(DiskError, match=rf"has mode 0{mode:o}, expected at most 0750; .*chmod 750"):
+        disk.make_private_directory(tmp_path / "open")
+
+
+def test_somebody_elses_directory_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "theirs").mkdir(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(DiskError, match=rf"theirs belongs to uid {os.getuid()}, not to us"):
+        disk.make_private_directory(tmp_path / "theirs")
+
+
+def test_a_private_directory_below_a_file_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"cannot create the directory .*: Not a directory"):
+        disk.make_private_directory(tmp_path / "file" / "cachecd" / "run")
+    with pytest.raises(DiskError, match="is not a directory"):
+        disk.make_private_directory(tmp_path / "file")
