@@ -111,7 +111,9 @@ class Catalog:
             (dataset,),
         )
         return [
-            ShardRow(Shard(ShardId(dataset, n), generation, records, data, allocated), bool(retired))
+            ShardRow(
+                Shard(ShardId(dataset, n), generation, records, data, allocated), bool(retired)
+            )
             for n, generation, records, data, allocated, retired in rows
         ]
 
@@ -131,7 +133,9 @@ class Catalog:
         )
         return [
             Assignment(
-                ShardId(dataset, number), generation, tuple(UnitSlice(*u) for u in json.loads(units))
+                ShardId(dataset, number),
+                generation,
+                tuple(UnitSlice(*u) for u in json.loads(units)),
             )
             for number, generation, units in rows
         ]
@@ -215,10 +219,18 @@ class Catalog:
             )
 
     def forget_plan(self, dataset: str) -> None:
-        """The unit numbers no longer hold: a new listing, seed or generation starts afresh."""
+        """A new listing, seed or generation starts the walk over."""
         with self._transaction():
             for table in ("assignments", "set_aside", "plans"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
+
+    def forget_units(self, dataset: str, number: int | None = None) -> None:
+        """The unit numbers of one shard, or of all, are those of another listing."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE shards SET units = ? WHERE dataset = ? AND (? IS NULL OR number = ?)",
+                (zlib.compress(b""), dataset, number, number),
+            )
 
     def _insert(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
         blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)

@@ -136,9 +136,13 @@ class ShardVerified:
 
 @dataclass(frozen=True, slots=True)
 class MetadataMeasured:
-    """What everything under cache.dir but shards and temporary files occupies, in bytes."""
+    """What everything under cache.dir but shards and temporary files occupies, in bytes.
+
+    `spare` is what the file system has free, less what the configuration leaves to others.
+    """
 
     allocated: int
+    spare: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

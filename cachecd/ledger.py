@@ -34,6 +34,7 @@ class Ledger:
     limit: int
     footprint: int
     metadata: int = METADATA_SLACK
+    spare: float = float("inf")  # free on the file system for us, less what was reserved since
     _shards: dict[ShardId, int] = field(default_factory=dict)
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
@@ -50,7 +51,8 @@ class Ledger:
 
     @property
     def room(self) -> int:
-        return self.limit - self.used - self.reserved
+        """What may still be reserved; negative if less fits than is there."""
+        return int(min(self.limit - self.used - self.reserved, self.spare))
 
     def of(self, dataset: str) -> int:
         """Used and reserved by one dataset's shards."""
@@ -59,14 +61,17 @@ class Ledger:
     def allocated(self, shard: ShardId) -> int:
         return self._shards[shard]
 
-    def measured(self, metadata: int) -> None:
-        """Everything but shards and temporary files occupies `metadata` bytes now."""
+    def measured(self, metadata: int, spare: float) -> None:
+        """Everything but shards and temporary files occupies `metadata` bytes now, and the file
+        system can give us `spare` more."""
         self.metadata = metadata + METADATA_SLACK
+        self.spare = spare
 
     def reserve(self, shard: ShardId) -> bool:
         """Reserves one footprint; False, and nothing changed, if the limit would be exceeded."""
         if self.room < self.footprint:
             return False
+        self.spare -= self.footprint
         self._reserved[shard] = self.footprint
         self._add(self._reserved_by, shard.dataset, self.footprint)
         return True

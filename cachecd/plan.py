@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from cachecd_client._core import Permutation
 from numpy.typing import NDArray
 
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
+from cachecd_client._core import Permutation
 
 WINDOW = 16
 _RECORD_OVERHEAD = 36  # framing and sidecar

@@ -14,36 +14,19 @@ passed, the locks alone decide.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetState, LiveShard, Making
+from cachecd.dataset import DatasetRules, DatasetState, LiveShard, Making
+from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId, ranges
+from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.room import Room
 
-# A rank that was granted a lease locks its manifest at once; half a minute covers one that is
-# stopped in between by a full machine.
-GRACE = 30.0
 # A source or disk that fails is tried again after 1 s, 2 s, 4 s ... but at least this often, so
 # that ingest resumes within a minute of the repair.
 LONGEST_PAUSE = 60.0
 _TRIES_PER_UNIT = 2
-
-
-@dataclass(slots=True)
-class LeaseState:
-    """A lease that is granted or held."""
-
-    lease: Lease
-    grace_until: float
-    ranks: int = 1
-    held_by: set[int] = field(default_factory=set)
-    since: float = 0.0
-
-    def stands_without_lock(self, now: float) -> bool:
-        return len(self.held_by) < self.ranks and now < self.grace_until
 
 
 class State:
@@ -56,6 +39,7 @@ class State:
         self.disk_reason = ""
         self.corrupt_shards = 0
         self._shard_size = shard_size
+        self._room = Room(ledger, self.datasets, shard_size)
         self._workers = workers
         self._boot = boot  # makes lease names unique across restarts
         self._serial = 0
@@ -78,6 +62,12 @@ class State:
         """A manifest found on disk stands for a fresh grace, whoever holds it."""
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
+
+    def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
+        """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
+        self.ledger.limit = limit
+        for rule in rules:
+            self.datasets[rule.name].rules = rule
 
     # --- the one way in
 
@@ -123,8 +113,8 @@ class State:
                 self._corrupt_reported(shard, out)
             case ev.ShardVerified(shard, sound):
                 self._verified(shard, sound, out)
-            case ev.MetadataMeasured(allocated):
-                self.ledger.measured(allocated)
+            case ev.MetadataMeasured(allocated, spare):
+                self.ledger.measured(allocated, spare)
             case ev.Tick():
                 pass
             case ev.Draining():
@@ -154,10 +144,7 @@ class State:
             known = self._grant(dataset, asked, now, out)
             if known is None:
                 return
-        state = self.leases[known]
-        state.ranks = max(state.ranks, asked.local_world_size)
-        state.held_by.discard(asked.local_rank)
-        state.grace_until = now + GRACE
+        self.leases[known].asked(asked.local_rank, asked.local_world_size, now)
         out.append(ev.ReplyGranted(asked.request, known))
 
     def _grant(
@@ -165,7 +152,7 @@ class State:
     ) -> str | None:
         rules = dataset.rules
         needed = dataset.needed(asked.epoch)
-        stuck = self._stuck(dataset)
+        stuck = self._room.stuck(dataset)
         if rules.wait and stuck and dataset.served(rules.generation):
             needed = 0  # the limit is reached: the plan's last shards are all that fits
         generation = dataset.generation_to_lease(needed)
@@ -179,34 +166,14 @@ class State:
             if rules.wait:
                 after = dataset.needed(asked.epoch + 1)
             dataset.allowed = max(dataset.allowed, after)
-        lease = self._lease(dataset, asked, generation, shards)
+        self._serial += 1
+        serial = f"{self._boot}{self._serial}"
+        lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         out.append(ev.WriteManifest(lease))
         self._unlink_unheld(rules.name, out)
         return lease.id
-
-    def _lease(
-        self, dataset: DatasetState, asked: ev.AcquireAsked, generation: str, shards: list[Shard]
-    ) -> Lease:
-        rules = dataset.rules
-        numbers = ranges(s.id.number for s in shards)
-        self._serial += 1
-        job = hashlib.sha256(asked.job.encode()).hexdigest()[:8]
-        name = repr((rules.name, generation, numbers)).encode()
-        return Lease(
-            id=f"{rules.name}.{asked.epoch}.{job}.{self._boot}{self._serial}",
-            dataset=rules.name,
-            job=asked.job,
-            epoch=asked.epoch,
-            generation=generation,
-            shards=numbers,
-            num_records=sum(s.records for s in shards),
-            num_bytes=sum(s.data_bytes for s in shards),
-            seed=_mix(rules.seed, asked.epoch),
-            pinned=rules.pin,
-            fingerprint=hashlib.sha256(name).hexdigest()[:16],
-        )
 
     def _not_ready(
         self, dataset: DatasetState, request: str, needed: int, stuck: bool, now: float
@@ -236,16 +203,6 @@ class State:
             reason = "listing the source"
         return ev.ReplyWaiting(request, have, want, dataset.rate_now(now), reason)
 
-    def _stuck(self, dataset: DatasetState) -> bool:
-        """Whether the dataset can hold no more than it does: no room, and none on its way."""
-        coming = any(s.unlinking or s.retired or s.barred for s in dataset.live.values())
-        return (
-            dataset.plan.has_work
-            and not dataset.making
-            and not coming
-            and self._space(dataset) < self.ledger.footprint
-        )
-
     def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
         state = self.leases.get(lease)
         if state is None:
@@ -265,8 +222,8 @@ class State:
                 self._retire(live, out)
         preparing = generation != rules.generation
         floor = 1 if preparing or rules.wait else min(rules.first, dataset.data(generation))
-        at_limit = self._space(dataset) < self.ledger.footprint
-        chosen = dataset.to_retire(self._capacity(dataset), at_limit, floor)
+        at_limit = not self._room.fits(dataset)
+        chosen = dataset.to_retire(self._room.capacity(dataset), at_limit, floor)
         for live in chosen:
             self._retire(live, out)
             dataset.debt += live.shard.allocated
@@ -389,25 +346,6 @@ class State:
 
     # --- ingest
 
-    def _space(self, dataset: DatasetState) -> int:
-        """Bytes this dataset may still reserve: the others' `first` and its own limit kept back."""
-        space = self.ledger.room
-        for other in self.datasets.values():
-            if other is not dataset:
-                space -= max(0, self._first(other) - self.ledger.of(other.rules.name))
-        if dataset.rules.limit is not None:
-            space = min(space, dataset.rules.limit - self.ledger.of(dataset.rules.name))
-        return space
-
-    def _first(self, dataset: DatasetState) -> int:
-        """What must be kept free for the dataset's `first`, in allocated bytes."""
-        if dataset.rules.pin or dataset.whole:
-            return 0  # pinned datasets fill before all others
-        return -(-dataset.rules.first // self._shard_size) * self.ledger.footprint
-
-    def _capacity(self, dataset: DatasetState) -> int:
-        return self.ledger.of(dataset.rules.name) + max(0, self._space(dataset))
-
     def _schedule(self, now: float, out: list[ev.Command]) -> None:
         """Starts as many shards as there are workers, room and work for."""
         for dataset in self.datasets.values():
@@ -425,7 +363,7 @@ class State:
 
     def _forgive(self, dataset: DatasetState) -> None:
         """Room that no shard fits into any more is not a debt."""
-        if dataset.debt and (not dataset.plan.has_work or self._stuck(dataset)):
+        if dataset.debt and (not dataset.plan.has_work or self._room.stuck(dataset)):
             dataset.debt = 0
 
     def _start_one(
@@ -433,7 +371,7 @@ class State:
     ) -> bool:
         if now < dataset.paused_until or (dataset.making and not dataset.described):
             return False
-        if self._space(dataset) < self.ledger.footprint:
+        if not self._room.fits(dataset):
             return False
         due = [n for n, not_before in dataset.retry.items() if not_before <= now]
         if due:
@@ -471,9 +409,3 @@ class State:
         # listing, changes it, and each of these clears the mark.
         dataset.exhausted = True
         return None
-
-
-def _mix(seed: int, epoch: int) -> int:
-    """The seed of one epoch's order."""
-    text = f"cachecd-epoch-order-1:{seed}:{epoch}".encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

@@ -1,0 +1,70 @@
+"""A lease as the policy keeps it, and how one is made of a set of shards. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cachecd.dataset import DatasetRules
+from cachecd.model import Lease, Shard, ranges
+
+# A rank that was granted a lease locks its manifest at once; half a minute covers one that is
+# stopped in between by a full machine.
+GRACE = 30.0
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """A lease that is granted or held."""
+
+    lease: Lease
+    grace_until: float
+    since: float
+    ranks: int = 1
+    held_by: set[int] = field(default_factory=set)
+
+    def asked(self, rank: int, ranks: int, now: float) -> None:
+        """A rank asks for it, for the first time or again: the grace starts anew."""
+        self.ranks = max(self.ranks, ranks)
+        self.held_by.discard(rank)
+        self.grace_until = now + GRACE
+
+    def stands_without_lock(self, now: float) -> bool:
+        """Whether it stands although nobody holds its manifest."""
+        return len(self.held_by) < self.ranks and now < self.grace_until
+
+
+def new_lease(
+    rules: DatasetRules,
+    job: str,
+    epoch: int,
+    generation: str,
+    shards: Sequence[Shard],
+    serial: str,
+) -> Lease:
+    """The lease of these shards (ascending). `serial` makes its name unique across restarts.
+
+    `fingerprint` names the set alone: the same dataset, generation and shards give the same.
+    """
+    numbers = ranges(s.id.number for s in shards)
+    named = repr((rules.name, generation, numbers)).encode()
+    return Lease(
+        id=f"{rules.name}.{epoch}.{hashlib.sha256(job.encode()).hexdigest()[:8]}.{serial}",
+        dataset=rules.name,
+        job=job,
+        epoch=epoch,
+        generation=generation,
+        shards=numbers,
+        num_records=sum(s.records for s in shards),
+        num_bytes=sum(s.data_bytes for s in shards),
+        seed=_order_seed(rules.seed, epoch),
+        pinned=rules.pin,
+        fingerprint=hashlib.sha256(named).hexdigest()[:16],
+    )
+
+
+def _order_seed(seed: int, epoch: int) -> int:
+    """The seed of one epoch's order; the text has a version so that the order never drifts."""
+    text = f"cachecd-epoch-order-1:{seed}:{epoch}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

@@ -1,0 +1,134 @@
+"""What a start checks before it makes anything on disk, and the figures the policy is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from cachecd.config import Config, DatasetConfig
+from cachecd.dataset import DatasetRules
+from cachecd.disk import refuse_network_filesystem, total_bytes
+from cachecd.errors import ConfigError, LimitTooSmallError, SourceError
+from cachecd.layout import Layout
+from cachecd.ledger import METADATA_SLACK, footprint
+from cachecd.quantities import Percent, approximate_size
+from cachecd.sampler.fetch import open_store
+from cachecd.sampler.sources.files import label_of
+
+# An empty catalog with its write-ahead log, the lock file and the directories.
+_EMPTY_CACHE = 512 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The configuration's sizes in bytes, once the disk is known."""
+
+    limit: int
+    datasets: tuple[DatasetRules, ...]
+
+
+def figures(config: Config) -> Figures:
+    """Resolves percentages and defaults; LimitTooSmallError gives the limit that would do."""
+    limit = config.cache.limit
+    if isinstance(limit, Percent):
+        limit = limit.of(total_bytes(config.cache.dir))
+    share = limit // len(config.datasets)
+    rules = tuple(_rules(name, dataset, share) for name, dataset in config.datasets.items())
+    needed = minimum(rules, config.cache.shard_size)
+    if limit < needed:
+        raise LimitTooSmallError(
+            f"cache.limit is {limit} bytes ({approximate_size(limit)}), but this configuration needs "
+            f"at least {needed} ({approximate_size(needed)}): room for grow.first of every dataset, "
+            "for replacing a shard within evict.refresh, and for the catalog; raise cache.limit, or "
+            "lower cache.shard_size or grow.first"
+        )
+    return Figures(limit, rules)
+
+
+def minimum(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
+    """The smallest limit under which every dataset reaches `first` and can rotate."""
+    shard = footprint(shard_size)
+    total = METADATA_SLACK + _EMPTY_CACHE
+    for dataset in rules:
+        if dataset.pin:
+            total += 2 * shard  # what it really needs is known once it is listed
+        else:
+            # Rotation replaces at least one shard, and at most `refresh` of the capacity.
+            one_in = -(-shard // dataset.refresh)
+            total += int(max(-(-dataset.first // shard_size) * shard, one_in)) + shard
+    return total
+
+
+def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
+    return DatasetRules(
+        name=name,
+        generation=generation_of(dataset),
+        first=dataset.grow.first_within(min(share, dataset.limit or share)),
+        per_epoch=dataset.grow.per_epoch,
+        wait=dataset.grow.wait,
+        refresh=dataset.evict.refresh,
+        pin=dataset.pin,
+        limit=dataset.limit,
+        seed=dataset.seed,
+    )
+
+
+def generation_of(dataset: DatasetConfig) -> str:
+    """Names what decides a record's content: the source, the transform's names, `generation`."""
+    steps = [[step.name, step.argument] for step in dataset.transform]
+    text = json.dumps([listing_of(dataset), steps, dataset.generation], sort_keys=True)
+    return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def listing_of(dataset: DatasetConfig) -> str:
+    """Names what decides a listing and its classes: URL, format and label pattern."""
+    source = dataset.source
+    assert source is not None, "the configuration requires a source"
+    pattern = source.label.pattern if source.label else None
+    return json.dumps([source.url, source.format, source.endpoint, pattern])
+
+
+def check_disk(config: Config) -> None:
+    """DiskError if cache.dir cannot be used at all."""
+    refuse_network_filesystem(config.cache.dir)
+
+
+def is_empty(config: Config) -> bool:
+    """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
+    return not Layout(config.cache.dir).catalog.exists()
+
+
+def check_sources(config: Config) -> None:
+    """Looks at every source until it has one usable object.
+
+    SourceUnreachableError if it cannot be listed, ConfigError if there is nothing, or if a label
+    pattern matches nothing.
+    """
+    for name, dataset in config.datasets.items():
+        _check_source(name, dataset, config.sampler.connections)
+
+
+def _check_source(name: str, dataset: DatasetConfig, connections: int) -> None:
+    source = dataset.source
+    assert source is not None, "the configuration requires a source"
+    seen, example = 0, ""
+    try:
+        for page in open_store(source, connections).list():
+            for found in page:
+                if source.label is None or label_of(source, found.key) is not None:
+                    return
+                example = found.key
+            seen += len(page)
+    except SourceError as error:
+        raise type(error)(f"datasets.{name}.source: {error}") from error
+    if not seen:
+        raise ConfigError(
+            f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
+            "check the prefix, and that it ends where the keys begin"
+        )
+    assert source.label is not None
+    raise ConfigError(
+        f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the {seen} "
+        f"keys under {source.url} (for example {example!r})"
+    )

@@ -1,0 +1,186 @@
+"""Takes up a dataset where the last run left it: shards, plan and counters -> the policy's state."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from cachecd.catalog import Catalog
+from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.index import Index
+from cachecd.layout import Layout
+from cachecd.model import Lease, ShardId
+from cachecd.plan import Plan
+from cachecd.reconcile import Found, Kept, find_shards, outcome_of
+from cachecd.state import State
+from cachecd_client.protocol import Manifest
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A dataset as it was found; `schemas` by generation."""
+
+    state: DatasetState
+    found: Found
+    schemas: dict[str, dict[str, Any]]
+
+
+def recover(
+    layout: Layout,
+    catalog: Catalog,
+    index: Index,
+    rules: DatasetRules,
+    shard_size: int,
+    state: State,
+) -> Recovered:
+    """Reconciles disk and catalog, and adds the dataset to the policy.
+
+    The saved plan is continued if it still speaks of the same units in the same order. If the
+    listing began afresh, the unit numbers in old shards mean nothing any more: these shards are
+    served, but hold no unit. If only seed or generation changed, the walk starts over.
+    """
+    name = rules.name
+    (layout.shards / name).mkdir(exist_ok=True)
+    saved = catalog.plan(name)
+    if saved and saved["index"] != index.id:
+        catalog.forget_units(name)
+    found = find_shards(layout, catalog, name)
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size)
+    dataset = DatasetState(rules, plan)
+    same_units = bool(saved) and saved["index"] == index.id  # type: ignore[index]
+    same_walk = same_units and (saved["seed"], saved["generation"]) == (
+        rules.seed,
+        rules.generation,
+    )  # type: ignore[index]
+    if saved and same_walk:
+        plan.restore(saved["plan"], catalog.assignments(name))
+        dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
+        dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
+    else:
+        catalog.forget_plan(name)
+        if len(index):
+            plan.extend()
+        _start_over(plan, found, index, saved)
+    state.add_dataset(dataset)
+    for kept in found.kept:
+        _adopt(kept, dataset, catalog, index, state)
+    plan.set_aside(aside.unit for aside in catalog.set_aside(name))
+    # Assignments that were open are done again, under their own numbers.
+    dataset.retry = dict.fromkeys(plan.open, 0.0)
+    dataset.listed = index.complete
+    return Recovered(dataset, found, _schemas(catalog, dataset, found))
+
+
+def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
+    """Numbers go on after every number ever used; the walk where the youngest sidecar says, if it
+    is of this walk (the catalog was lost), else at its beginning."""
+    highest = max((k.shard.id.number for k in found.kept), default=0)
+    if saved:
+        highest = max(highest, saved["plan"]["next_number"] - 1)
+    cursor = 0
+    youngest = found.kept[-1] if found.kept else None
+    if not saved and youngest and youngest.adopted and _speaks_of(youngest, plan, index):
+        cursor = int(youngest.adopted.get("cursor", 0))
+    plan.skip_to(highest, cursor)
+
+
+def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
+    meta = kept.adopted or {}
+    return (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
+
+
+def _adopt(kept: Kept, dataset: DatasetState, catalog: Catalog, index: Index, state: State) -> None:
+    shard, plan = kept.shard, dataset.plan
+    state.adopt_shard(shard, kept.retired)
+    if kept.adopted is not None and not _speaks_of(kept, plan, index):
+        catalog.forget_units(shard.id.dataset, shard.id.number)
+    elif shard.id.number in plan.open:
+        outcome = outcome_of(plan.open[shard.id.number], kept)
+        plan.finish(shard.id.number, outcome, [int(u) for u in kept.units])
+        catalog.save_progress(shard.id.dataset, saved_plan(dataset, index), done=shard.id.number)
+    elif shard.generation == plan.generation:
+        plan.hold([int(u) for u in kept.units])
+
+
+def held_units(catalog: Catalog, dataset: DatasetState, shard: ShardId) -> list[int]:
+    """The units that the plan counts this shard for."""
+    if dataset.live[shard.number].shard.generation != dataset.plan.generation:
+        return []
+    return [int(u) for u in catalog.units(shard)]
+
+
+def saved_plan(dataset: DatasetState, index: Index) -> dict[str, Any]:
+    """What the catalog keeps of a dataset beside its shards."""
+    return {
+        "index": index.id,
+        "seed": dataset.rules.seed,
+        "generation": dataset.rules.generation,
+        "plan": dataset.plan.to_json(),
+        "debt": dataset.debt,
+        "last_retired": dataset.last_retired,
+        "evicted": dataset.evicted,
+        "evicted_shards": dataset.evicted_shards,
+    }
+
+
+def _schemas(catalog: Catalog, dataset: DatasetState, found: Found) -> dict[str, dict[str, Any]]:
+    """The schema of each generation that has shards, and of the current one if it is known."""
+    name, schemas = dataset.rules.name, {}
+    for kept in found.kept:
+        if kept.adopted and "schema" in kept.adopted:
+            schemas[kept.shard.generation] = kept.adopted["schema"]
+    for generation in {k.shard.generation for k in found.kept} | {dataset.rules.generation}:
+        if known := catalog.schema(name, generation):
+            schemas[generation] = known
+        elif generation in schemas:
+            catalog.save_schema(name, generation, schemas[generation])
+    dataset.described = dataset.rules.generation in schemas
+    return schemas
+
+
+def lease_of(manifest: Manifest) -> Lease:
+    """The lease that a manifest on disk stands for."""
+    return Lease(
+        id=manifest.lease,
+        dataset=manifest.dataset,
+        job=manifest.job,
+        epoch=manifest.epoch,
+        generation=manifest.generation,
+        shards=tuple((first, last) for first, last in manifest.shards),
+        num_records=manifest.num_records,
+        num_bytes=manifest.num_bytes,
+        seed=manifest.seed,
+        pinned=manifest.pinned,
+        fingerprint=manifest.fingerprint,
+    )
+
+
+def lease_of_damaged(name: str, dataset: DatasetState, serial: itertools.count[int]) -> Lease:
+    """A held manifest that cannot be read keeps everything that is there now."""
+    last = max(dataset.live, default=0)
+    return Lease(
+        id=name, dataset=dataset.rules.name, job=f"(damaged manifest {next(serial)})", epoch=0,
+        generation="", shards=((1, last),), num_records=0, num_bytes=0, seed=0, pinned=False,
+        fingerprint="",
+    )  # fmt: skip
+
+
+def manifest_of(lease: Lease, schema: dict[str, Any]) -> Manifest:
+    """The lease as its holders read it."""
+    return Manifest(
+        version=1,
+        lease=lease.id,
+        dataset=lease.dataset,
+        job=lease.job,
+        epoch=lease.epoch,
+        generation=lease.generation,
+        shards=[[first, last] for first, last in lease.shards],
+        num_records=lease.num_records,
+        num_bytes=lease.num_bytes,
+        seed=lease.seed,
+        window=None,
+        pinned=lease.pinned,
+        fingerprint=lease.fingerprint,
+        schema=schema,
+    )

@@ -1,0 +1,177 @@
+"""The daemon as a process: what it owns, what ends it, and the trainer it may run.
+
+A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain; the end of the
+lifeline (a pipe that a trainer's own daemon inherits) does the same, so that such a daemon never
+outlives its trainer, however that dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import zmq
+
+from cachecd import preflight
+from cachecd.config import Config
+from cachecd.daemon import Daemon
+from cachecd.disk import make_private_directory, refusing
+from cachecd.errors import DiskError
+from cachecd.layout import Layout
+from cachecd.notify import ServiceManager
+from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group
+from cachecd.server import Server
+
+# SIGTERM drains within 10 s: shards nearly done are finished, the rest is made again on restart.
+DRAIN_SECONDS = 3.0
+
+_log = structlog.get_logger("cachecd")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this start differs from the configuration."""
+
+    offline: bool = False
+    lifeline: int | None = None  # a pipe's read end
+    trainer: Sequence[str] = ()
+
+
+def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
+    """Runs until told to stop; the trainer's exit code, or 0.
+
+    CallerError or WorldError, with nothing left on disk that was not there, if it cannot start.
+    `reload` reads the configuration again, on SIGHUP.
+    """
+    figures = preflight.figures(config)
+    preflight.check_disk(config)
+    if preflight.is_empty(config) and not options.offline:
+        preflight.check_sources(config)
+    socket = Path(config.server.endpoint.removeprefix("ipc://"))
+    with contextlib.ExitStack() as owned:
+        owned.enter_context(_made(socket.parent, make_private_directory))
+        owned.enter_context(claim_socket(socket))
+        made = owned.enter_context(_made(config.cache.dir, _make_directory))
+        layout = Layout(config.cache.dir)
+        owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
+        with refusing(f"cannot prepare {layout.root}"):
+            for directory in (layout.shards, layout.tmp, layout.leases, layout.index):
+                directory.mkdir(mode=0o750, exist_ok=True)
+        made.keep()
+        return asyncio.run(_serve(config, figures, options, socket, reload))
+
+
+class _Made:
+    """A directory that a failing start removes again, if the start made it."""
+
+    def __init__(self) -> None:
+        self.keeping = False
+
+    def keep(self) -> None:
+        self.keeping = True
+
+
+@contextlib.contextmanager
+def _made(path: Path, make: Callable[[Path], None]) -> Iterator[_Made]:
+    new = [p for p in (path, *path.parents) if not p.exists()]
+    made = _Made()
+    try:
+        make(path)
+        yield made
+    finally:
+        if not made.keeping:
+            for directory in new:
+                with contextlib.suppress(OSError):  # not empty: somebody uses it
+                    directory.rmdir()
+
+
+def _make_directory(path: Path) -> None:
+    with refusing(f"cannot create cache.dir {path}"):
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise DiskError(f"cache.dir {path} cannot be written by uid {os.geteuid()}")
+
+
+async def _serve(
+    config: Config,
+    figures: preflight.Figures,
+    options: Options,
+    socket: Path,
+    reload: Callable[[], Config],
+) -> int:
+    daemon = Daemon(config, figures, offline=options.offline)
+    manager = ServiceManager()
+    try:
+        server = Server(config.server.endpoint, daemon.answer)
+    except zmq.ZMQError as error:
+        await daemon.stop(0)
+        raise DiskError(f"cannot listen on {config.server.endpoint}: {error}") from error
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _reloaded, daemon, manager, reload)
+    if options.lifeline is not None:
+        loop.add_reader(options.lifeline, stop.set)
+    serving = asyncio.ensure_future(server.serve())
+    watching = asyncio.ensure_future(_watchdog(manager))
+    code = 0
+    try:
+        open_socket_to_group(socket)
+        await daemon.start()
+        manager.ready()
+        _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
+        if options.trainer:
+            code = await _run_trainer(options.trainer, config.server.endpoint, stop)
+        else:
+            await stop.wait()
+    finally:
+        manager.stopping()
+        _log.info("stopping")
+        if options.lifeline is not None:
+            loop.remove_reader(options.lifeline)
+        for task in (serving, watching):
+            task.cancel()
+        await asyncio.gather(serving, watching, return_exceptions=True)
+        await daemon.stop(DRAIN_SECONDS)
+        server.close()
+        with contextlib.suppress(OSError):
+            socket.unlink()
+    return code
+
+
+def _reloaded(daemon: Daemon, manager: ServiceManager, reload: Callable[[], Config]) -> None:
+    manager.reloading()
+    daemon.reconfigure(reload)
+    manager.ready()
+
+
+async def _watchdog(manager: ServiceManager) -> None:
+    while manager.watchdog_interval:
+        manager.watchdog()
+        await asyncio.sleep(manager.watchdog_interval)
+
+
+async def _run_trainer(command: Sequence[str], endpoint: str, stop: asyncio.Event) -> int:
+    """Runs the trainer with $CACHECD_ENDPOINT set; passes a stop on to it, and its exit code back."""
+    environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
+    try:
+        trainer = await asyncio.create_subprocess_exec(*command, env=environ)
+    except OSError as error:
+        _log.error("cannot start the trainer", command=command[0], why=error.strerror)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    ended = asyncio.ensure_future(trainer.wait())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        with contextlib.suppress(ProcessLookupError):
+            trainer.terminate()
+    stopped.cancel()
+    code = await ended
+    return 128 - code if code < 0 else code  # as a shell says "killed by signal"

@@ -1,0 +1,94 @@
+"""The status document: what `cachecd status --json` prints and `Cache.status()` returns. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachecd.dataset import DatasetState
+from cachecd.model import SetAside
+from cachecd.state import State
+
+
+def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> dict[str, Any]:
+    """Everything a person or a program may want to know, in plain JSON values; sizes in bytes."""
+    ledger = state.ledger
+    return {
+        "version": 1,
+        "cache": {
+            "limit": ledger.limit,
+            "used": ledger.used,
+            "reserved": ledger.reserved,
+            "room": ledger.room,
+            "stopped": state.disk_reason,
+            "corrupt_shards": state.corrupt_shards,
+        },
+        "datasets": {
+            name: _dataset(state, dataset, set_aside.get(name, []), now)
+            for name, dataset in sorted(state.datasets.items())
+        },
+        "leases": [
+            {
+                "lease": held.lease.id,
+                "dataset": held.lease.dataset,
+                "job": held.lease.job,
+                "epoch": held.lease.epoch,
+                "records": held.lease.num_records,
+                "ranks": held.ranks,
+                "held_by": sorted(held.held_by),
+                "age_s": round(now - held.since, 1),
+                "retired_bytes": _retired_bytes(state, held.lease.id),
+            }
+            for held in sorted(state.leases.values(), key=lambda s: s.lease.id)
+        ],
+    }
+
+
+def _dataset(
+    state: State, dataset: DatasetState, set_aside: list[SetAside], now: float
+) -> dict[str, Any]:
+    served = [live.shard for live in dataset.live.values() if live.served]
+    plan = dataset.plan
+    reasons: dict[str, int] = {}
+    for aside in set_aside:
+        reasons[aside.reason] = reasons.get(aside.reason, 0) + 1
+    return {
+        "generation": dataset.rules.generation,
+        "pinned": dataset.rules.pin,
+        "shards": len(served),
+        "records": sum(s.records for s in served),
+        "data_bytes": sum(s.data_bytes for s in served),
+        "allocated": state.ledger.of(dataset.rules.name),
+        "retired_shards": sum(live.retired for live in dataset.live.values()),
+        "barred_shards": sum(live.barred for live in dataset.live.values()),
+        "evicted_shards": dataset.evicted_shards,
+        "evicted_bytes": dataset.evicted,
+        "making": len(dataset.making),
+        "units": plan.num_units,
+        "listed": dataset.listed,
+        "coverage": round(plan.coverage, 6),
+        "whole": dataset.whole,
+        "first": dataset.rules.first,
+        "bytes_per_second": round(dataset.rate_now(now)),
+        "stopped": dataset.stopped_reason,
+        "set_aside": {
+            "units": len(set_aside),
+            "reasons": reasons,
+            "examples": [
+                {"key": aside.key, "reason": aside.reason}
+                for aside in set_aside[:10]
+            ],
+        },
+    }  # fmt: skip
+
+
+def _retired_bytes(state: State, lease_id: str) -> int:
+    """What would be free if this lease ended: how a holder that stays stops rotation."""
+    lease = state.leases[lease_id].lease
+    dataset = state.datasets.get(lease.dataset)
+    if dataset is None:
+        return 0
+    return sum(
+        live.shard.allocated
+        for number, live in dataset.live.items()
+        if live.retired and lease.names(number)
+    )
