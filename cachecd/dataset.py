@@ -136,7 +136,8 @@ class DatasetState:
         if not self.rules.wait or generation != self.rules.generation:
             return served
         # Exactly the plan's shards for this epoch, however fast the link was.
-        chosen, total = [], self.evicted
+        chosen: list[Shard] = []
+        total = self.evicted
         for shard in self._prefix(served):
             if total >= self.needed(epoch) and chosen:
                 break

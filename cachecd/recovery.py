@@ -48,11 +48,8 @@ def recover(
     found = find_shards(layout, catalog, name)
     plan = Plan(name, rules.generation, index, rules.seed, shard_size)
     dataset = DatasetState(rules, plan)
-    same_units = bool(saved) and saved["index"] == index.id  # type: ignore[index]
-    same_walk = same_units and (saved["seed"], saved["generation"]) == (
-        rules.seed,
-        rules.generation,
-    )  # type: ignore[index]
+    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
+    same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk
     if saved and same_walk:
         plan.restore(saved["plan"], catalog.assignments(name))
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -178,8 +178,7 @@ def _feature(name: str, value: Any) -> Feature:
         return Feature(name, "float", "float32", ())
     if isinstance(value, (np.ndarray, np.generic)) and (dtype := value.dtype.name) in NUMERIC_DTYPES:
         if value.ndim <= 1 and dtype in ("int64", "float32"):
-            kind = cast(Kind, "int64" if dtype == "int64" else "float")
-            return Feature(name, kind, dtype, value.shape)
+            return Feature(name, "int64" if dtype == "int64" else "float", dtype, value.shape)
         return Feature(name, "bytes", dtype, value.shape, raw=True)
     raise SchemaError(
         f"feature {name!r}: cannot store {type(value).__name__}; expected bytes, str, int, float, "

@@ -1,0 +1,56 @@
+"""`cachecd run`: the daemon, and optionally one trainer beside it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="The YAML configuration.")],
+    trainer: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- TRAINER ...]",
+            help="A command to run beside the daemon, with $CACHECD_ENDPOINT set; its exit code is ours.",
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Serve what is cached; touch no network.")
+    ] = False,
+    lifeline: Annotated[
+        int | None,
+        typer.Option(hidden=True, help="A pipe's read end: when it closes, the daemon ends."),
+    ] = None,
+) -> int:
+    """Serve the datasets of CONFIG until stopped (SIGTERM drains, SIGHUP reloads).
+
+    With a command after --, start the daemon, wait until it answers, run the command, and end with it.
+    """
+    from cachecd.config import load
+    from cachecd.service import Options, run
+
+    loaded = load(config)
+    _log_to_stderr()
+    return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
+
+
+def _log_to_stderr() -> None:
+    """One line an event, for people at a terminal and for journald alike."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=False),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,75 @@
+"""`cachecd status`: what the daemon holds, does, and is kept from doing."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    endpoint: Annotated[
+        str | None,
+        typer.Argument(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole status document as JSON.")
+    ] = False,
+) -> None:
+    """Show a running daemon's datasets, leases and faults."""
+    from cachecd_client import connect
+
+    with connect(endpoint, timeout=5.0) as cache:
+        document = cache.status()
+    if as_json:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from cachecd.quantities import approximate_size as size
+
+    cache, daemon = document["cache"], document["daemon"]
+    share = cache["used"] / cache["limit"]
+    print(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s)")
+    print(
+        f"  {size(cache['used'])} used and {size(cache['reserved'])} reserved"
+        f" of {size(cache['limit'])} ({share:.0%})"
+    )
+    if cache["stopped"]:
+        print(f"  ingest stopped by the disk: {cache['stopped']}")
+    if cache["corrupt_shards"]:
+        print(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
+    for name, dataset in document["datasets"].items():
+        _print_dataset(name, dataset, size)
+    for lease in document["leases"]:
+        kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
+        print(
+            f"lease {lease['dataset']} epoch {lease['epoch']} of {lease['job']}: "
+            f"{lease['records']} records, held by {len(lease['held_by'])} of {lease['ranks']} ranks "
+            f"for {lease['age_s']:.0f} s{kept}"
+        )
+
+
+def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
+    pinned = ", pinned" if dataset["pinned"] else ""
+    whole = ", whole" if dataset["whole"] else ""
+    listed = "" if dataset["listed"] else " (still listing)"
+    print(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
+    print(
+        f"  {dataset['shards']} shards, {dataset['records']} records, {size(dataset['data_bytes'])}; "
+        f"{dataset['making']} being made at {size(dataset['bytes_per_second'])}/s"
+    )
+    print(
+        f"  {dataset['coverage']:.1%} of {dataset['units']} units fetched at least once{listed}; "
+        f"{dataset['evicted_shards']} shards evicted, {dataset['retired_shards']} retired and held"
+    )
+    if dataset["stopped"]:
+        print(f"  ingest stopped: {dataset['stopped']}")
+    aside = dataset["set_aside"]
+    if aside["units"]:
+        print(f"  {aside['units']} units set aside:")
+        for reason, count in sorted(aside["reasons"].items(), key=lambda item: -item[1])[:5]:
+            print(f"    {count} x {reason}")
