@@ -1,0 +1,79 @@
+// Makes one batch: reads, verifies and decodes its records into columns.
+
+#ifndef CACHECD_CORE_BATCH_H_
+#define CACHECD_CORE_BATCH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "buffer.h"
+#include "columns.h"
+#include "records.h"
+
+namespace cachecd {
+
+struct Batch {
+  std::vector<Column> columns;
+  uint64_t record_bytes = 0;  // payloads read for it
+  size_t memory_bytes = 0;    // capacity of its buffers
+};
+
+// What every batch of a reader is made of.
+struct BatchShape {
+  std::vector<FeatureSpec> features;
+  uint64_t batch_size = 0;
+  bool valid = false;  // the column "_valid", bool
+  bool ids = false;    // the columns "_shard" and "_record", int64; -1 in rows without a record
+};
+
+// Which of the features asked for a name is. Records list theirs in much the same order, so the
+// answer is mostly the one that the previous record's entry of the same rank got.
+class FeatureFinder {
+ public:
+  // The names must outlive the finder.
+  explicit FeatureFinder(const std::vector<FeatureSpec>& features);
+
+  // The feature's index, or -1. `rank`: how many entries of the record came before.
+  int Find(size_t rank, std::string_view name);
+
+ private:
+  struct Seen {
+    std::string name;
+    int index;
+  };
+
+  std::unordered_map<std::string_view, int> indices_;
+  std::vector<Seen> seen_;
+};
+
+// Each thread has its own; what it refers to must outlive it.
+class BatchBuilder {
+ public:
+  BatchBuilder(const BatchShape& shape, RecordSource* records, const FileSet* files,
+               BufferPool* pool);
+
+  // Batch `number`: the positions from number * batch_size on; rows beyond the last are zero or
+  // empty. CorruptRecord, SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
+  Batch Build(uint64_t number);
+
+ private:
+  void AppendRecord(ByteSpan payload, const FileSet::Location& at);
+
+  const BatchShape& shape_;
+  RecordSource* const records_;
+  const FileSet* const files_;
+  BufferPool* const pool_;
+  FeatureFinder finder_;
+  std::vector<size_t> hints_;  // per feature, the most bytes of values that a batch had
+  std::vector<ColumnBuilder> builders_;
+  std::vector<FileSet::Location> locations_;
+  std::vector<ByteSpan> found_;  // per feature, of one record
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_BATCH_H_

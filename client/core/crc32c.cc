@@ -1,0 +1,160 @@
+#include "crc32c.h"
+
+#include <array>
+
+#include "bytes.h"
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define CACHECD_CRC_TARGET __attribute__((target("sse4.2")))
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#if defined(__clang__)
+#define CACHECD_CRC_TARGET __attribute__((target("crc")))
+#else
+#define CACHECD_CRC_TARGET __attribute__((target("+crc")))
+#endif
+#endif
+
+namespace cachecd {
+namespace {
+
+// Registers below are the CRC's shift register: the value before the final inversion.
+
+constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
+
+using Table = std::array<uint32_t, 256>;
+template <size_t N>
+using Tables = std::array<Table, N>;
+
+// tables[k][b]: the register after byte b and k zero bytes.
+constexpr Tables<8> MakeByteTables() {
+  Tables<8> tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+    tables[0][byte] = value;
+  }
+  for (size_t k = 1; k < 8; ++k) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint32_t before = tables[k - 1][byte];
+      tables[k][byte] = tables[0][before & 0xff] ^ (before >> 8);
+    }
+  }
+  return tables;
+}
+
+constexpr Tables<8> kByteTables = MakeByteTables();
+
+uint32_t Portable(uint32_t reg, const uint8_t* data, size_t size) {
+  const Tables<8>& t = kByteTables;
+  for (; size >= 8; size -= 8, data += 8) {
+    const uint64_t word = LoadU64(data) ^ reg;
+    reg = t[7][word & 0xff] ^ t[6][(word >> 8) & 0xff] ^ t[5][(word >> 16) & 0xff] ^
+          t[4][(word >> 24) & 0xff] ^ t[3][(word >> 32) & 0xff] ^ t[2][(word >> 40) & 0xff] ^
+          t[1][(word >> 48) & 0xff] ^ t[0][word >> 56];
+  }
+  for (; size != 0; --size, ++data) reg = t[0][(reg ^ *data) & 0xff] ^ (reg >> 8);
+  return reg;
+}
+
+#ifdef CACHECD_CRC_TARGET
+
+// The instruction has a latency of three cycles and a throughput of one: three independent streams
+// keep it busy. Their registers are joined by appending as many zero bytes as the next stream is
+// long, which is linear over GF(2) and so four table lookups.
+constexpr size_t kLongStream = 4096;
+constexpr size_t kShortStream = 256;
+
+// tables[k][b]: what byte k of the register, having value b, becomes after `zeros` zero bytes.
+Tables<4> MakeShiftTables(size_t zeros) {
+  std::array<uint32_t, 32> columns;
+  for (int bit = 0; bit < 32; ++bit) {
+    uint32_t reg = uint32_t{1} << bit;
+    for (size_t i = 0; i < zeros; ++i) reg = kByteTables[0][reg & 0xff] ^ (reg >> 8);
+    columns[bit] = reg;
+  }
+  Tables<4> tables{};
+  for (size_t k = 0; k < 4; ++k) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      for (size_t bit = 0; bit < 8; ++bit) {
+        if ((byte >> bit) & 1) tables[k][byte] ^= columns[8 * k + bit];
+      }
+    }
+  }
+  return tables;
+}
+
+inline uint32_t Shift(const Tables<4>& t, uint32_t reg) {
+  return t[0][reg & 0xff] ^ t[1][(reg >> 8) & 0xff] ^ t[2][(reg >> 16) & 0xff] ^ t[3][reg >> 24];
+}
+
+#if defined(__x86_64__)
+CACHECD_CRC_TARGET inline uint64_t Step8(uint64_t reg, const uint8_t* data) {
+  return _mm_crc32_u64(reg, LoadU64(data));
+}
+CACHECD_CRC_TARGET inline uint64_t Step1(uint64_t reg, const uint8_t* data) {
+  return _mm_crc32_u8(static_cast<uint32_t>(reg), *data);
+}
+bool HasInstruction() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("sse4.2");
+}
+#else
+CACHECD_CRC_TARGET inline uint64_t Step8(uint64_t reg, const uint8_t* data) {
+  return __crc32cd(static_cast<uint32_t>(reg), LoadU64(data));
+}
+CACHECD_CRC_TARGET inline uint64_t Step1(uint64_t reg, const uint8_t* data) {
+  return __crc32cb(static_cast<uint32_t>(reg), *data);
+}
+bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#endif
+
+template <size_t kStream>
+CACHECD_CRC_TARGET inline uint64_t ThreeStreams(const Tables<4>& shift, uint64_t reg,
+                                                const uint8_t* data) {
+  uint64_t second = 0;
+  uint64_t third = 0;
+  for (const uint8_t* end = data + kStream; data != end; data += 8) {
+    reg = Step8(reg, data);
+    second = Step8(second, data + kStream);
+    third = Step8(third, data + 2 * kStream);
+  }
+  reg = Shift(shift, static_cast<uint32_t>(reg)) ^ second;
+  return Shift(shift, static_cast<uint32_t>(reg)) ^ third;
+}
+
+CACHECD_CRC_TARGET uint32_t Accelerated(uint32_t start, const uint8_t* data, size_t size) {
+  static const Tables<4> long_shift = MakeShiftTables(kLongStream);
+  static const Tables<4> short_shift = MakeShiftTables(kShortStream);
+  uint64_t reg = start;
+  for (; size >= 3 * kLongStream; size -= 3 * kLongStream, data += 3 * kLongStream) {
+    reg = ThreeStreams<kLongStream>(long_shift, reg, data);
+  }
+  for (; size >= 3 * kShortStream; size -= 3 * kShortStream, data += 3 * kShortStream) {
+    reg = ThreeStreams<kShortStream>(short_shift, reg, data);
+  }
+  for (; size >= 8; size -= 8, data += 8) reg = Step8(reg, data);
+  for (; size != 0; --size, ++data) reg = Step1(reg, data);
+  return static_cast<uint32_t>(reg);
+}
+
+#else
+bool HasInstruction() { return false; }
+constexpr auto Accelerated = Portable;
+#endif
+
+}  // namespace
+
+uint32_t Crc32c(const void* data, size_t size, uint32_t crc) {
+  static const auto implementation = HasInstruction() ? &Accelerated : &Portable;
+  return ~implementation(~crc, static_cast<const uint8_t*>(data), size);
+}
+
+uint32_t Crc32cPortable(const void* data, size_t size, uint32_t crc) {
+  return ~Portable(~crc, static_cast<const uint8_t*>(data), size);
+}
+
+}  // namespace cachecd

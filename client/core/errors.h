@@ -1,0 +1,71 @@
+// What can go wrong in the core, as exceptions. module.cc turns each into the Python class named
+// here.
+
+#ifndef CACHECD_CORE_ERRORS_H_
+#define CACHECD_CORE_ERRORS_H_
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace cachecd {
+
+// The operating system refused. -> OSError (the subclass that the code asks for) with the path as
+// filename.
+class IoError : public std::exception {
+ public:
+  IoError(int code, std::string path) : code(code), path(std::move(path)) {}
+  const char* what() const noexcept override { return path.c_str(); }
+
+  int code;  // errno
+  std::string path;
+};
+
+// A frame of a TFRecord file is not what was written. -> CorruptRecordError
+class CorruptRecord : public std::exception {
+ public:
+  CorruptRecord(std::string path, uint64_t offset, std::string why)
+      : path(std::move(path)), offset(offset), why(std::move(why)) {}
+  const char* what() const noexcept override { return why.c_str(); }
+
+  std::string path;
+  uint64_t offset;  // where the frame starts
+  std::string why;
+};
+
+// A sidecar is truncated, altered, or of an unknown version. -> CorruptSidecarError
+class CorruptSidecar : public std::exception {
+ public:
+  CorruptSidecar(std::string path, std::string why) : path(std::move(path)), why(std::move(why)) {}
+  const char* what() const noexcept override { return why.c_str(); }
+
+  std::string path;
+  std::string why;
+};
+
+// A record, or a request for features, does not fit the schema. -> SchemaError
+class SchemaMismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A payload is not a serialized tf.train.Example. -> ValueError, or SchemaError while reading
+// batches
+class MalformedExample : public std::runtime_error {
+ public:
+  MalformedExample(uint64_t offset, const std::string& why)
+      : std::runtime_error("not a tf.train.Example: " + why + " at byte " +
+                           std::to_string(offset)) {}
+};
+
+// The object cannot be used any more, or not here: closed, finished, forked. -> RuntimeError
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_ERRORS_H_

@@ -1,0 +1,159 @@
+// tf.train.Example on the wire, read in place and written in one pass; no generated code.
+//
+//     message Example    { Features features = 1; }
+//     message Features   { map<string, Feature> feature = 1; }
+//     message Feature    { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
+//     message *List      { repeated bytes|float|int64 value = 1; }     numbers packed or not
+//
+// Reading follows protocol buffers: unknown fields are skipped, a repeated message is merged, the
+// last of several map entries of one name wins, and so does the last kind of a Feature. One
+// restriction: a map entry that holds its value twice, which no writer makes, is refused. Every
+// length is checked against what is left before it is used; what does not parse throws
+// MalformedExample with the byte's offset in the record. Spans point into the record.
+
+#ifndef CACHECD_CORE_EXAMPLE_H_
+#define CACHECD_CORE_EXAMPLE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "bytes.h"
+
+namespace cachecd {
+
+// The values are the field numbers in Feature.
+enum class Kind : uint8_t { kNone = 0, kBytes = 1, kFloat = 2, kInt64 = 3 };
+
+// "bytes", "float", "int64"; "nothing" for a Feature whose kind is not set.
+const char* KindName(Kind kind);
+
+// A cursor over the fields of one message.
+class WireReader {
+ public:
+  // `record` is the start of the whole record, for offsets in errors.
+  WireReader(ByteSpan message, const uint8_t* record)
+      : at_(message.begin()), end_(message.end()), record_(record) {}
+
+  struct Field {
+    uint32_t number = 0;
+    uint32_t wire_type = 0;
+    const uint8_t* start = nullptr;  // of its tag
+    ByteSpan bytes;                  // of a length-delimited or fixed field: what it holds
+    uint64_t varint = 0;             // of a varint field
+  };
+
+  // False at the message's end.
+  bool Next(Field* field);
+
+  // Reads one varint; for packed lists.
+  uint64_t Varint();
+  bool AtEnd() const { return at_ == end_; }
+
+ private:
+  ByteSpan Take(uint64_t size);
+  void SkipGroup(uint32_t number);
+  [[noreturn]] void Fail(const char* why) const;
+
+  const uint8_t* at_;
+  const uint8_t* end_;
+  const uint8_t* record_;
+};
+
+constexpr uint32_t kWireVarint = 0;
+constexpr uint32_t kWireFixed64 = 1;
+constexpr uint32_t kWireBytes = 2;
+constexpr uint32_t kWireGroup = 3;
+constexpr uint32_t kWireGroupEnd = 4;
+constexpr uint32_t kWireFixed32 = 5;
+
+// One Feature: its kind and the part of its message that holds the lists of that kind.
+struct FeatureView {
+  Kind kind = Kind::kNone;
+  ByteSpan lists;
+  const uint8_t* record = nullptr;
+};
+
+// Calls visit(std::string_view name, ByteSpan feature) for each map entry, in the record's order.
+template <typename Visit>
+void ForEachFeature(ByteSpan record, Visit visit);
+
+// Which kind the Feature message is of.
+FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
+
+// How many values there are; costs one pass over unpacked or integer lists.
+uint64_t CountValues(const FeatureView& feature);
+
+// Writes the values, at most `limit` of them; returns how many there are.
+uint64_t ReadInts(const FeatureView& feature, int64_t* to, uint64_t limit);
+uint64_t ReadFloats(const FeatureView& feature, float* to, uint64_t limit);
+
+// Calls visit(ByteSpan value) for each value of a bytes list.
+template <typename Visit>
+void ForEachBytes(const FeatureView& feature, Visit visit);
+
+// A feature to be written; the values must live until WriteExample is done.
+struct FeatureValue {
+  std::string_view name;
+  Kind kind = Kind::kNone;
+  std::vector<ByteSpan> bytes;
+  const int64_t* ints = nullptr;
+  const float* floats = nullptr;
+  size_t count = 0;         // of ints or floats
+  uint64_t list_bytes = 0;  // filled in by PlanExample
+};
+
+// Sorts the features by name, so that equal features give equal bytes; returns the Example's size.
+uint64_t PlanExample(std::vector<FeatureValue>* features);
+
+// Writes exactly the planned number of bytes.
+void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
+
+// Implementation of the templates.
+
+// One map entry; false if it is some other field.
+bool ParseEntry(const WireReader::Field& field, const uint8_t* record, std::string_view* name,
+                ByteSpan* feature);
+
+template <typename Visit>
+void ForEachFeature(ByteSpan record, Visit visit) {
+  WireReader example(record, record.data);
+  WireReader::Field features;
+  while (example.Next(&features)) {
+    if (features.number != 1 || features.wire_type != kWireBytes) continue;
+    WireReader map(features.bytes, record.data);
+    WireReader::Field entry;
+    std::string_view name;
+    ByteSpan feature;
+    while (map.Next(&entry)) {
+      if (ParseEntry(entry, record.data, &name, &feature)) visit(name, feature);
+    }
+  }
+}
+
+// Calls visit(Field) for each `value` field of each list, whatever its wire type.
+template <typename Visit>
+void ForEachValueField(const FeatureView& feature, Visit visit) {
+  WireReader lists(feature.lists, feature.record);
+  WireReader::Field list;
+  while (lists.Next(&list)) {
+    if (list.number != static_cast<uint32_t>(feature.kind) || list.wire_type != kWireBytes)
+      continue;
+    WireReader values(list.bytes, feature.record);
+    WireReader::Field value;
+    while (values.Next(&value)) {
+      if (value.number == 1) visit(value);
+    }
+  }
+}
+
+template <typename Visit>
+void ForEachBytes(const FeatureView& feature, Visit visit) {
+  ForEachValueField(feature, [&](const WireReader::Field& value) {
+    if (value.wire_type == kWireBytes) visit(value.bytes);
+  });
+}
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_EXAMPLE_H_

@@ -1,0 +1,172 @@
+#include "file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "errors.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14; older headers lack it
+#endif
+
+namespace cachecd {
+namespace {
+
+template <typename Call>
+auto RetryInterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// What a bare page fault reads ahead on a file system of default settings: asking for it in such
+// steps reads no more from the disk, and saves a call per record where records are small.
+constexpr uint64_t kGranule = 128 << 10;
+
+}  // namespace
+
+File File::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO would wait for its writer before fstat can tell that it is one.
+  const int fd = RetryInterrupted(
+      [&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
+  if (fd < 0) throw IoError(errno, path);
+  File file(path, fd);
+  struct stat status;
+  if (fstat(fd, &status) != 0) file.Fail();
+  if (S_ISDIR(status.st_mode)) throw IoError(EISDIR, path);
+  if (!S_ISREG(status.st_mode)) throw IoError(EINVAL, path);
+  return file;
+}
+
+File File::Create(const std::string& path) {
+  const int fd = RetryInterrupted(
+      [&] { return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  if (fd < 0) throw IoError(errno, path);
+  return File(path, fd);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+File::~File() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void File::Fail() const { throw IoError(errno, path_); }
+
+uint64_t File::Size() const {
+  struct stat status;
+  if (fstat(fd_, &status) != 0) Fail();
+  return static_cast<uint64_t>(status.st_size);
+}
+
+size_t File::ReadAt(void* to, size_t size, uint64_t offset) const {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = RetryInterrupted([&] {
+      return pread(fd_, static_cast<uint8_t*>(to) + done, size - done,
+                   static_cast<off_t>(offset + done));
+    });
+    if (n < 0) Fail();
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+void File::Write(ByteSpan bytes) {
+  iovec part{const_cast<uint8_t*>(bytes.data), bytes.size};
+  Write(&part, 1);
+}
+
+void File::Write(iovec* parts, int count) {
+  while (count > 0) {
+    ssize_t n = RetryInterrupted([&] { return writev(fd_, parts, count); });
+    if (n < 0) Fail();
+    for (; count > 0 && static_cast<size_t>(n) >= parts->iov_len; ++parts, --count) {
+      n -= static_cast<ssize_t>(parts->iov_len);
+    }
+    if (count > 0) {
+      parts->iov_base = static_cast<uint8_t*>(parts->iov_base) + n;
+      parts->iov_len -= static_cast<size_t>(n);
+    }
+  }
+}
+
+void File::Reserve(uint64_t bytes) {
+  if (bytes == 0) return;
+  if (RetryInterrupted([&] { return fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); }) == 0)
+    return;
+  if (errno != EOPNOTSUPP) Fail();
+  // Writes to every block where the file system cannot reserve; returns its error, sets no errno.
+  int code = EINTR;
+  while (code == EINTR) code = posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+  if (code != 0) throw IoError(code, path_);
+}
+
+void File::Truncate(uint64_t bytes) {
+  if (RetryInterrupted([&] { return ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0) Fail();
+}
+
+void File::Sync() {
+  if (RetryInterrupted([&] { return fsync(fd_); }) != 0) Fail();
+}
+
+void File::Close() {
+  // Not repeated on EINTR: Linux has closed the descriptor even then.
+  if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail();
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const File file = File::Open(path);
+  size_ = file.Size();
+  if (size_ == 0) return;
+  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
+  if (mapped == MAP_FAILED) throw IoError(errno, path);
+  data_ = static_cast<const uint8_t*>(mapped);
+  resident_ = std::make_unique<uint8_t[]>((size_ + kGranule - 1) / kGranule);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      resident_(std::move(other.resident_)) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+int MappedFile::Prefault(uint64_t begin, uint64_t end) {
+  if (begin >= end) return 0;
+  for (uint64_t granule = begin / kGranule; granule * kGranule < end; ++granule) {
+    if (__atomic_load_n(&resident_[granule], __ATOMIC_RELAXED) != 0) continue;
+    // One call for a run of granules: a large record is one request to the disk.
+    uint64_t last = granule;
+    while ((last + 1) * kGranule < end &&
+           __atomic_load_n(&resident_[last + 1], __ATOMIC_RELAXED) == 0) {
+      ++last;
+    }
+    const uint64_t from = granule * kGranule;
+    const uint64_t to = std::min(size_, (last + 1) * kGranule);
+    const int failed = RetryInterrupted(
+        [&] { return madvise(const_cast<uint8_t*>(data_) + from, to - from, MADV_POPULATE_READ); });
+    // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it
+    // to the faults.
+    if (failed != 0 && errno != EINVAL && errno != ENOMEM && errno != EAGAIN) return errno;
+    for (uint64_t i = granule; i <= last; ++i) {
+      __atomic_store_n(&resident_[i], uint8_t{1}, __ATOMIC_RELAXED);
+    }
+    granule = last;
+  }
+  return 0;
+}
+
+}  // namespace cachecd

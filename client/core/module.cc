@@ -1,0 +1,202 @@
+// The Python module cachecd_client._core; its interface is described in _core.pyi.
+
+#include "module.h"
+
+#include <atomic>
+#include <stdexcept>
+
+#include "crc32c.h"
+#include "errors.h"
+#include "permutation.h"
+#include "sidecar.h"
+#include "tfrecord.h"
+#include "writer.h"
+
+namespace cachecd {
+namespace {
+
+uint32_t PyCrc32c(nb::object data, uint32_t crc) {
+  const BytesArgument bytes(data);
+  if (bytes.size() < kWorthReleasingTheGil) return Crc32c(bytes.span().data, bytes.size(), crc);
+  const nb::gil_scoped_release release;
+  return Crc32c(bytes.span().data, bytes.size(), crc);
+}
+
+uint64_t PermutationItem(const Permutation& self, nb::object position) {
+  const Py_ssize_t index = PyNumber_AsSsize_t(position.ptr(), PyExc_IndexError);
+  if (index == -1 && PyErr_Occurred()) throw nb::python_error();
+  if (index < 0 || static_cast<uint64_t>(index) >= self.size()) {
+    throw std::out_of_range("position " + std::to_string(index) + " of a permutation of " +
+                            std::to_string(self.size()));
+  }
+  return self[static_cast<uint64_t>(index)];
+}
+
+nb::object PermutationTake(const Permutation& self, uint64_t start, uint64_t count) {
+  if (start > self.size() || count > self.size() - start) {
+    throw std::out_of_range(std::to_string(count) + " positions from " + std::to_string(start) +
+                            " of a permutation of " + std::to_string(self.size()));
+  }
+  std::vector<uint64_t> images(count);
+  {
+    const nb::gil_scoped_release release;
+    for (uint64_t i = 0; i < count; ++i) images[i] = self[start + i];
+  }
+  return ToNumpy(std::move(images), true);
+}
+
+// A ShardWriter that notices two threads in it, which releasing the GIL makes possible.
+class PyWriter {
+ private:
+  template <typename Step>
+  auto Exclusively(Step step) {
+    if (busy_) throw UsageError("this writer is in use in another thread");
+    const Busy busy(&busy_);
+    const nb::gil_scoped_release release;
+    return step();
+  }
+
+  // Set and cleared with the GIL held.
+  class Busy {
+   public:
+    explicit Busy(bool* flag) : flag_(flag) { *flag_ = true; }
+    ~Busy() { *flag_ = false; }
+
+   private:
+    bool* flag_;
+  };
+
+ public:
+  PyWriter(nb::object path, uint64_t capacity) {
+    const std::string name = PathArgument(path);
+    const nb::gil_scoped_release release;
+    writer_.emplace(name, capacity);
+  }
+
+  const ShardWriter& writer() const { return *writer_; }
+
+  bool Append(nb::object record, uint64_t unit, uint32_t ordinal) {
+    const BytesArgument bytes(record);
+    return Exclusively([&] { return writer_->Append(bytes.span(), unit, ordinal); });
+  }
+
+  nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal,
+                         const std::string& name, uint64_t base) {
+    const BytesArgument bytes(frames);
+    const ShardWriter::Carried carried =
+        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, name, base); });
+    return nb::make_tuple(carried.records, carried.consumed, carried.full);
+  }
+
+  nb::tuple Finish(const std::string& meta) {
+    const ShardWriter::Sealed sealed = Exclusively([&] { return writer_->Finish(meta); });
+    return nb::make_tuple(sealed.data_bytes, sealed.sidecar_bytes);
+  }
+
+  void Abort() {
+    Exclusively([&] { writer_->Abort(); });
+  }
+
+ private:
+  std::optional<ShardWriter> writer_;
+  bool busy_ = false;
+};
+
+SidecarContents PyReadSidecar(nb::object path) {
+  const std::string name = PathArgument(path);
+  const nb::gil_scoped_release release;
+  return ReadSidecar(name);
+}
+
+uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_bytes,
+                        nb::object offsets) {
+  SidecarContents contents;
+  contents.meta = meta;
+  contents.data_bytes = data_bytes;
+  contents.offsets = OffsetsArgument(offsets, "offsets");
+  contents.units.resize(contents.offsets.size());
+  for (size_t i = 0; i < contents.offsets.size(); ++i) {
+    contents.ordinals.push_back(static_cast<uint32_t>(i));
+  }
+  const std::string name = PathArgument(path);
+  const nb::gil_scoped_release release;
+  return WriteSidecar(name, contents);
+}
+
+nb::object PyScan(nb::object path, bool verify) {
+  const std::string name = PathArgument(path);
+  std::vector<uint64_t> offsets;
+  {
+    const nb::gil_scoped_release release;
+    ScanFile(name, verify, &offsets);
+  }
+  return ToNumpy(std::move(offsets), true);
+}
+
+nb::bytes PyReadRecord(nb::object path, uint64_t offset) {
+  const std::string name = PathArgument(path);
+  std::string payload;
+  {
+    const nb::gil_scoped_release release;
+    payload = ReadRecord(name, offset);
+  }
+  return nb::bytes(payload.data(), payload.size());
+}
+
+void BindFiles(nb::module_& module) {
+  nb::class_<PyWriter>(module, "ShardWriter", nb::is_final())
+      .def(nb::init<nb::object, uint64_t>(), nb::arg("path"), nb::arg("capacity") = 0)
+      .def_prop_ro("num_records", [](const PyWriter& self) { return self.writer().num_records(); })
+      .def_prop_ro("num_bytes", [](const PyWriter& self) { return self.writer().num_bytes(); })
+      .def_prop_ro("sidecar_bytes",
+                   [](const PyWriter& self) { return self.writer().sidecar_bytes(); })
+      .def("append", &PyWriter::Append, nb::arg("record"), nb::arg("unit") = 0,
+           nb::arg("ordinal") = 0)
+      .def("append_frames", &PyWriter::AppendFrames, nb::arg("frames"), nb::arg("unit") = 0,
+           nb::arg("ordinal") = 0, nb::arg("name") = "", nb::arg("base") = 0)
+      .def("finish", &PyWriter::Finish, nb::arg("meta"))
+      .def("abort", &PyWriter::Abort);
+
+  nb::class_<SidecarContents>(module, "Sidecar", nb::is_final())
+      .def_static("read", &PyReadSidecar, nb::arg("path"))
+      .def_ro("meta", &SidecarContents::meta)
+      .def_ro("data_bytes", &SidecarContents::data_bytes)
+      .def_prop_ro("offsets",
+                   [](const SidecarContents& self) { return ToNumpy(self.offsets, false); })
+      .def_prop_ro("units", [](const SidecarContents& self) { return ToNumpy(self.units, false); })
+      .def_prop_ro("ordinals",
+                   [](const SidecarContents& self) { return ToNumpy(self.ordinals, false); })
+      .def("__len__", [](const SidecarContents& self) { return self.offsets.size(); });
+
+  module.def("write_sidecar", &PyWriteSidecar, nb::arg("path"), nb::arg("meta"),
+             nb::arg("data_bytes"), nb::arg("offsets"));
+  module.def("scan", &PyScan, nb::arg("path"), nb::arg("verify") = false);
+  module.def("read_record", &PyReadRecord, nb::arg("path"), nb::arg("offset"));
+}
+
+}  // namespace
+}  // namespace cachecd
+
+NB_MODULE(_core, module) {
+  using namespace cachecd;
+  // A loader that lives until the interpreter's end is no leak; atexit ends its threads.
+  nb::set_leak_warnings(false);
+  RegisterErrors();
+
+  module.attr("SIDECAR_VERSION") = kSidecarVersion;
+  module.attr("PERMUTATION_VERSION") = kPermutationVersion;
+
+  module.def("crc32c", &PyCrc32c, nb::arg("data"), nb::arg("crc") = 0);
+  module.def(
+      "masked_crc32c", [](nb::object data) { return MaskCrc(PyCrc32c(data, 0)); }, nb::arg("data"));
+
+  nb::class_<Permutation>(module, "Permutation", nb::is_final())
+      .def(nb::init<uint64_t, uint64_t>(), nb::arg("n"), nb::arg("key"))
+      .def("__len__", &Permutation::size)
+      .def("__getitem__", &PermutationItem)
+      .def("take", &PermutationTake, nb::arg("start"), nb::arg("count"));
+
+  BindFiles(module);
+  BindExample(module);
+  BindReader(module);
+}

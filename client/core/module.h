@@ -1,0 +1,74 @@
+// What the parts of the Python module share. Only module*.cc know Python.
+
+#ifndef CACHECD_CORE_MODULE_H_
+#define CACHECD_CORE_MODULE_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bytes.h"
+#include "columns.h"
+
+namespace cachecd {
+
+namespace nb = nanobind;
+
+// Work on fewer bytes than this is done before another thread could make use of the GIL.
+constexpr size_t kWorthReleasingTheGil = 4096;
+
+// The bytes of an object with the buffer protocol, held until destruction (with the GIL).
+class BytesArgument {
+ public:
+  explicit BytesArgument(nb::handle object);
+  BytesArgument(const BytesArgument&) = delete;
+  BytesArgument& operator=(const BytesArgument&) = delete;
+  ~BytesArgument();
+
+  ByteSpan span() const { return {static_cast<const uint8_t*>(view_.buf), size()}; }
+  size_t size() const { return static_cast<size_t>(view_.len); }
+
+ private:
+  Py_buffer view_;
+};
+
+// A path given as str, bytes or os.PathLike, in the file system's encoding.
+std::string PathArgument(nb::handle path);
+
+// The inverse.
+nb::object PathObject(const std::string& path);
+
+// An integer array of one dimension, copied; TypeError names what it was for.
+std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
+
+// A NumPy array over the buffer, which it owns.
+nb::object ToNumpy(Array array);
+
+// A NumPy array over the vector's elements, which it owns.
+template <typename T>
+nb::object ToNumpy(std::vector<T> values, bool writable);
+
+// Makes the core's exceptions the Python ones that errors.h names.
+void RegisterErrors();
+
+void BindExample(nb::module_& module);
+void BindReader(nb::module_& module);
+
+template <typename T>
+nb::object ToNumpy(std::vector<T> values, bool writable) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  // An empty vector has no address; NumPy wants one.
+  void* data = owned->empty() ? static_cast<void*>(owned) : owned->data();
+  const size_t size = owned->size();
+  if (writable) return nb::cast(nb::ndarray<nb::numpy, T>(data, 1, &size, owner));
+  return nb::cast(nb::ndarray<nb::numpy, const T>(data, 1, &size, owner));
+}
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_MODULE_H_

@@ -1,0 +1,198 @@
+// Examples from and to Python values.
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "errors.h"
+#include "example.h"
+#include "module.h"
+
+namespace cachecd {
+namespace {
+
+constexpr const char* kExpected =
+    "expected bytes, str, int, float, a list of one of these, or an int64 or float32 array of at "
+    "most one dimension";
+
+// Features made of Python values; keeps alive what their spans point into.
+class Encoder {
+ public:
+  void Add(nb::handle name, nb::handle value) {
+    if (!PyUnicode_Check(name.ptr())) throw nb::type_error("a feature's name must be a str");
+    feature_ = &features_.emplace_back();
+    feature_->name = Utf8(name);
+    if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
+      for (nb::handle element : nb::borrow<nb::sequence>(value)) AddScalar(element);
+    } else if (KindOf(value) == Kind::kNone && nb::hasattr(value, "dtype")) {
+      AddArray(value);
+    } else {
+      AddScalar(value);
+    }
+    // Only now, as the vectors have stopped moving.
+    if (feature_->kind == Kind::kInt64 && feature_->ints == nullptr) {
+      feature_->ints = ints_.back().data();
+      feature_->count = ints_.back().size();
+    } else if (feature_->kind == Kind::kFloat && feature_->floats == nullptr) {
+      feature_->floats = floats_.back().data();
+      feature_->count = floats_.back().size();
+    }
+  }
+
+  nb::object Finish() {
+    const uint64_t size = PlanExample(&features_);
+    nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+    if (!bytes.is_valid()) throw nb::python_error();
+    auto* to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+    if (size > kWorthReleasingTheGil) {
+      const nb::gil_scoped_release release;
+      WriteExample(features_, to);
+    } else {
+      WriteExample(features_, to);
+    }
+    return bytes;
+  }
+
+ private:
+  static Kind KindOf(nb::handle value) {
+    PyObject* o = value.ptr();
+    if (PyBytes_Check(o) || PyUnicode_Check(o) || PyByteArray_Check(o) || PyMemoryView_Check(o)) {
+      return Kind::kBytes;
+    }
+    if (PyLong_Check(o)) return Kind::kInt64;  // bool is a subclass
+    if (PyFloat_Check(o)) return Kind::kFloat;
+    return Kind::kNone;
+  }
+
+  static std::string_view Utf8(nb::handle text) {
+    Py_ssize_t size;
+    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (data == nullptr) throw nb::python_error();
+    return {data, static_cast<size_t>(size)};
+  }
+
+  [[noreturn]] void Refuse(const std::string& why) const {
+    const std::string message = "feature '" + std::string(feature_->name) + "': " + why;
+    throw nb::type_error(message.c_str());
+  }
+
+  // What the value is, for a message; clears Python's error, which the message replaces.
+  static std::string TypeName(nb::handle value) {
+    PyErr_Clear();
+    return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
+  }
+
+  void AddScalar(nb::handle value) {
+    const Kind kind = KindOf(value);
+    if (kind == Kind::kNone) Refuse("cannot encode " + TypeName(value) + "; " + kExpected);
+    if (feature_->kind == Kind::kNone) {
+      feature_->kind = kind;
+      if (kind == Kind::kInt64) ints_.emplace_back();
+      if (kind == Kind::kFloat) floats_.emplace_back();
+    } else if (feature_->kind != kind) {
+      Refuse(std::string("a list of ") + KindName(feature_->kind) + " and " + KindName(kind) +
+             ", expected one kind");
+    }
+    if (kind == Kind::kBytes) {
+      feature_->bytes.push_back(BytesOf(value));
+    } else if (kind == Kind::kInt64) {
+      int overflow;
+      const long long number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+      if (overflow != 0) Refuse("an int beyond 64 bits");
+      ints_.back().push_back(number);
+    } else {
+      floats_.back().push_back(static_cast<float>(PyFloat_AS_DOUBLE(value.ptr())));
+    }
+  }
+
+  ByteSpan BytesOf(nb::handle value) {
+    if (PyUnicode_Check(value.ptr())) {
+      const std::string_view text = Utf8(value);
+      return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+    }
+    return views_.emplace_back(value).span();
+  }
+
+  void AddArray(nb::handle value) {
+    const auto dtype = nb::cast<std::string>(nb::str(value.attr("dtype").attr("name")));
+    const bool is_int = dtype == "int64";
+    if (!is_int && dtype != "float32")
+      Refuse("cannot encode an array of " + dtype + "; " + kExpected);
+    const auto dimensions = nb::cast<int>(value.attr("ndim"));
+    if (dimensions > 1) {
+      Refuse("an array of " + std::to_string(dimensions) + " dimensions; " + kExpected);
+    }
+    // Also makes a scalar an array of one, and big-endian numbers native.
+    const nb::object array =
+        nb::module_::import_("numpy").attr("ascontiguousarray")(value, nb::arg("dtype") = dtype);
+    const ByteSpan bytes = views_.emplace_back(array).span();
+    feature_->kind = is_int ? Kind::kInt64 : Kind::kFloat;
+    feature_->count = bytes.size / (is_int ? sizeof(int64_t) : sizeof(float));
+    // NumPy aligns what it allocates; `bytes` is at least a valid address when empty.
+    if (is_int) {
+      feature_->ints = reinterpret_cast<const int64_t*>(bytes.data);
+    } else {
+      feature_->floats = reinterpret_cast<const float*>(bytes.data);
+    }
+  }
+
+  std::vector<FeatureValue> features_;
+  FeatureValue* feature_ = nullptr;  // the one being added
+  std::deque<BytesArgument> views_;
+  std::deque<std::vector<int64_t>> ints_;
+  std::deque<std::vector<float>> floats_;
+};
+
+nb::object EncodeExample(nb::dict features) {
+  Encoder encoder;
+  for (auto [name, value] : features) encoder.Add(name, value);
+  return encoder.Finish();
+}
+
+nb::list DecodeValues(const FeatureView& feature) {
+  nb::list values;
+  if (feature.kind == Kind::kBytes) {
+    ForEachBytes(feature, [&](ByteSpan value) {
+      values.append(nb::bytes(reinterpret_cast<const char*>(value.data), value.size));
+    });
+    return values;
+  }
+  const uint64_t count = CountValues(feature);
+  if (feature.kind == Kind::kInt64) {
+    std::vector<int64_t> numbers(count);
+    ReadInts(feature, numbers.data(), count);
+    for (const int64_t number : numbers) values.append(number);
+  } else {
+    std::vector<float> numbers(count);
+    ReadFloats(feature, numbers.data(), count);
+    for (const float number : numbers) values.append(number);
+  }
+  return values;
+}
+
+nb::dict DecodeExample(nb::object record) {
+  const BytesArgument bytes(record);
+  nb::dict features;
+  ForEachFeature(bytes.span(), [&](std::string_view name, ByteSpan message) {
+    const nb::object key =
+        nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), nullptr));
+    if (!key.is_valid()) throw nb::python_error();  // a ValueError
+    const FeatureView feature = ParseFeature(message, bytes.span().data);
+    if (feature.kind == Kind::kNone) {
+      if (features.contains(key)) nb::del(features[key]);
+    } else {
+      features[key] = nb::make_tuple(KindName(feature.kind), DecodeValues(feature));
+    }
+  });
+  return features;
+}
+
+}  // namespace
+
+void BindExample(nb::module_& module) {
+  module.def("encode_example", &EncodeExample, nb::arg("features"));
+  module.def("decode_example", &DecodeExample, nb::arg("record"));
+}
+
+}  // namespace cachecd

@@ -1,0 +1,41 @@
+#include "permutation.h"
+
+namespace cachecd {
+namespace {
+
+// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output
+// bit.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, SplitMix64's increment
+
+}  // namespace
+
+Permutation::Permutation(uint64_t n, uint64_t key) : n_(n), half_bits_(0) {
+  while (half_bits_ < 32 && (uint64_t{1} << (2 * half_bits_)) < n) ++half_bits_;
+  half_mask_ = (uint64_t{1} << half_bits_) - 1;
+  // n is part of the key, so that one seed does not shuffle two sets alike.
+  uint64_t state = Mix(key + kGolden) ^ n;
+  for (uint64_t& round_key : round_keys_) round_key = Mix(state += kGolden);
+}
+
+uint64_t Permutation::operator[](uint64_t position) const {
+  uint64_t x = position;
+  do {
+    uint64_t left = x >> half_bits_;
+    uint64_t right = x & half_mask_;
+    for (const uint64_t round_key : round_keys_) {
+      const uint64_t next = left ^ (Mix(right ^ round_key) & half_mask_);
+      left = right;
+      right = next;
+    }
+    x = (left << half_bits_) | right;
+  } while (x >= n_);
+  return x;
+}
+
+}  // namespace cachecd

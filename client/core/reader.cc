@@ -1,0 +1,193 @@
+#include "reader.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "errors.h"
+#include "fork.h"
+#include "threads.h"
+
+namespace cachecd {
+namespace {
+
+// More than this no trainer consumes, and every rank of a node has its own.
+constexpr size_t kMostDefaultThreads = 4;
+
+ReaderOptions Checked(ReaderOptions options) {
+  const Order& order = options.order;
+  if (options.shape.batch_size == 0) throw std::invalid_argument("batch_size is 0, expected >= 1");
+  if (order.world == 0 || order.rank >= order.world) {
+    throw std::invalid_argument("rank " + std::to_string(order.rank) + " of " +
+                                std::to_string(order.world) + ", expected 0 <= rank < world");
+  }
+  if (options.shape.valid && options.drop_last) {
+    throw std::invalid_argument("pad_tail needs drop_last=False: otherwise there is no tail");
+  }
+  std::set<std::string> names;
+  if (options.shape.valid) names.insert("_valid");
+  if (options.shape.ids) names.insert({"_shard", "_record"});
+  for (const FeatureSpec& feature : options.shape.features) {
+    if (!names.insert(feature.name).second) {
+      throw SchemaMismatch("feature '" + feature.name + "': two columns of that name");
+    }
+  }
+  return options;
+}
+
+uint64_t CountBatches(uint64_t records, const ReaderOptions& options) {
+  const uint64_t world = options.order.world;
+  const uint64_t size = options.shape.batch_size;
+  if (options.drop_last) return records / world / size;
+  const uint64_t each = records / world + (records % world != 0);
+  return each / size + (each % size != 0);
+}
+
+// What a batch takes before one has been made: its records' mean size is what it has to go by.
+size_t FirstEstimate(const FileSet& files, const BatchShape& shape) {
+  const uint64_t mean = files.num_bytes() / std::max<uint64_t>(1, files.num_records());
+  size_t estimate;
+  return __builtin_mul_overflow(mean, shape.batch_size, &estimate) ? SIZE_MAX / 2 : estimate;
+}
+
+}  // namespace
+
+BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions options)
+    : generation_(ForkGeneration()),
+      options_(Checked(std::move(options))),
+      files_(std::move(files), options_.replace),
+      records_(files_, options_.order, options_.replace),
+      pool_(BufferPool::Create(options_.prefetch_bytes)),
+      num_batches_(CountBatches(files_.num_records(), options_)),
+      next_claim_(options_.start),
+      next_delivery_(options_.start),
+      estimate_(FirstEstimate(files_, options_.shape)) {
+  if (options_.start > num_batches_) {
+    throw std::invalid_argument("start is " + std::to_string(options_.start) + ", there are " +
+                                std::to_string(num_batches_) + " batches");
+  }
+  uint64_t threads = options_.threads;
+  if (threads == 0) threads = std::min(kMostDefaultThreads, AvailableProcessors());
+  threads = std::min(threads, num_batches_ - options_.start);
+  try {
+    for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
+  } catch (...) {
+    // One does; with none, nobody would ever deliver.
+    if (threads_.empty()) throw;
+  }
+}
+
+BatchReader::~BatchReader() { Close(); }
+
+bool BatchReader::forked() const { return generation_ != ForkGeneration(); }
+
+void BatchReader::RequireThreads() const {
+  if (forked()) {
+    throw UsageError(
+        "this reader was made before the process was forked, and its threads are not in the child: "
+        "create the loader in the worker");
+  }
+}
+
+std::vector<CorruptRecord> BatchReader::findings() const {
+  RequireThreads();
+  return records_.findings();
+}
+
+uint64_t BatchReader::bytes_read() const {
+  RequireThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_read_;
+}
+
+bool BatchReader::AtEnd() const {
+  RequireThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !closed_ && next_delivery_ == num_batches_;
+}
+
+bool BatchReader::Answered() const {
+  return closed_ || next_delivery_ == num_batches_ || made_.count(next_delivery_) != 0;
+}
+
+std::optional<Batch> BatchReader::TryNext() {
+  RequireThreads();
+  std::optional<Batch> batch;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) throw UsageError("the reader is closed");
+    const auto found = made_.find(next_delivery_);
+    if (found == made_.end()) return batch;
+    if (found->second.error) std::rethrow_exception(found->second.error);
+    batch = std::move(found->second.batch);
+    made_.erase(found);
+    ahead_bytes_ -= batch->memory_bytes;
+    bytes_read_ += batch->record_bytes;
+    ++next_delivery_;
+  }
+  work_.notify_all();
+  return batch;
+}
+
+void BatchReader::Wait(std::chrono::milliseconds timeout) {
+  RequireThreads();
+  std::unique_lock<std::mutex> lock(mutex_);
+  ready_.wait_for(lock, timeout, [this] { return Answered(); });
+}
+
+void BatchReader::Close() {
+  RequireThreads();
+  const std::lock_guard<std::mutex> closing(closing_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+  }
+  records_.Stop();
+  work_.notify_all();
+  ready_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  pool_->Close();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  made_.clear();
+}
+
+bool BatchReader::MayClaim() const {
+  if (failed_ || next_claim_ == num_batches_) return false;
+  // One batch is always made ahead, whatever its size.
+  return next_claim_ == next_delivery_ || ahead_bytes_ + estimate_ <= options_.prefetch_bytes;
+}
+
+BatchReader::Made BatchReader::Make(BatchBuilder* builder, uint64_t number) {
+  try {
+    return {builder->Build(number), nullptr};
+  } catch (...) {
+    return {Batch(), std::current_exception()};
+  }
+}
+
+void BatchReader::Run() {
+  BatchBuilder builder(options_.shape, &records_, &files_, pool_.get());
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    work_.wait(lock,
+               [this] { return closed_ || failed_ || MayClaim() || next_claim_ == num_batches_; });
+    if (closed_ || failed_ || next_claim_ == num_batches_) return;
+    const uint64_t number = next_claim_++;
+    const size_t estimated = estimate_;
+    ahead_bytes_ += estimated;
+    lock.unlock();
+    Made made = Make(&builder, number);
+    lock.lock();
+    if (made.error) failed_ = true;
+    ahead_bytes_ += made.batch.memory_bytes - estimated;
+    estimate_ = measured_ ? std::max(estimate_, made.batch.memory_bytes) : made.batch.memory_bytes;
+    measured_ = true;
+    made_.emplace(number, std::move(made));
+    if (failed_ || next_claim_ == num_batches_) work_.notify_all();
+    if (number == next_delivery_) ready_.notify_all();
+  }
+}
+
+}  // namespace cachecd

@@ -1,0 +1,108 @@
+// Batches in a fixed order, made ahead by native threads.
+//
+// A thread claims the next batch and makes the whole of it; batches are delivered in order. No
+// thread knows Python. What is made ahead is bounded by bytes. An error is delivered when its
+// batch's turn comes and again by every later call; nothing is made beyond it. A delivered Batch
+// belongs to the caller and may outlive the reader. All methods may be called from any thread; in
+// a forked child every one that needs the threads throws UsageError, and the destructor must not
+// be called (forked() tells).
+
+#ifndef CACHECD_CORE_READER_H_
+#define CACHECD_CORE_READER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "batch.h"
+#include "buffer.h"
+#include "fileset.h"
+#include "records.h"
+
+namespace cachecd {
+
+struct ReaderOptions {
+  Order order;
+  BatchShape shape;
+  bool drop_last = true;
+  uint64_t start = 0;    // the first batch to deliver
+  uint64_t threads = 0;  // 0: as many as are of use
+  uint64_t prefetch_bytes = 64 << 20;
+  bool replace = true;  // a corrupt record, rather than deliver it as an error
+};
+
+class BatchReader {
+ public:
+  // Opens the files and starts the threads. std::invalid_argument and SchemaMismatch for options
+  // that cannot be; FileSet's errors.
+  BatchReader(std::vector<FileSet::Input> files, ReaderOptions options);
+  BatchReader(const BatchReader&) = delete;
+  BatchReader& operator=(const BatchReader&) = delete;
+  ~BatchReader();
+
+  uint64_t num_records() const { return files_.num_records(); }
+  // Of this rank in all, those before `start` included.
+  uint64_t num_batches() const { return num_batches_; }
+  std::vector<CorruptRecord> findings() const;
+  uint64_t bytes_read() const;
+  bool forked() const;
+
+  // The next batch if it is ready. Does not wait, but for a mutex that is held for moments.
+  // Rethrows the batch's error; UsageError once closed.
+  std::optional<Batch> TryNext();
+
+  // Whether all batches have been delivered.
+  bool AtEnd() const;
+
+  // Waits until TryNext has an answer, at most this long.
+  void Wait(std::chrono::milliseconds timeout);
+
+  // Ends the threads at the next record; whoever waits gets UsageError. Idempotent.
+  void Close();
+
+ private:
+  struct Made {
+    Batch batch;
+    std::exception_ptr error;
+  };
+
+  void Run();
+  bool MayClaim() const;
+  Made Make(BatchBuilder* builder, uint64_t number);
+  void RequireThreads() const;
+  bool Answered() const;
+
+  const uint64_t generation_;
+  const ReaderOptions options_;
+  const FileSet files_;
+  RecordSource records_;
+  const std::shared_ptr<BufferPool> pool_;
+  const uint64_t num_batches_;
+
+  mutable std::mutex mutex_;       // guards what follows, but for threads_
+  std::condition_variable work_;   // something may be claimed, or all ends
+  std::condition_variable ready_;  // the next batch is there, or all ends
+  std::map<uint64_t, Made> made_;
+  uint64_t next_claim_;
+  uint64_t next_delivery_;
+  size_t ahead_bytes_ = 0;  // of made_ and, by estimate, of what is being made
+  size_t estimate_;         // of one batch: the largest so far, at first a guess
+  bool measured_ = false;   // estimate_ is no guess any more
+  uint64_t bytes_read_ = 0;
+  bool failed_ = false;  // nothing more is claimed
+  bool closed_ = false;
+
+  std::mutex closing_;  // guards threads_ against two closers
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_READER_H_

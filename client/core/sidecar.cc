@@ -1,0 +1,143 @@
+#include "sidecar.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "crc32c.h"
+#include "errors.h"
+#include "file.h"
+
+namespace cachecd {
+namespace {
+
+constexpr char kMagic[8] = {'C', 'A', 'C', 'H', 'E', 'C', 'D', 'X'};
+constexpr uint64_t kMinimumFrame = 16;
+
+template <typename T>
+std::vector<T> Copy(ByteSpan section) {
+  std::vector<T> values(section.size / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), section.data, section.size);
+  return values;
+}
+
+}  // namespace
+
+SidecarView::SidecarView(std::string path, ByteSpan bytes) : path_(std::move(path)), bytes_(bytes) {
+  if (bytes.size < kSidecarOverhead) {
+    Fail("it has " + std::to_string(bytes.size) + " bytes, expected at least " +
+         std::to_string(kSidecarOverhead));
+  }
+  if (std::memcmp(bytes.data, kMagic, sizeof kMagic) != 0) Fail("it does not start with CACHECDX");
+  Section("header", 0, kSidecarHeader - 4);
+  const uint32_t version = LoadU32(bytes.data + 8);
+  if (version != kSidecarVersion) {
+    Fail("version " + std::to_string(version) + ", expected " + std::to_string(kSidecarVersion) +
+         ": upgrade cachecd-client");
+  }
+  meta_bytes_ = LoadU32(bytes.data + 12);
+  records_ = LoadU64(bytes.data + 16);
+  data_bytes_ = LoadU64(bytes.data + 24);
+  // The first comparison keeps the second from wrapping around.
+  if (records_ > bytes.size / kSidecarPerRecord ||
+      SidecarBytes(records_, meta_bytes_) != bytes.size) {
+    Fail("it has " + std::to_string(bytes.size) + " bytes, not those of " +
+         std::to_string(records_) + " records and " + std::to_string(meta_bytes_) +
+         " bytes of meta");
+  }
+}
+
+void SidecarView::Fail(const std::string& why) const { throw CorruptSidecar(path_, why); }
+
+ByteSpan SidecarView::Section(const char* name, uint64_t start, uint64_t size) const {
+  const ByteSpan section{bytes_.data + start, size};
+  const uint32_t found = LoadU32(section.end());
+  const uint32_t expected = MaskedCrc32c(section.data, section.size);
+  if (found != expected) {
+    char why[80];
+    std::snprintf(why, sizeof why, "%s CRC is 0x%08x, expected 0x%08x", name, found, expected);
+    Fail(why);
+  }
+  return section;
+}
+
+ByteSpan SidecarView::Meta() const { return Section("meta", kSidecarHeader, meta_bytes_); }
+
+ByteSpan SidecarView::Offsets() const {
+  const ByteSpan section = Section("offsets", kSidecarHeader + meta_bytes_ + 4, records_ * 8);
+  uint64_t least = 0;
+  for (uint64_t i = 0; i < records_; ++i) {
+    const uint64_t offset = LoadU64(section.data + 8 * i);
+    const bool fits = i == 0 ? offset == 0 : offset >= least;
+    if (!fits || offset > data_bytes_ || data_bytes_ - offset < kMinimumFrame) {
+      Fail("offset " + std::to_string(offset) + " of record " + std::to_string(i) +
+           " is out of place");
+    }
+    least = offset + kMinimumFrame;
+  }
+  if (records_ == 0 && data_bytes_ != 0) Fail("no records in a file that is not empty");
+  return section;
+}
+
+ByteSpan SidecarView::Units() const {
+  return Section("units", kSidecarHeader + meta_bytes_ + 8 + records_ * 8, records_ * 8);
+}
+
+ByteSpan SidecarView::Ordinals() const {
+  return Section("ordinals", kSidecarHeader + meta_bytes_ + 12 + records_ * 16, records_ * 4);
+}
+
+SidecarContents ReadSidecar(const std::string& path) {
+  const File file = File::Open(path);
+  std::vector<uint8_t> bytes(file.Size());
+  bytes.resize(file.ReadAt(bytes.data(), bytes.size(), 0));
+  const SidecarView view(path, {bytes.data(), bytes.size()});
+  const ByteSpan meta = view.Meta();
+  SidecarContents contents;
+  contents.meta.assign(reinterpret_cast<const char*>(meta.data), meta.size);
+  contents.data_bytes = view.data_bytes();
+  contents.offsets = Copy<uint64_t>(view.Offsets());
+  contents.units = Copy<uint64_t>(view.Units());
+  contents.ordinals = Copy<uint32_t>(view.Ordinals());
+  return contents;
+}
+
+uint64_t WriteSidecar(const std::string& path, const SidecarContents& contents) {
+  uint8_t header[kSidecarHeader];
+  std::memcpy(header, kMagic, sizeof kMagic);
+  StoreU32(header + 8, kSidecarVersion);
+  StoreU32(header + 12, static_cast<uint32_t>(contents.meta.size()));
+  StoreU64(header + 16, contents.offsets.size());
+  StoreU64(header + 24, contents.data_bytes);
+
+  const std::pair<const void*, size_t> sections[] = {
+      {header, kSidecarHeader - 4},
+      {contents.meta.data(), contents.meta.size()},
+      {contents.offsets.data(), contents.offsets.size() * sizeof(uint64_t)},
+      {contents.units.data(), contents.units.size() * sizeof(uint64_t)},
+      {contents.ordinals.data(), contents.ordinals.size() * sizeof(uint32_t)},
+  };
+  constexpr size_t kSections = sizeof sections / sizeof *sections;
+  uint32_t crcs[kSections];
+  iovec parts[2 * kSections];
+  for (size_t i = 0; i < kSections; ++i) {
+    crcs[i] = MaskedCrc32c(sections[i].first, sections[i].second);
+    parts[2 * i] = {const_cast<void*>(sections[i].first), sections[i].second};
+    parts[2 * i + 1] = {&crcs[i], sizeof crcs[i]};
+  }
+
+  File file = File::Create(path);
+  try {
+    file.Write(parts, 2 * kSections);
+    file.Sync();
+    file.Close();
+  } catch (const IoError&) {
+    unlink(path.c_str());
+    throw;
+  }
+  return SidecarBytes(contents.offsets.size(), contents.meta.size());
+}
+
+}  // namespace cachecd

@@ -1,0 +1,50 @@
+#include "threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace cachecd {
+
+std::thread StartThread(std::function<void()> body) {
+  // A thread inherits its creator's mask.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(thread.native_handle(), "cachecd");
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+}
+
+void RunThreads(size_t count, const std::function<void()>& body) {
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 1; i < count; ++i) threads.push_back(StartThread(body));
+  } catch (const std::system_error&) {
+    // Those that run do the work.
+  }
+  body();
+  for (std::thread& thread : threads) thread.join();
+}
+
+size_t AvailableProcessors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    return static_cast<size_t>(std::max(1, CPU_COUNT(&set)));
+  }
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace cachecd

@@ -1,0 +1,25 @@
+// Threads that leave signals to Python's main thread.
+
+#ifndef CACHECD_CORE_THREADS_H_
+#define CACHECD_CORE_THREADS_H_
+
+#include <cstddef>
+#include <functional>
+#include <thread>
+
+namespace cachecd {
+
+// A thread in which every signal is blocked, so that the kernel hands none to it. `body` must not
+// throw. std::system_error if there can be no more threads.
+std::thread StartThread(std::function<void()> body);
+
+// Runs `body` in `count` threads, of which the caller is one, and waits for all of them. Fewer
+// threads do if there can be no more.
+void RunThreads(size_t count, const std::function<void()>& body);
+
+// How many processors this process may use.
+size_t AvailableProcessors();
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_THREADS_H_

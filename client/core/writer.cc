@@ -1,0 +1,159 @@
+#include "writer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+
+#include "errors.h"
+#include "tfrecord.h"
+
+namespace cachecd {
+namespace {
+
+// One write call per MiB; larger records are written from where they lie.
+constexpr size_t kBuffer = 1 << 20;
+
+uint64_t WholeBlocks(uint64_t bytes) {
+  return (bytes + ShardWriter::kBlock - 1) / ShardWriter::kBlock * ShardWriter::kBlock;
+}
+
+}  // namespace
+
+template <typename Step>
+auto ShardWriter::AbortOnFailure(Step step) {
+  try {
+    return step();
+  } catch (const IoError&) {
+    Abort();
+    throw;
+  }
+}
+
+ShardWriter::ShardWriter(const std::string& path, uint64_t capacity)
+    : path_(path), capacity_(capacity) {
+  if (capacity != 0 && !Fits(0, kMetaAllowance)) {
+    throw std::invalid_argument("capacity of " + std::to_string(capacity) +
+                                " bytes: an empty shard's sidecar alone can take " +
+                                std::to_string(WholeBlocks(SidecarBytes(0, kMetaAllowance))));
+  }
+  const std::string sidecar = SidecarPath(path);
+  // Found out now rather than when the shard is full.
+  if (access(sidecar.c_str(), F_OK) == 0) throw IoError(EEXIST, sidecar);
+  buffer_.reserve(kBuffer);
+  file_.emplace(File::Create(path));
+  AbortOnFailure([&] { file_->Reserve(capacity / kBlock * kBlock); });
+}
+
+ShardWriter::~ShardWriter() { Abort(); }
+
+void ShardWriter::RequireOpen() const {
+  if (!file_) throw UsageError(path_ + ": the shard is finished or aborted");
+}
+
+bool ShardWriter::Fits(uint64_t frame_bytes, uint64_t meta_bytes) const {
+  if (capacity_ == 0) return true;
+  if (frame_bytes > capacity_) return false;  // and so nothing below wraps around
+  const uint64_t records = num_records() + (frame_bytes != 0);
+  return WholeBlocks(num_bytes() + frame_bytes) + WholeBlocks(SidecarBytes(records, meta_bytes)) <=
+         capacity_;
+}
+
+void ShardWriter::Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal) {
+  contents_.offsets.push_back(contents_.data_bytes);
+  contents_.units.push_back(unit);
+  contents_.ordinals.push_back(ordinal);
+  contents_.data_bytes += frame_bytes;
+}
+
+void ShardWriter::Flush() {
+  if (!buffer_.empty()) file_->Write({buffer_.data(), buffer_.size()});
+  buffer_.clear();
+}
+
+void ShardWriter::Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer) {
+  const uint64_t frame_bytes = payload.size + kFrameOverhead;
+  if (buffer_.size() + frame_bytes > kBuffer) Flush();
+  if (frame_bytes > kBuffer) {
+    iovec parts[] = {{const_cast<uint8_t*>(header), kFrameHeader},
+                     {const_cast<uint8_t*>(payload.data), payload.size},
+                     {const_cast<uint8_t*>(footer), kFrameFooter}};
+    file_->Write(parts, 3);
+    return;
+  }
+  buffer_.insert(buffer_.end(), header, header + kFrameHeader);
+  buffer_.insert(buffer_.end(), payload.begin(), payload.end());
+  buffer_.insert(buffer_.end(), footer, footer + kFrameFooter);
+}
+
+bool ShardWriter::Append(ByteSpan record, uint64_t unit, uint32_t ordinal) {
+  RequireOpen();
+  const uint64_t frame_bytes = record.size + kFrameOverhead;
+  if (!Fits(frame_bytes, kMetaAllowance)) return false;
+  uint8_t header[kFrameHeader];
+  uint8_t footer[kFrameFooter];
+  EncodeHeader(record.size, header);
+  EncodeFooter(record, footer);
+  AbortOnFailure([&] { Put(header, record, footer); });
+  Note(frame_bytes, unit, ordinal);
+  return true;
+}
+
+ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, uint32_t ordinal,
+                                               const std::string& name, uint64_t base) {
+  RequireOpen();
+  Carried carried;
+  while (frames.size - carried.consumed >= kFrameHeader) {
+    const uint8_t* frame = frames.data + carried.consumed;
+    const uint64_t left = frames.size - carried.consumed;
+    uint64_t length = 0;
+    std::string why = CheckHeader(frame, &length);
+    if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
+    if (left < kFrameOverhead || length > left - kFrameOverhead) break;
+    const ByteSpan payload{frame + kFrameHeader, length};
+    why = CheckPayload(payload, payload.end());
+    if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
+    if (!Fits(length + kFrameOverhead, kMetaAllowance)) {
+      carried.full = true;
+      break;
+    }
+    AbortOnFailure([&] { Put(frame, payload, payload.end()); });
+    Note(length + kFrameOverhead, unit, ordinal + static_cast<uint32_t>(carried.records));
+    carried.records += 1;
+    carried.consumed += length + kFrameOverhead;
+  }
+  return carried;
+}
+
+ShardWriter::Sealed ShardWriter::Finish(const std::string& meta) {
+  RequireOpen();
+  if (meta.size() > kMetaAllowance && !Fits(0, meta.size())) {
+    throw std::invalid_argument("meta of " + std::to_string(meta.size()) +
+                                " bytes: " + std::to_string(kMetaAllowance) +
+                                " are allowed for, and the records left no room for the rest");
+  }
+  return AbortOnFailure([&] {
+    Flush();
+    // First, so that the sidecar takes blocks that this has freed.
+    if (capacity_ != 0) file_->Truncate(num_bytes());
+    file_->Sync();
+    contents_.meta = meta;
+    const uint64_t sidecar_bytes = WriteSidecar(SidecarPath(path_), contents_);
+    try {
+      file_->Close();
+    } catch (const IoError&) {
+      unlink(SidecarPath(path_).c_str());
+      throw;
+    }
+    file_.reset();
+    return Sealed{num_bytes(), sidecar_bytes};
+  });
+}
+
+void ShardWriter::Abort() {
+  if (!file_) return;
+  file_.reset();
+  unlink(path_.c_str());
+}
+
+}  // namespace cachecd

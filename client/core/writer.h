@@ -1,0 +1,85 @@
+// Writes one shard: a TFRecord file and its sidecar, within a number of bytes fixed beforehand.
+//
+// The writer owns both files until Finish; destroyed earlier, or failed, it removes them. With a
+// capacity, blocks for all of it are allocated before anything is written, and records are taken
+// only while the TFRecord file and its sidecar, each rounded up to whole blocks of kBlock bytes,
+// stay within it, so that neither the disk's end nor the limit is met in the middle of a shard.
+// Every failure of the operating system is an IoError with the path and leaves the writer aborted.
+// Not thread-safe.
+
+#ifndef CACHECD_CORE_WRITER_H_
+#define CACHECD_CORE_WRITER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bytes.h"
+#include "file.h"
+#include "sidecar.h"
+
+namespace cachecd {
+
+class ShardWriter {
+ public:
+  static constexpr uint64_t kBlock = 4096;
+  // Of the meta text, what room is kept for; more of it must fit into what the records left.
+  static constexpr uint64_t kMetaAllowance = 4096;
+
+  // EEXIST if the file or its sidecar exists. Capacity 0: unlimited, nothing reserved.
+  ShardWriter(const std::string& path, uint64_t capacity);
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+  ~ShardWriter();
+
+  uint64_t num_records() const { return contents_.offsets.size(); }
+  uint64_t num_bytes() const { return contents_.data_bytes; }
+  uint64_t sidecar_bytes() const { return SidecarBytes(num_records(), 0); }
+
+  // False, and nothing is written, if the record does not fit.
+  bool Append(ByteSpan record, uint64_t unit, uint32_t ordinal);
+
+  struct Carried {
+    uint64_t records = 0;   // appended
+    uint64_t consumed = 0;  // bytes of the frames they took
+    bool full = false;      // the next whole frame did not fit
+  };
+
+  // Appends whole frames verbatim, both CRCs of each verified, up to an incomplete last one.
+  // CorruptRecord(name, base + offset) for a wrong one; those before it stay appended.
+  // Ordinals count up from `ordinal`.
+  Carried AppendFrames(ByteSpan frames, uint64_t unit, uint32_t ordinal, const std::string& name,
+                       uint64_t base);
+
+  struct Sealed {
+    uint64_t data_bytes;
+    uint64_t sidecar_bytes;
+  };
+
+  // Truncates, fsyncs, writes and fsyncs the sidecar, closes. std::invalid_argument if a `meta`
+  // beyond the allowance does not fit; the writer is then as before.
+  Sealed Finish(const std::string& meta);
+
+  // Closes and removes both files. Does nothing after Finish or Abort.
+  void Abort();
+
+ private:
+  void RequireOpen() const;
+  bool Fits(uint64_t frame_bytes, uint64_t meta_bytes) const;
+  void Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal);
+  void Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer);
+  void Flush();
+  template <typename Step>
+  auto AbortOnFailure(Step step);
+
+  std::string path_;
+  uint64_t capacity_;
+  std::optional<File> file_;  // none after Finish and Abort
+  SidecarContents contents_;
+  std::vector<uint8_t> buffer_;  // appended, not yet written
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_WRITER_H_
