@@ -1,0 +1,97 @@
+"""The service file: as systemd reads it, and in the facts that the daemon relies on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "cachecd.service"
+EXECUTABLE = "/opt/cachecd/bin/cachecd"
+
+with_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="this machine has no systemd to ask"
+)
+
+
+@pytest.fixture
+def settings():
+    """Name -> value; of a name that occurs twice the last."""
+    lines = [line for line in UNIT.read_text().splitlines() if not line.startswith(("#", "["))]
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The unit as installed on a machine where its executable exists."""
+    copy = tmp_path / UNIT.name
+    text = UNIT.read_text()
+    assert text.count(EXECUTABLE) == 1
+    copy.write_text(text.replace(EXECUTABLE, sys.executable))
+    return copy
+
+
+def analyze(*arguments):
+    return subprocess.run(
+        ["systemd-analyze", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+
+
+@with_systemd
+def test_systemd_has_nothing_to_say_against_the_unit(installed):
+    verified = analyze("verify", installed)
+    assert (verified.returncode, verified.stdout) == (0, "")
+
+
+@with_systemd
+def test_systemd_would_have_found_a_mistake(installed):
+    installed.write_text(installed.read_text().replace("ProtectSystem=", "ProtectSytem="))
+    assert "Unknown key" in analyze("verify", installed).stdout
+
+
+@with_systemd
+def test_the_service_is_exposed_to_little(installed):
+    report = analyze("security", "--offline=yes", "--no-pager", installed)
+    exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", report.stdout)
+    assert exposure, report.stdout
+    assert float(exposure[1]) <= 2.0
+
+
+def test_the_socket_and_the_cache_are_for_the_group_alone(settings):
+    assert settings["User"] == settings["Group"] == settings["RuntimeDirectory"] == "cachecd"
+    assert settings["RuntimeDirectoryMode"] == settings["StateDirectoryMode"] == "0750"
+    assert settings["StateDirectory"] == "cachecd"
+    assert settings["UMask"] == "0027"
+
+
+def test_a_stop_leaves_time_to_drain_and_reaches_the_daemon_first(settings):
+    assert settings["KillMode"] == "mixed"
+    assert int(settings["TimeoutStopSec"]) > 10
+
+
+def test_a_wrong_configuration_is_not_tried_again_and_a_crash_is(settings):
+    assert settings["Restart"] == "on-failure"
+    assert settings["RestartPreventExitStatus"] == "2"
+
+
+def test_a_sampler_out_of_memory_does_not_end_the_service(settings):
+    assert settings["OOMPolicy"] == "continue"
+
+
+def test_readiness_and_life_are_told_by_the_daemon_itself(settings):
+    assert settings["Type"] == "notify"
+    assert int(settings["WatchdogSec"]) >= 30
+    assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
+def test_credentials_are_in_no_file_of_ours(settings):
+    assert settings["EnvironmentFile"] == "-/etc/cachecd/environment"
+    assert not re.search("KEY|SECRET|TOKEN", UNIT.read_text())

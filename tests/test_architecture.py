@@ -1,0 +1,197 @@
+"""Which part may know which, and other rules of the house that a reviewer should not have to check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "client" / "core"
+
+# The parts of `cachecd` and the parts each may import: every arrow there is. A part is a module or a
+# package with all in it; `client.` stands for cachecd_client. A new module needs a line here first.
+PARTS = {
+    # Values
+    "model": "",
+    "quantities": "",
+    "errors": "client.errors",
+    "layout": "model",
+    # Policy: no I/O, no clock
+    "events": "model",
+    "plan": "model client._core",
+    "dataset": "model plan",
+    "ledger": "model",
+    "grant": "dataset model",
+    "room": "dataset ledger",
+    "state": "dataset events grant ledger model room",
+    # The disk
+    "locks": "",
+    "digests": "",
+    "disk": "errors layout",
+    "ownership": "disk errors locks",
+    "leases": "disk layout locks client.errors client.protocol",
+    "index": "digests disk errors model client._core",
+    "catalog": "errors model",
+    "reconcile": "catalog disk layout model client._core client.errors",
+    # The samplers, which run in processes of their own
+    "config": "errors quantities",
+    "sampler.messages": "model",
+    "sampler": "config errors model sampler.messages client._core client.errors client.schema",
+    "executors": "errors model sampler.messages",
+    # The daemon
+    "notify": "",
+    "server": "client.protocol client.errors",
+    "status": "dataset model state",
+    "ingest": "config disk errors index layout model sampler client._core client.errors",
+    "preflight": "config dataset disk errors layout ledger quantities sampler",
+    "recovery": "catalog dataset index layout model plan reconcile state client.protocol",
+    "daemon": "catalog config dataset disk errors events executors index ingest layout leases ledger "
+    "model preflight reconcile recovery sampler.messages state status client.errors client.protocol",
+    "service": "config daemon disk errors layout notify ownership preflight server",
+    # The command line
+    "cli": "config errors preflight quantities service client client.errors",
+    "__main__": "cli",
+}
+ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
+
+PURE = {"model", "quantities", "events", "plan", "dataset", "ledger", "grant", "room", "state"}
+# Nothing here reads a file, a clock, the environment or a source of randomness.
+WITHOUT_IO = {
+    *("__future__", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "numpy", "operator", "re", "struct"),
+    *("sys", "typing", "typing_extensions"),
+}
+
+
+def modules(base: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((base / package).rglob("*.py")):
+        parts = path.relative_to(base).with_suffix("").parts
+        yield ".".join(parts).removesuffix(".__init__"), ast.parse(path.read_text(), str(path))
+
+
+DAEMON = dict(modules(ROOT, "cachecd"))
+CLIENT = dict(modules(ROOT / "client", "cachecd_client"))
+MODULES = DAEMON.keys() | CLIENT.keys() | {"cachecd_client._core"}
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Full names of all imported modules, wherever in the module the import stands."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in MODULES else str(node.module))
+    return found
+
+
+def part_of(module: str) -> str:
+    """The longest part's name that the module's begins with."""
+    name = module.removeprefix("cachecd.")
+    while name not in ALLOWED and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def parts_known_to(tree: ast.AST) -> set[str]:
+    known = {part_of(name) for name in imports(tree) if name.startswith("cachecd.")}
+    client = {name for name in imports(tree) if name.partition(".")[0] == "cachecd_client"}
+    return known | {name.replace("cachecd_client", "client", 1) for name in client}
+
+
+def test_the_allowed_arrows_make_no_circle():
+    ours = {part: {known for known in ALLOWED[part] if known in ALLOWED} for part in ALLOWED}
+    assert len(list(TopologicalSorter(ours).static_order())) == len(ALLOWED)
+    assert {
+        k for known in ALLOWED.values() for k in known if not k.startswith("client")
+    } <= ours.keys()
+
+
+@pytest.mark.parametrize("module", sorted(DAEMON.keys() - {"cachecd"}))
+def test_a_module_imports_only_what_its_part_may_know(module):
+    part = part_of(module)
+    assert part in ALLOWED, f"{module} belongs to no part: give it a line in PARTS"
+    assert parts_known_to(DAEMON[module]) <= ALLOWED[part] | {part}
+
+
+def test_no_part_is_in_the_table_that_is_not_in_the_tree():
+    assert ALLOWED.keys() == {part_of(module) for module in DAEMON.keys() - {"cachecd"}}
+
+
+@pytest.mark.parametrize("part", sorted(PURE))
+def test_policy_and_values_do_no_input_or_output(part):
+    tree = DAEMON[f"cachecd.{part}"]
+    roots = {name.partition(".")[0] for name in imports(tree)}
+    assert roots - {"cachecd", "cachecd_client"} <= WITHOUT_IO
+    assert parts_known_to(tree) <= PURE | {"client._core"}
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert not {"open", "print", "input"} & {f.id for f in calls if isinstance(f, ast.Name)}
+
+
+def test_only_the_daemon_joins_policy_and_world():
+    worlds = {"catalog", "executors", "index", "leases", "ingest", "server"}
+    joining = {part for part, known in ALLOWED.items() if "state" in known and known & worlds}
+    assert joining == {"daemon", "recovery"}  # recovery is the daemon's first minute
+    assert [part for part, known in ALLOWED.items() if "executors" in known] == ["daemon"]
+    assert [part for part, known in ALLOWED.items() if "daemon" in known] == ["service"]
+
+
+@pytest.mark.parametrize("module", sorted(CLIENT))
+def test_the_client_knows_nothing_of_the_daemon(module):
+    assert "cachecd" not in {name.partition(".")[0] for name in imports(CLIENT[module])}
+
+
+@pytest.mark.parametrize("module", sorted(CLIENT))
+def test_the_client_asks_of_a_trainers_image_only_numpy_and_pyzmq(module):
+    anywhere = {name.partition(".")[0] for name in imports(CLIENT[module])}
+    others = anywhere - set(sys.stdlib_module_names) - {"numpy", "zmq", "cachecd_client"}
+    assert others <= {"torch", "tensorflow", "jax"}
+
+
+def test_importing_the_client_imports_no_framework():
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from cachecd_client import connect, FileSet; import sys; print(*sys.modules)",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+    assert {"cachecd_client.session", "cachecd_client.fileset"} <= set(loaded)
+    assert {"torch", "tensorflow", "jax", "cachecd"}.isdisjoint(loaded)
+
+
+def test_only_the_core_s_module_files_know_python():
+    python = re.compile(r'#\s*include\s*[<"](Python\.h|nanobind/|pybind11/|numpy/)')
+    sources = [*CORE.rglob("*.cc"), *CORE.rglob("*.h")]
+    knowing = {p.name for p in sources if python.search(p.read_text())}
+    assert {name for name in knowing if not name.startswith("module")} == set()
+    assert knowing, f"no sources of the core in {CORE}"
+
+
+def ours() -> Iterator[Path]:
+    for folder in ("cachecd", "client/cachecd_client", "client/core", "tests"):
+        for suffix in ("py", "pyi", "cc", "h"):
+            yield from sorted((ROOT / folder).rglob(f"*.{suffix}"))
+
+
+def test_no_file_outgrows_400_lines():
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in ours()}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_no_file_is_named_after_nothing():
+    nothing = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core", "manager"}
+    assert [p for p in ours() if p.stem.strip("_") in nothing and p.suffix != ".pyi"] == []
