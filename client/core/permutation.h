@@ -2,8 +2,8 @@
 // another version.
 //
 // A balanced Feistel network over [0, 4^h), the least such domain that holds [0, n), cycle-walked
-// back into [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). The
-// walk takes n's share of the domain into account: at most four steps on average. Immutable, so
+// back into [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). As n
+// is more than a quarter of the domain, a walk has at most four steps on average. Immutable, so
 // thread-safe.
 
 #ifndef CACHECD_CORE_PERMUTATION_H_
@@ -26,14 +26,18 @@ class Permutation {
   uint64_t operator[](uint64_t position) const;
 
  private:
-  // Six: on domains of a few bits, four rounds still favour some images (a chi-square test over
-  // keys shows it), six do not.
+  // A chi-square test over 400,000 keys, of images and of pairs of images, finds six rounds uneven
+  // on domains of up to 16 (by 390 standard deviations for n = 5) and even from 17 on; twelve are
+  // even everywhere.
   static constexpr int kRounds = 6;
+  static constexpr int kRoundsOfSmall = 12;
+  static constexpr int kSmallHalfBits = 4;
 
   uint64_t n_;
   int half_bits_;
   uint64_t half_mask_;
-  std::array<uint64_t, kRounds> round_keys_;
+  int rounds_;
+  std::array<uint64_t, kRoundsOfSmall> round_keys_;
 };
 
 }  // namespace cachecd
