@@ -45,10 +45,11 @@ class ShardWriter:
     with fallocate before anything is written, so that a full disk shows here as OSError(ENOSPC) and
     not in the middle of a shard. The shard and its sidecar together never use more than `capacity`
     bytes: a record that would exceed it is refused. capacity 0 means unlimited and unreserved.
+    `meta_bytes` of the capacity are kept for the text that finish is given.
     Not thread-safe. A writer that is garbage-collected unfinished aborts.
     """
 
-    def __init__(self, path: str, capacity: int = 0) -> None: ...
+    def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
     @property
     def num_records(self) -> int: ...
     @property
@@ -74,8 +75,9 @@ class ShardWriter:
     def finish(self, meta: str) -> tuple[int, int]:
         """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes.
 
-        `meta` is JSON text that the sidecar carries. At most 4096 bytes of it are free of charge
-        against capacity. Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted.
+        `meta` is JSON text that the sidecar carries; ValueError if it is longer than `meta_bytes` and
+        the records left no room for the rest. Returns (data_bytes, sidecar_bytes). An OSError leaves
+        the writer aborted.
         """
     def abort(self) -> None:
         """Closes and removes both files. Idempotent; does nothing after finish."""

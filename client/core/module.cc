@@ -67,10 +67,10 @@ class PyWriter {
   };
 
  public:
-  PyWriter(nb::object path, uint64_t capacity) {
+  PyWriter(nb::object path, uint64_t capacity, uint64_t meta_bytes) {
     const std::string name = PathArgument(path);
     const nb::gil_scoped_release release;
-    writer_.emplace(name, capacity);
+    writer_.emplace(name, capacity, meta_bytes);
   }
 
   const ShardWriter& writer() const { return *writer_; }
@@ -145,7 +145,8 @@ nb::bytes PyReadRecord(nb::object path, uint64_t offset) {
 
 void BindFiles(nb::module_& module) {
   nb::class_<PyWriter>(module, "ShardWriter", nb::is_final())
-      .def(nb::init<nb::object, uint64_t>(), nb::arg("path"), nb::arg("capacity") = 0)
+      .def(nb::init<nb::object, uint64_t, uint64_t>(), nb::arg("path"), nb::arg("capacity") = 0,
+           nb::arg("meta_bytes") = ShardWriter::kMetaBytes)
       .def_prop_ro("num_records", [](const PyWriter& self) { return self.writer().num_records(); })
       .def_prop_ro("num_bytes", [](const PyWriter& self) { return self.writer().num_bytes(); })
       .def_prop_ro("sidecar_bytes",

@@ -30,12 +30,12 @@ auto ShardWriter::AbortOnFailure(Step step) {
   }
 }
 
-ShardWriter::ShardWriter(const std::string& path, uint64_t capacity)
-    : path_(path), capacity_(capacity) {
-  if (capacity != 0 && !Fits(0, kMetaAllowance)) {
+ShardWriter::ShardWriter(const std::string& path, uint64_t capacity, uint64_t meta_bytes)
+    : path_(path), capacity_(capacity), meta_bytes_(meta_bytes) {
+  if (capacity != 0 && !Fits(0, meta_bytes_)) {
     throw std::invalid_argument("capacity of " + std::to_string(capacity) +
                                 " bytes: an empty shard's sidecar alone can take " +
-                                std::to_string(WholeBlocks(SidecarBytes(0, kMetaAllowance))));
+                                std::to_string(WholeBlocks(SidecarBytes(0, meta_bytes_))));
   }
   const std::string sidecar = SidecarPath(path);
   // Found out now rather than when the shard is full.
@@ -89,7 +89,7 @@ void ShardWriter::Put(const uint8_t* header, ByteSpan payload, const uint8_t* fo
 bool ShardWriter::Append(ByteSpan record, uint64_t unit, uint32_t ordinal) {
   RequireOpen();
   const uint64_t frame_bytes = record.size + kFrameOverhead;
-  if (!Fits(frame_bytes, kMetaAllowance)) return false;
+  if (!Fits(frame_bytes, meta_bytes_)) return false;
   uint8_t header[kFrameHeader];
   uint8_t footer[kFrameFooter];
   EncodeHeader(record.size, header);
@@ -113,7 +113,7 @@ ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, u
     const ByteSpan payload{frame + kFrameHeader, length};
     why = CheckPayload(payload, payload.end());
     if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
-    if (!Fits(length + kFrameOverhead, kMetaAllowance)) {
+    if (!Fits(length + kFrameOverhead, meta_bytes_)) {
       carried.full = true;
       break;
     }
@@ -127,10 +127,10 @@ ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, u
 
 ShardWriter::Sealed ShardWriter::Finish(const std::string& meta) {
   RequireOpen();
-  if (meta.size() > kMetaAllowance && !Fits(0, meta.size())) {
+  if (meta.size() > meta_bytes_ && !Fits(0, meta.size())) {
     throw std::invalid_argument("meta of " + std::to_string(meta.size()) +
-                                " bytes: " + std::to_string(kMetaAllowance) +
-                                " are allowed for, and the records left no room for the rest");
+                                " bytes: " + std::to_string(meta_bytes_) +
+                                " are kept for it, and the records left no room for the rest");
   }
   return AbortOnFailure([&] {
     Flush();

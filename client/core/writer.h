@@ -24,11 +24,12 @@ namespace cachecd {
 class ShardWriter {
  public:
   static constexpr uint64_t kBlock = 4096;
-  // Of the meta text, what room is kept for; more of it must fit into what the records left.
-  static constexpr uint64_t kMetaAllowance = 4096;
+  static constexpr uint64_t kMetaBytes = 4096;
 
   // EEXIST if the file or its sidecar exists. Capacity 0: unlimited, nothing reserved.
-  ShardWriter(const std::string& path, uint64_t capacity);
+  // `meta_bytes` of the capacity are kept for the meta text; more of it must fit into what the
+  // records left.
+  ShardWriter(const std::string& path, uint64_t capacity, uint64_t meta_bytes = kMetaBytes);
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
   ~ShardWriter();
@@ -75,6 +76,7 @@ class ShardWriter {
 
   std::string path_;
   uint64_t capacity_;
+  uint64_t meta_bytes_;
   std::optional<File> file_;  // none after Finish and Abort
   SidecarContents contents_;
   std::vector<uint8_t> buffer_;  // appended, not yet written
