@@ -1,0 +1,121 @@
+"""The command line: data on stdout, logs and errors on stderr.
+
+A command is one file here with a function `command`, whose parameters are typer's and whose
+docstring is its help, and one line in COMMANDS. It returns its exit code, or None for 0, and raises
+what stops it. Only the command that is run is imported, so that `cachecd --version` costs no more
+than typer.
+
+    0    done
+    1    WorldError, OSError: the world did not play along
+    2    CallerError, or arguments that typer refuses: the same call would fail again
+    130  interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+from cachecd import __version__
+
+COMMANDS = (
+    "run",
+    "check",
+    "schema",
+    "status",
+)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name; each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        one = typer.Typer(add_completion=False, rich_markup_mode=None)
+        one.command(name)(import_module(f"cachecd.cli.{name}").command)
+        return typer.main.get_command(one)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(typer.core.TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands()
+
+
+def _exit(code: int | None, **_: Any) -> None:
+    raise typer.Exit(code or 0)
+
+
+# No markup: help and usage errors are plain text, the same in a terminal, a pipe and a log.
+app = typer.Typer(
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    result_callback=_exit,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"cachecd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _cachecd(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Keeps training data from object storage as TFRecord shards in a local, growing cache."""
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; what went wrong is said on stderr, a line
+    for each thing."""
+    code: Any = 0
+    try:
+        try:
+            app(list(arguments), prog_name="cachecd")
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads what we write. The interpreter flushes once more at its end: not to a pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        return _failed(error)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """Says it in the error's own words; a defect of ours goes on up, with its traceback."""
+    from cachecd_client.errors import CallerError, WorldError
+
+    if not isinstance(error, (CallerError, WorldError, OSError)):
+        raise error
+    for line in str(error).splitlines():
+        print(f"cachecd: {line}", file=sys.stderr)
+    return 2 if isinstance(error, CallerError) else 1

@@ -1,0 +1,73 @@
+"""The configuration: what a user may say (models), and how it is read (load).
+
+    values      the types of single values
+    transforms  the steps a transform may name
+    section, dataset, models
+                the sections and their keys: meaning, default, bounds
+    keys        the keys as a list, found by walking the models
+    document    YAML -> values that remember their line and column
+    overrides   CACHECD_SECTION__KEY=value
+    loading     a file and the environment -> a Config, or a line for each thing that is wrong
+
+What is not exported here is the package's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cachecd.config.dataset import (
+    DatasetConfig,
+    EvictConfig,
+    GrowConfig,
+    LabelConfig,
+    PartitionConfig,
+    SourceConfig,
+    SplitConfig,
+    WeightedSource,
+)
+from cachecd.config.models import (
+    CacheConfig,
+    Config,
+    SamplerConfig,
+    ServerConfig,
+    default_endpoint,
+)
+from cachecd.config.transforms import TransformStep
+from cachecd.config.values import AVAILABLE_FORMATS
+from cachecd.quantities import Percent
+
+__all__ = [
+    "AVAILABLE_FORMATS",
+    "CacheConfig",
+    "Config",
+    "DatasetConfig",
+    "EvictConfig",
+    "GrowConfig",
+    "LabelConfig",
+    "PartitionConfig",
+    "Percent",
+    "SamplerConfig",
+    "ServerConfig",
+    "SourceConfig",
+    "SplitConfig",
+    "TransformStep",
+    "WeightedSource",
+    "default_endpoint",
+    "load",
+]
+
+
+def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in the file `path`, with ${VAR} and CACHECD_* taken from `environ`.
+
+    ConfigError holds one line for each problem, ordered by place: ``file:line:column: key: found,
+    expected``, or the variable's name in place of the position. LimitTooSmallError if nothing but
+    `cache.limit` is wrong. Touches no disk but `path`, and no network.
+    """
+    # Reading YAML costs an import of 30 ms, which a sampler process need not spend.
+    from cachecd.config.loading import load_config
+
+    return load_config(Path(path), environ)

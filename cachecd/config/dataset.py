@@ -1,0 +1,267 @@
+"""What the configuration says of one dataset: its source, its growth, its eviction."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from cachecd.config.section import SectionModel, conflict
+from cachecd.config.transforms import TransformStep, one_or_many
+from cachecd.config.values import (
+    Boolean,
+    Duration,
+    Format,
+    Integer,
+    Later,
+    PositiveSize,
+    Real,
+    Size,
+    SourceUrl,
+    StoreAddress,
+    Text,
+)
+from cachecd.quantities import format_size
+
+
+class LabelConfig(SectionModel):
+    """Where the label of a `files` record comes from."""
+
+    pattern: Text | None = Field(
+        None,
+        description=(
+            "Regular expression, searched in each object's key; its only group, or the group "
+            "named label, is the class's name. Classes are numbered in the order of their names."
+        ),
+        examples=["^([^/]+)/"],
+    )
+    manifest: Later[Text | None] = Field(
+        None,
+        description="URL of a table of keys and labels. Not available in this version.",
+    )
+
+    @model_validator(mode="after")
+    def _names_one_class(self) -> LabelConfig:
+        if self.pattern is None:
+            raise conflict((), "found neither pattern nor manifest, expected exactly one of them")
+        try:
+            groups = re.compile(self.pattern)
+        except re.error as error:
+            raise conflict(
+                ("pattern",), f"found {self.pattern!r}, expected a regular expression: {error}"
+            ) from None
+        if groups.groups != 1 and "label" not in groups.groupindex:
+            raise conflict(
+                ("pattern",),
+                f"found {self.pattern!r} with {groups.groups} groups, expected exactly one, or one "
+                "named label: (?P<label>...)",
+            )
+        return self
+
+
+class SourceConfig(SectionModel):
+    """A remote store and what its objects are."""
+
+    url: SourceUrl = Field(
+        description=(
+            "The prefix under which all objects lie. s3:// is spoken natively; every other scheme "
+            "goes through fsspec. Credentials come from the provider's chain (environment, "
+            "profile, role), never from here."
+        ),
+        examples=["s3://bucket/train/", "file:///data/train/"],
+    )
+    format: Format = Field(
+        description=(
+            "What one object is: files (one object, one record) or tfrecord (its records are "
+            "carried over verbatim). webdataset, parquet, npy and python are not available in "
+            "this version."
+        )
+    )
+    endpoint: StoreAddress | None = Field(
+        None,
+        description=(
+            "Address of an S3 service other than Amazon's. AWS_ENDPOINT_URL counts when this is "
+            "left out."
+        ),
+        examples=["https://minio.example:9000"],
+    )
+    region: Text | None = Field(
+        None,
+        description="Region of the bucket, when neither the environment nor the profile says it.",
+        examples=["eu-central-1"],
+    )
+    anonymous: Boolean = Field(
+        False,
+        description="Read without credentials and without looking for any: for public buckets.",
+    )
+    label: LabelConfig | None = Field(
+        None, description="For files: adds the feature label (int64) to every record."
+    )
+
+    @model_validator(mode="after")
+    def _label_has_a_use(self) -> SourceConfig:
+        if self.label is not None and self.format != "files":
+            raise conflict(
+                ("label",),
+                f"found a label for format {self.format}, expected none: its records carry their "
+                "own features",
+            )
+        return self
+
+
+class WeightedSource(SourceConfig):
+    """One of several sources of a dataset."""
+
+    weight: Real = Field(1.0, gt=0, description="Share of the records, relative to the others.")
+
+
+class GrowConfig(SectionModel):
+    """How fast the cache grows."""
+
+    first: PositiveSize | None = Field(
+        None,
+        description=(
+            "How much must be cached before the first epoch begins: the first epoch's set. Small "
+            "starts training sooner, large gives the first epoch more variety. Left out: 1GiB or "
+            "a quarter of the limit, whichever is smaller."
+        ),
+        examples=["1GiB"],
+    )
+    per_epoch: Size | None = Field(
+        None,
+        description="How much each epoch may add. Left out: as fast as the link allows.",
+        examples=["20GiB"],
+    )
+    wait: Boolean = Field(
+        False,
+        description=(
+            "Make epoch k wait for exactly first + k * per_epoch, so that every run sees the same "
+            "sets whatever the link does. Needs per_epoch."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _wait_knows_for_what(self) -> GrowConfig:
+        if self.wait and self.per_epoch is None:
+            raise conflict(
+                ("wait",), "found true without per_epoch, expected per_epoch: how much to wait for"
+            )
+        return self
+
+    def first_within(self, limit: int) -> int:
+        """`first` in bytes, under a limit of `limit` bytes."""
+        return min(1 << 30, limit // 4) if self.first is None else self.first
+
+
+class EvictConfig(SectionModel):
+    """How the cache rotates at its limit."""
+
+    refresh: Real = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description=(
+            "Share of the cache, more than 0 and at most 1, that may be replaced at an epoch's "
+            "boundary. Never more is retired than the link refilled in the last epoch."
+        ),
+    )
+
+
+class SplitConfig(SectionModel):
+    """A hold-out by stable hash."""
+
+    eval: Real = Field(gt=0, lt=1, description="Share of the records that is held out.")
+    by: Literal["key"] = Field("key", description="What is hashed.")
+    group: Text | None = Field(
+        None, description="Regular expression; keys with equal groups stay on one side."
+    )
+
+
+class PartitionConfig(SectionModel):
+    """This node's part of the units, when several nodes share a source."""
+
+    index: Integer = Field(ge=0, description="Number of this node, from 0.")
+    count: Integer = Field(ge=1, description="How many nodes there are.")
+
+
+class DatasetConfig(SectionModel):
+    """A named stream of shards."""
+
+    source: SourceConfig | None = Field(None, description="Where the examples come from.")
+    sources: Later[tuple[WeightedSource, ...]] = Field(
+        (), description="Several weighted sources in place of one. Not available in this version."
+    )
+    transform: Annotated[tuple[TransformStep, ...], BeforeValidator(one_or_many)] = Field(
+        (),
+        description=(
+            "Steps that prepare a record once, before it is cached: decode_image (optionally with "
+            "the feature to decode; payload otherwise), resize (pixels of both sides, or [height, "
+            "width]), and module:function for your own. One module:function may stand alone."
+        ),
+        examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
+    )
+    grow: GrowConfig = Field(GrowConfig(), description="How fast the cache grows.")
+    evict: EvictConfig = Field(EvictConfig(), description="How the cache rotates at its limit.")
+    seed: Integer = Field(
+        0,
+        ge=0,
+        le=2**64 - 1,
+        description=(
+            "Decides the order in which the source is walked and the default order of reading."
+        ),
+    )
+    pin: Boolean = Field(
+        False,
+        description=(
+            "Fetch it first, lease it only when it is whole, and never evict it: for evaluation "
+            "sets."
+        ),
+    )
+    limit: PositiveSize | None = Field(
+        None,
+        description="Disk this dataset may use at most, within cache.limit.",
+        examples=["100GiB"],
+    )
+    split: Later[SplitConfig | None] = Field(
+        None, description="Hold a part out as a dataset of its own. Not available in this version."
+    )
+    partition: Later[PartitionConfig | None] = Field(
+        None, description="This node's part of the units. Not available in this version."
+    )
+    generation: Integer = Field(
+        1,
+        ge=1,
+        description=(
+            "Count it up to have everything prepared anew, for example after a change inside a "
+            "transform's function. The old shards are served until the new ones suffice."
+        ),
+    )
+    interleave: Integer = Field(
+        16,
+        ge=1,
+        le=1024,
+        description=(
+            "How many units are mixed into a shard at a time, so that neighbours in the source do "
+            "not stay neighbours."
+        ),
+    )
+    relist: Later[Duration | None] = Field(
+        None,
+        description=(
+            "How often the source is listed again for new objects. Not available in this version."
+        ),
+        examples=["1h"],
+    )
+
+    @model_validator(mode="after")
+    def _sources_and_sizes_agree(self) -> DatasetConfig:
+        if self.source is None:
+            raise conflict((), "found no source, expected source: {url: ..., format: ...}")
+        if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:
+            raise conflict(
+                ("grow", "first"),
+                f"found {format_size(self.grow.first)}, expected at most this dataset's limit, "
+                f"{format_size(self.limit)}",
+            )
+        return self

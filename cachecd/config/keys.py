@@ -1,0 +1,87 @@
+"""The configuration's keys, found by walking its models."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from cachecd.config.models import Config
+from cachecd.config.values import refuse_for_now
+
+Loc = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What may stand at a place: the keys of `model`, or names (of datasets) for each of which it
+    stands."""
+
+    model: type[BaseModel]
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the configuration; `path` reads like ``datasets.NAME.grow.first``."""
+
+    path: str
+    field: FieldInfo
+
+    @property
+    def available(self) -> bool:
+        """Whether this version takes it."""
+        return not any(
+            isinstance(m, BeforeValidator) and m.func is refuse_for_now for m in self.field.metadata
+        )
+
+
+ROOT = Section(Config)
+
+
+def below(section: Section, name: str) -> Section | None:
+    """The section that stands at `name` of `section`; None for a single value or an unknown key."""
+    if section.named:
+        return Section(section.model)
+    field = section.model.model_fields.get(name)
+    return None if field is None else _section(field.annotation)
+
+
+def section_at(loc: Sequence[str | int]) -> Section | None:
+    """The section at a place in the document; None if a single value or nothing belongs there."""
+    found: Section | None = ROOT
+    for name in loc:
+        if found is not None:
+            found = below(found, str(name))
+    return found
+
+
+def every_key(section: Section = ROOT, prefix: str = "") -> Iterator[Key]:
+    """All keys that hold a single value, in the models' order."""
+    for name, field in section.model.model_fields.items():
+        path = f"{prefix}{name}"
+        inner = below(section, name)
+        key = Key(path, field)
+        if inner is None or not key.available:
+            yield key
+        else:
+            yield from every_key(
+                Section(inner.model), f"{path}.NAME." if inner.named else f"{path}."
+            )
+
+
+def _section(annotation: Any) -> Section | None:
+    """The section a field's type stands for, also through Optional and dict."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return next((s for a in get_args(annotation) if (s := _section(a)) is not None), None)
+    if origin is dict:
+        inner = _section(get_args(annotation)[1])
+        return None if inner is None else Section(inner.model, named=True)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return Section(annotation)
+    return None

@@ -1,0 +1,109 @@
+"""From a file and the environment to a Config, or to one line for each thing that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from cachecd.config.document import Document, Place, Problem, raise_all, read_document
+from cachecd.config.keys import Loc, every_key, section_at
+from cachecd.config.models import Config, default_endpoint
+from cachecd.config.overrides import apply_overrides
+from cachecd.errors import ConfigError, LimitTooSmallError
+from cachecd.quantities import shown
+
+# What pydantic's own errors expected, where its sentence would not follow "expected".
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text (in quotes if it looks like a number)",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le}",
+    "model_type": "a section: keys, one a line",
+    "model_attributes_type": "a section: keys, one a line",
+    "dict_type": "names, one a line, each with a section",
+    "tuple_type": "a list",
+    "string_pattern_mismatch": "a name of at most 64 letters, digits, dashes and underscores",
+    "too_short": "at least one",
+}
+
+
+def load_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """What `cachecd.config.load` promises."""
+    document = read_document(path, environ)
+    _refuse_other_versions(path, document)
+    problems = apply_overrides(document, environ)
+    _default_the_socket(document, environ)
+    try:
+        config = Config.model_validate(document.values)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        too_small = not problems and all(d["type"] == "limit_too_small" for d in details)
+        problems += [_problem(document, d) for d in details]
+        raise_all(path, problems, LimitTooSmallError if too_small else ConfigError)
+        raise  # not reached: a ValidationError has at least one error
+    raise_all(path, problems)
+    return config
+
+
+def _refuse_other_versions(path: Path, document: Document) -> None:
+    """Before all else: what the other keys mean is the version's business."""
+    version = document.values.get("version", 1)
+    if version != 1 or isinstance(version, bool):
+        message = (
+            f"version: found {shown(version)}, expected 1, the only version this cachecd reads"
+        )
+        raise_all(path, [Problem(document.place(("version",)), message)])
+
+
+def _default_the_socket(document: Document, environ: Mapping[str, str]) -> None:
+    server = document.values.get("server")
+    if server is None or (isinstance(server, dict) and "endpoint" not in server):
+        document.put(("server", "endpoint"), default_endpoint(environ), Place("XDG_RUNTIME_DIR"))
+
+
+def _problem(document: Document, detail: ErrorDetails) -> Problem:
+    context = detail.get("ctx", {})
+    loc: Loc = (*(n for n in detail["loc"] if n != "[key]"), *context.get("at", ()))
+    match detail["type"]:
+        case "extra_forbidden":
+            place, message = document.place(loc, key=True), _unknown(loc)
+        case "missing":
+            place, message = document.place(loc), f"missing: {_purpose(loc)}"
+        case "conflict" | "limit_too_small":
+            place, message = document.place(loc), context["message"]
+        case "value_error":
+            place, message = document.place(loc), str(context["error"])
+        case kind:
+            expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else detail["msg"]
+            place = document.place(loc, key="[key]" in detail["loc"])
+            message = f"found {shown(detail['input'])}, expected {expected}"
+    key = ".".join(map(str, loc))
+    return Problem(place, f"{key}: {message}" if key else message)
+
+
+def _unknown(loc: Loc) -> str:
+    *above, name = loc
+    section = section_at(above)
+    known = [*section.model.model_fields] if section else []
+    if close := get_close_matches(str(name), known, 1):
+        return f"unknown key; did you mean {close[0]!r}?"
+    if elsewhere := [k.path for k in every_key() if k.path.rpartition(".")[2] == name]:
+        return f"unknown key here; did you mean {elsewhere[0]}?"
+    return f"unknown key; known: {', '.join(known)}"
+
+
+def _purpose(loc: Loc) -> str:
+    """The first sentence of the missing key's description."""
+    section = section_at(loc[:-1])
+    field = section.model.model_fields.get(str(loc[-1])) if section else None
+    text = (field.description if field else None) or "required"
+    return text.partition(". ")[0].rstrip(".")

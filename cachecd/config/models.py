@@ -1,0 +1,211 @@
+"""The configuration, version 1, as frozen models.
+
+Field by field, what a key means, its default and its bounds stand here and in dataset.py and
+nowhere else: the JSON schema, `cachecd check` and docs/reference.md follow. Sizes are bytes,
+durations seconds and rates bytes per second once loaded. A model's JSON form
+(`model_dump(mode="json")`) validates back to an equal model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from cachecd.config.dataset import DatasetConfig
+from cachecd.config.section import SectionModel, conflict
+from cachecd.config.values import (
+    AbsolutePath,
+    Duration,
+    Integer,
+    Later,
+    PositiveSize,
+    Rate,
+    Size,
+    SizeOrPercent,
+    SocketAddress,
+    Text,
+)
+from cachecd.quantities import approximate_size, format_size
+
+_MIN_SHARD: Final = 64 << 10
+_MAX_SHARD: Final = 4 << 30
+
+
+def default_endpoint(environ: Mapping[str, str] = os.environ) -> str:
+    """The socket of a daemon that was told nothing else: the user's own, or the service's."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return f"ipc://{runtime}/cachecd/cachecd.sock" if runtime else "ipc:///run/cachecd/cachecd.sock"
+
+
+class CacheConfig(SectionModel):
+    """Where the shards lie and how much room they may take."""
+
+    dir: AbsolutePath = Field(
+        description=(
+            "Directory of the cache, on a local disk. It belongs to one daemon; trainers need "
+            "permission to read it. Network file systems are refused."
+        )
+    )
+    limit: SizeOrPercent = Field(
+        description=(
+            "Disk the cache may use at most, a size or a share of its file system such as 80%. "
+            "Everything in the directory counts, in allocated blocks. The larger, the more of the "
+            "data is served from the disk."
+        ),
+        examples=["500GiB", "80%"],
+    )
+    shard_size: Size = Field(
+        64 << 20,
+        description=(
+            "Size of one shard file, from 64KiB to 4GiB. Small shards let training start and "
+            "rotation proceed in finer steps; large ones cost fewer files."
+        ),
+        examples=["64MiB"],
+    )
+    reserve_free: Size = Field(
+        0,
+        description="Room to leave free on the file system for others, whatever the limit allows.",
+        examples=["20GiB"],
+    )
+    scrub: Later[Duration | None] = Field(
+        None,
+        description=(
+            "How often every shard is read again and verified. Not available in this version."
+        ),
+        examples=["7d"],
+    )
+
+    @model_validator(mode="after")
+    def _one_shard_fits(self) -> CacheConfig:
+        if not _MIN_SHARD <= self.shard_size <= _MAX_SHARD:
+            raise conflict(
+                ("shard_size",),
+                f"found {format_size(self.shard_size)}, expected from {format_size(_MIN_SHARD)} to "
+                f"{format_size(_MAX_SHARD)}",
+            )
+        if isinstance(self.limit, int) and self.limit < self.shard_size:
+            raise conflict(
+                ("limit",),
+                f"found {format_size(self.limit)}, expected at least one shard "
+                f"(cache.shard_size is {format_size(self.shard_size)})",
+                too_small=True,
+            )
+        return self
+
+
+class SamplerConfig(SectionModel):
+    """The processes that fetch, prepare and write."""
+
+    workers: Integer = Field(
+        2,
+        ge=1,
+        le=1024,
+        description=(
+            "Processes. More help when the transform is what takes the time; leave the trainer "
+            "its cores."
+        ),
+    )
+    connections: Integer = Field(
+        32,
+        ge=1,
+        le=65536,
+        description=(
+            "Requests in flight to the store, over all workers. More help with small objects and "
+            "distant stores."
+        ),
+    )
+    bandwidth: Rate | None = Field(
+        None,
+        description=(
+            "What to take of the link at most, over all workers, in bytes per second. Left out: "
+            "all of it."
+        ),
+        examples=["600MB/s"],
+    )
+    python: AbsolutePath | None = Field(
+        None,
+        description=(
+            "Interpreter of the workers: the one in whose environment the transform's module is "
+            "installed. Left out: the daemon's own."
+        ),
+        examples=["/home/me/project/.venv/bin/python"],
+    )
+    egress_limit: Later[PositiveSize | None] = Field(
+        None,
+        description="Bytes to fetch in all before ingest stops. Not available in this version.",
+    )
+    idle: Later[Duration | None] = Field(
+        None,
+        description=(
+            "Stop ingest when nobody has held a lease so long. Not available in this version."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _each_worker_has_a_connection(self) -> SamplerConfig:
+        if self.connections < self.workers:
+            raise conflict(
+                ("connections",),
+                f"found {self.connections}, expected at least one for each worker "
+                f"(sampler.workers is {self.workers})",
+            )
+        return self
+
+
+class ServerConfig(SectionModel):
+    """How trainers and people reach the daemon."""
+
+    endpoint: SocketAddress = Field(
+        default_factory=default_endpoint,
+        validate_default=True,
+        description=(
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Left "
+            "out: ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
+            "where that variable is not set."
+        ),
+        examples=["ipc:///run/cachecd/cachecd.sock"],
+    )
+    http: Later[Text | None] = Field(
+        None,
+        description=(
+            "Address for health, metrics and the status page. Not available in this version."
+        ),
+        examples=["127.0.0.1:9465"],
+    )
+
+
+DatasetName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+
+
+class Config(SectionModel):
+    """A whole configuration file."""
+
+    version: Literal[1] = Field(description="The version of this file's format: 1.")
+    cache: CacheConfig = Field(description="Where the shards lie and how much room they may take.")
+    datasets: dict[DatasetName, DatasetConfig] = Field(
+        min_length=1,
+        description=(
+            "Named streams of shards. A name is at most 64 letters, digits, dashes and underscores."
+        ),
+    )
+    sampler: SamplerConfig = Field(
+        SamplerConfig(), description="The processes that fetch, prepare and write."
+    )
+    server: ServerConfig = Field(
+        default_factory=ServerConfig, description="How trainers and people reach the daemon."
+    )
+
+    @model_validator(mode="after")
+    def _first_sets_fit(self) -> Config:
+        needed = sum(d.grow.first or 0 for d in self.datasets.values())
+        if isinstance(self.cache.limit, int) and needed > self.cache.limit:
+            raise conflict(
+                ("cache", "limit"),
+                f"found {format_size(self.cache.limit)}, expected at least {format_size(needed)} "
+                f"({approximate_size(needed)}): what grow.first of all datasets takes together",
+                too_small=True,
+            )
+        return self

@@ -1,0 +1,102 @@
+"""CACHECD_SECTION__KEY=value in place of what the file says.
+
+The variable's name is CACHECD_ and the key's path in capitals, its parts joined by two underscores:
+CACHECD_SAMPLER__WORKERS, CACHECD_DATASETS__TRAIN__GROW__FIRST. A dataset's name is matched without
+regard to case, and its dashes as underscores, because a shell knows no others. Text is taken as it
+is, everything else is read as YAML; an empty value takes an optional key back to its default.
+
+A name without two underscores, such as CACHECD_ENDPOINT, is none of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from cachecd.config.document import Document, Place, Problem, parse_value
+from cachecd.config.keys import ROOT, Loc, Section, below
+
+PREFIX = "CACHECD_"
+SEPARATOR = "__"
+
+
+def apply_overrides(document: Document, environ: Mapping[str, str]) -> list[Problem]:
+    """Puts every override into the document; returns those that name no key or hold no value."""
+    problems = []
+    for variable in sorted(environ):
+        rest = variable.removeprefix(PREFIX)
+        if rest == variable or SEPARATOR not in rest:
+            continue
+        place = Place(variable)
+        try:
+            loc, field = _find(ROOT, rest, document.values, ())
+            document.put(loc, _value(environ[variable], field), place)
+        except ValueError as error:
+            problems.append(Problem(place, str(error)))
+    return problems
+
+
+def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, FieldInfo | None]:
+    """The place that the rest of a variable's name leads to, and the field there."""
+    names = [str(name) for name in values or ()] if section.named else [*section.model.model_fields]
+    wanted = _folded(rest)
+    found = [n for n in names if wanted == _folded(n) or wanted.startswith(_folded(n) + SEPARATOR)]
+    if len(found) > 1:  # datasets alone can be alike; the exact name decides
+        found = [n for n in found if rest == n or rest.startswith(n + SEPARATOR)] or found
+    if len(found) != 1:
+        raise ValueError(_not_one(section, rest, names, found, loc))
+    (name,) = found
+    inner = below(section, name)
+    if wanted == _folded(name):
+        return (*loc, name), None if section.named else section.model.model_fields[name]
+    rest = rest[len(name) + len(SEPARATOR) :]
+    if inner is None:
+        raise ValueError(
+            f"{_dotted((*loc, name))} holds a single value, it has no key {rest.lower()!r}"
+        )
+    values = values.get(name) if isinstance(values, dict) else None
+    return _find(inner, rest, values, (*loc, name))
+
+
+def _not_one(section: Section, rest: str, names: list[str], found: list[str], loc: Loc) -> str:
+    if found:
+        return f"{' and '.join(map(repr, found))} both go by this name; write it exactly"
+    wanted = rest.split(SEPARATOR)[0].lower()
+    close = get_close_matches(wanted, names, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+    kind = "dataset" if section.named else "key"
+    where = f" in {_dotted(loc)}" if loc and not section.named else ""
+    return f"no {kind} {wanted!r}{where}{hint}"
+
+
+def _value(text: str, field: FieldInfo | None) -> Any:
+    if (
+        not text
+        and field is not None
+        and not field.is_required()
+        and NoneType in get_args(field.annotation)
+    ):
+        return None
+    # A regular expression or a path may look like anything to YAML.
+    return text if field is not None and _is_text(field.annotation) else parse_value(text)
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a field's type, perhaps optional or annotated, is text, one of some texts, or a path."""
+    if isinstance(annotation, (str, type)):
+        return isinstance(annotation, str) or issubclass(annotation, (str, Path))
+    inner = get_args(annotation)
+    return any(map(_is_text, inner[:1] if get_origin(annotation) is Annotated else inner))
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _dotted(loc: Loc) -> str:
+    return ".".join(map(str, loc))

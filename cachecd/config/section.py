@@ -1,0 +1,29 @@
+"""What every section of the configuration has in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+
+class SectionModel(BaseModel):
+    """Frozen; knows its keys and no others; an empty section is one of defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_the_defaults(cls, value: Any) -> Any:
+        """YAML reads a section whose keys are all commented out as null."""
+        return {} if value is None else value
+
+
+def conflict(at: tuple[str, ...], message: str, *, too_small: bool = False) -> PydanticCustomError:
+    """An error between keys, to be shown at the key `at`, relative to the model that raises it.
+
+    `too_small`: what is wrong is that `cache.limit` cannot hold the configuration.
+    """
+    kind = "limit_too_small" if too_small else "conflict"
+    return PydanticCustomError(kind, "{message}", {"at": at, "message": message})

@@ -1,0 +1,170 @@
+"""The types of single values: what YAML may hold, and what it becomes.
+
+A validator raises ValueError with the whole finding, ``found ..., expected ...``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+)
+
+from cachecd.quantities import (
+    Percent,
+    parse_duration,
+    parse_rate,
+    parse_size,
+    parse_size_or_percent,
+    shown,
+)
+
+AVAILABLE_FORMATS: Final = ("files", "tfrecord")
+MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
+
+_SCHEME = re.compile("[a-z][a-z0-9+.-]*")
+
+
+def refuse_for_now(value: object) -> object:
+    """Lets only the absence of a value pass."""
+    if value is None or value in ((), []):
+        return value
+    raise ValueError("not available in this version; remove it")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"found {shown(value)}, expected text")
+    return value
+
+
+def _absolute(value: object) -> Path:
+    path = value if isinstance(value, Path) else Path(_text(value))
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"found {str(value)!r}, expected the home of a user who exists") from None
+    if not path.is_absolute():
+        raise ValueError(
+            f"found {str(value)!r}, expected an absolute path: a relative one would depend on "
+            "where the daemon is started"
+        )
+    return path
+
+
+def _more_than_nothing(value: Any) -> Any:
+    if value == 0:
+        raise ValueError("found 0, expected more than 0")
+    return value
+
+
+def _source_url(value: str) -> str:
+    scheme, _, rest = value.partition("://")
+    _refuse_password(scheme, rest)
+    if scheme == value or not _SCHEME.fullmatch(scheme):
+        example = f"file://{value}" if value.startswith("/") else "s3://bucket/train/"
+        raise ValueError(f"found {value!r}, expected a URL such as {example}")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError(f"found {value!r}, expected file:// and an absolute path: file:///{rest}")
+    if not rest.partition("/")[0] and scheme in ("s3", "gs", "az", "http", "https"):
+        raise ValueError(f"found {value!r}, expected a name after {scheme}://")
+    return value
+
+
+def _store_address(value: str) -> str:
+    scheme, _, rest = value.partition("://")
+    _refuse_password(scheme, rest)
+    if scheme not in ("http", "https") or not rest.partition("/")[0]:
+        raise ValueError(f"found {value!r}, expected a URL such as https://minio.example:9000")
+    return value
+
+
+def _refuse_password(scheme: str, rest: str) -> None:
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    name, colon, _ = user.partition(":")
+    if at and colon:
+        raise ValueError(
+            f"found a password, in {scheme}://{name}:...@..., expected none: credentials come from "
+            "the environment, a profile or the machine's role"
+        )
+
+
+def _available_format(value: str) -> str:
+    if value not in AVAILABLE_FORMATS:
+        available = ", ".join(AVAILABLE_FORMATS)
+        raise ValueError(f"found {value!r}: not available in this version; available: {available}")
+    return value
+
+
+def _socket_address(value: str) -> str:
+    path = value.removeprefix("ipc://")
+    if path == value or not path.startswith("/"):
+        raise ValueError(f"found {value!r}, expected ipc:// and an absolute path")
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH:
+        raise ValueError(
+            f"found a socket path of {length} bytes ({path}), expected at most {MAX_SOCKET_PATH}: "
+            "choose a shorter directory"
+        )
+    return value
+
+
+T = TypeVar("T")
+# In the schema, so that its name is fixed; refused, so that nobody believes it has an effect.
+Later = Annotated[T, BeforeValidator(refuse_for_now)]
+
+# Strict, because a true that counts as 1 or a "no" that counts as false hides a mistake.
+Integer = Annotated[int, Strict()]
+Real = Annotated[float, Strict()]
+Boolean = Annotated[bool, Strict()]
+Text = Annotated[str, Strict(), AfterValidator(_text)]
+
+Format = Annotated[
+    Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"],
+    AfterValidator(_available_format),
+]
+SourceUrl = Annotated[Text, AfterValidator(_source_url)]
+StoreAddress = Annotated[Text, AfterValidator(_store_address)]
+SocketAddress = Annotated[Text, AfterValidator(_socket_address)]
+AbsolutePath = Annotated[
+    Path, PlainValidator(_absolute), PlainSerializer(str), WithJsonSchema({"type": "string"})
+]
+
+_WHOLE_OR_TEXT: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
+_REAL_OR_TEXT: Final = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+
+Size = Annotated[int, PlainValidator(parse_size), WithJsonSchema(_WHOLE_OR_TEXT)]
+PositiveSize = Annotated[
+    int,
+    PlainValidator(parse_size),
+    AfterValidator(_more_than_nothing),
+    WithJsonSchema(_WHOLE_OR_TEXT),
+]
+SizeOrPercent = Annotated[
+    int | Percent,
+    PlainValidator(parse_size_or_percent),
+    AfterValidator(_more_than_nothing),
+    PlainSerializer(lambda value: str(value) if isinstance(value, Percent) else value),
+    WithJsonSchema(_WHOLE_OR_TEXT),
+]
+Duration = Annotated[
+    float,
+    PlainValidator(parse_duration),
+    AfterValidator(_more_than_nothing),
+    WithJsonSchema(_REAL_OR_TEXT),
+]
+Rate = Annotated[
+    float,
+    PlainValidator(parse_rate),
+    AfterValidator(_more_than_nothing),
+    WithJsonSchema(_REAL_OR_TEXT),
+]

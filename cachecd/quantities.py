@@ -1,0 +1,176 @@
+"""Sizes, durations and rates as people write them, and back again.
+
+    size      64MiB  500GiB  1GB  1.5 TB  4096        -> bytes, a whole number
+    duration  30s  10m  1h  1.5d  250ms  30           -> seconds
+    rate      600MB/s  1GiB/s  2000000                -> bytes per second
+
+The `parse_*` functions take such a text or a plain number and raise ValueError saying what they
+found and what they expected. Each `format_*` is the exact inverse of its `parse_*`;
+`approximate_size` is for people who want to compare figures, not to copy them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+MAX_SIZE: Final = 2**63 - 1  # what a file offset holds
+
+SIZE_UNITS: Final[dict[str, int]] = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "PB": 10**15,
+    "EB": 10**18,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "PiB": 2**50,
+    "EiB": 2**60,
+}
+DURATION_UNITS: Final[dict[str, Decimal]] = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+
+# Case counts: Mb is megabits to many, and a factor of eight is too much to guess.
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(/s)?\s*")
+
+_SIZE = "a size such as 64MiB, 1.5GB or a number of bytes"
+_DURATION = "a duration such as 30s, 10m, 1.5h or a number of seconds"
+_RATE = "a rate such as 600MB/s or a number of bytes per second"
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """A share of something whose size is known only later; `percent` is in (0, 100]."""
+
+    percent: float
+
+    def of(self, total: int) -> int:
+        """This share of `total` bytes, rounded down."""
+        return int(Decimal(str(self.percent)) * total / 100)
+
+    def __str__(self) -> str:
+        return f"{_plain(Decimal(str(self.percent)))}%"
+
+
+def parse_size(value: object) -> int:
+    """Bytes, from 0 to MAX_SIZE; a fraction of a byte is dropped."""
+    number, unit, per_second = _split(value, _SIZE)
+    factor = SIZE_UNITS.get(unit or "B", SIZE_UNITS["kB"] if unit == "KB" else None)
+    if factor is None or per_second:
+        raise _unfit(value, _SIZE)
+    size = int(number * factor)
+    if size > MAX_SIZE:
+        raise _unfit(value, f"a size of at most {format_size(MAX_SIZE)}")
+    return size
+
+
+def parse_duration(value: object) -> float:
+    """Seconds, 0 or more."""
+    number, unit, per_second = _split(value, _DURATION)
+    factor = DURATION_UNITS.get(unit or "s")
+    if factor is None or per_second:
+        raise _unfit(value, _DURATION)
+    return float(number * factor)
+
+
+def parse_rate(value: object) -> float:
+    """Bytes per second, 0 or more."""
+    number, unit, per_second = _split(value, _RATE)
+    factor = SIZE_UNITS.get(unit or "B", SIZE_UNITS["kB"] if unit == "KB" else None)
+    if factor is None or bool(unit) != per_second:
+        raise _unfit(value, _RATE)
+    return float(number * factor)
+
+
+def parse_size_or_percent(value: object) -> int | Percent:
+    """A size, or ``80%``: more than 0, at most 100."""
+    expected = f"{_SIZE}, or a share such as 80%"
+    if isinstance(value, Percent):
+        return value
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        number, unit, per_second = _split(value.rstrip()[:-1], expected)
+        if unit or per_second or not 0 < number <= 100:
+            raise _unfit(value, "a share of more than 0% and at most 100%")
+        return Percent(float(number))
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise _unfit(value, expected) from None
+
+
+def format_size(size: int) -> str:
+    """The shortest text that parse_size turns into exactly `size`."""
+    exact = [f"{size // factor}{unit}" for unit, factor in SIZE_UNITS.items() if not size % factor]
+    return min(exact, key=len) if size else "0B"
+
+
+def format_duration(seconds: float) -> str:
+    """The text, in the largest unit that leaves a whole number, that parse_duration takes back."""
+    if not seconds or not float(seconds).is_integer():
+        return f"{_plain(Decimal(repr(seconds)))}s"
+    whole = int(seconds)
+    unit = next(u for u in ("d", "h", "m", "s") if not whole % int(DURATION_UNITS[u]))
+    return f"{whole // int(DURATION_UNITS[unit])}{unit}"
+
+
+def format_rate(rate: float) -> str:
+    """The text that parse_rate takes back."""
+    return f"{format_size(int(rate))}/s" if rate.is_integer() else _plain(Decimal(repr(rate)))
+
+
+def approximate_size(size: float) -> str:
+    """For people: ``1.4 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} EiB"
+
+
+def shown(value: object) -> str:
+    """What was found, as an error message says it: short, and in YAML's words."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict() | list() | tuple() if not value:
+            return "none"
+        case dict():
+            return "a mapping"
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _split(value: object, expected: str) -> tuple[Decimal, str, bool]:
+    """Number, unit and whether "/s" follows."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value < 0 or not math.isfinite(value):
+            raise _unfit(value, expected)
+        return Decimal(repr(value)), "", False
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _unfit(value, expected)
+    return Decimal(match[1]), match[2], match[3] is not None
+
+
+def _plain(number: Decimal) -> str:
+    """Without an exponent, which the parsers do not read, and without trailing zeros."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _unfit(value: object, expected: str) -> ValueError:
+    return ValueError(f"found {shown(value)}, expected {expected}")

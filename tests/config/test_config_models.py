@@ -1,0 +1,147 @@
+"""The models as such: frozen, described, and the same again after a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from cachecd.config import Config, DatasetConfig, Percent, default_endpoint, load
+from cachecd.config.keys import every_key, section_at
+from cachecd.quantities import format_size
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "deploy" / "config"
+KEYS = {key.path: key for key in every_key()}
+
+
+@pytest.fixture
+def full():
+    return load(EXAMPLES / "full.yaml", {})
+
+
+def test_a_configuration_is_the_same_after_a_trip_through_json(full):
+    assert Config.model_validate(json.loads(full.model_dump_json())) == full
+
+
+def test_a_dataset_is_the_same_after_a_trip_through_json(full):
+    """Sampler processes are told their datasets this way."""
+    for dataset in full.datasets.values():
+        text = json.dumps(dataset.model_dump(mode="json"))
+        assert DatasetConfig.model_validate(json.loads(text)) == dataset
+
+
+def test_a_share_of_the_disk_is_the_same_after_a_trip_through_json(loaded, good):
+    config = loaded(good.replace("500GiB", "12.5%"))
+    assert config.cache.limit == Percent(12.5)
+    assert Config.model_validate(json.loads(config.model_dump_json())) == config
+
+
+def test_a_configuration_cannot_be_changed(full):
+    with pytest.raises(ValidationError):
+        full.sampler.workers = 3
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_every_key_says_what_it_is_for_and_whether_this_version_takes_it(path):
+    description = KEYS[path].field.description
+    assert description is not None
+    assert description.endswith(".")
+    assert KEYS[path].available == (not description.endswith("Not available in this version."))
+
+
+def test_the_unavailable_keys_are_exactly_those_of_later_versions():
+    assert [path for path, key in KEYS.items() if not key.available] == [
+        "cache.scrub",
+        "datasets.NAME.source.label.manifest",
+        "datasets.NAME.sources",
+        "datasets.NAME.split",
+        "datasets.NAME.partition",
+        "datasets.NAME.relist",
+        "sampler.egress_limit",
+        "sampler.idle",
+        "server.http",
+    ]
+
+
+def test_a_place_in_the_document_leads_to_its_section():
+    assert section_at(("datasets", "train", "source", "label")).model.__name__ == "LabelConfig"
+    assert section_at(("datasets",)).named
+    assert section_at(("cache", "limit")) is None
+    assert section_at(("nowhere",)) is None
+
+
+# --- the examples -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["minimal.yaml", "full.yaml"])
+def test_an_example_loads(name):
+    assert load(EXAMPLES / name, {}).datasets
+
+
+def test_the_full_example_shows_every_key_of_this_version():
+    document = YAML(typ="safe").load(EXAMPLES / "full.yaml")
+    shown = set()
+
+    def walk(value, path):
+        below = section_at(path)
+        if below is None:
+            shown.add(
+                ".".join(
+                    "NAME" if i == 1 and path[0] == "datasets" else n for i, n in enumerate(path)
+                )
+            )
+        else:
+            for name, inner in value.items():
+                walk(inner, (*path, name))
+
+    walk(document, ())
+    assert shown == {path for path, key in KEYS.items() if key.available}
+
+
+# --- docs/reference.md --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """The reference's table of keys: path -> (type, default, what for)."""
+    text = (REPOSITORY / "docs" / "reference.md").read_text()
+    section = text.split("## Configuration")[1].split("\n## ")[0]
+    cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return {first.strip(" `"): tuple(c.strip() for c in rest) for first, *rest in cells}
+
+
+def test_the_reference_has_every_key_once_and_no_other(rows):
+    assert list(rows) == list(_with_datasets(KEYS))
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_the_reference_gives_each_keys_default_and_availability(rows, path):
+    field = KEYS[path].field
+    _, default, purpose = rows[path]
+    if field.is_required():
+        assert default == "required"
+    elif path == "server.endpoint":
+        assert default_endpoint({}) in default
+    elif field.default in (None, ()):
+        assert default.startswith(("none", "1GiB, or a quarter"))
+    else:
+        assert default.strip("`") in _written(field.default)
+    assert purpose.endswith("*Not available in this version.*") == (not KEYS[path].available)
+
+
+def _with_datasets(paths):
+    """The keys, with the dataset itself before its first one."""
+    for path in paths:
+        if path == "datasets.NAME.source.url":
+            yield "datasets.NAME"
+        yield path
+
+
+def _written(value):
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    return [str(value), format_size(value)] if isinstance(value, int) else [str(value)]
