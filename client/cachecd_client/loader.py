@@ -80,10 +80,8 @@ def share(
         raise CallerError(f"rank={rank}, world={world}: expected both, with 0 <= rank < world")
     if batch_size < 1:
         raise CallerError(f"batch_size={batch_size}, expected at least 1")
-    if drop_last:
-        batches = num_records // world // batch_size
-    else:
-        batches = -(-num_records // (world * batch_size))
+    whole, rest = divmod(num_records, world * batch_size)
+    batches = whole if drop_last else whole + bool(rest)
     if not batches:
         raise CallerError(
             f"{num_records} records over {world} ranks make no batch of {batch_size}: "
@@ -157,6 +155,7 @@ class Loader:
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None
+        self._process = 0  # that made the reader
         self._closed = False
         self._waited = 0.0  # of passes that have ended, as are the next two
         self._read = 0
@@ -172,7 +171,6 @@ class Loader:
         A loader has one pass at a time: a new one ends the one before.
         """
         reader = self._begin()
-        process = os.getpid()
         told = 0
         try:
             while True:
@@ -181,7 +179,7 @@ class Loader:
                         "this pass has ended: the loader was closed, its lease released, or "
                         "another pass begun; make a second loader to read twice at once"
                     )
-                if os.getpid() != process:
+                if os.getpid() != self._process:
                     raise CallerError(
                         "this pass was begun before the fork, and its reading threads are not in "
                         "this process: iterate anew here"
@@ -211,17 +209,20 @@ class Loader:
     @property
     def seconds_waited(self) -> float:
         """Seconds the training loop stood still because no batch was ready, over all passes."""
-        return self._waited + (self._reader.seconds_waited if self._reader else 0.0)
+        reader = self._running()
+        return self._waited + (reader.seconds_waited if reader else 0.0)
 
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered, over all passes."""
-        return self._read + (self._reader.bytes_read if self._reader else 0)
+        reader = self._running()
+        return self._read + (reader.bytes_read if reader else 0)
 
     @property
     def corrupt(self) -> list[CorruptRecord]:
         """(path, offset, why) of every corrupt record met, over all passes."""
-        return self._corrupt + (self._reader.corrupt if self._reader else [])
+        reader = self._running()
+        return self._corrupt + (reader.corrupt if reader else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, the same on every rank at the same step."""
@@ -297,7 +298,12 @@ class Loader:
             on_corrupt=self._on_corrupt,
             ids=self._ids,
         )
+        self._process = os.getpid()
         return self._reader
+
+    def _running(self) -> _core.BatchReader | None:
+        """The reader, unless it was made before a fork: its threads are not in this process."""
+        return self._reader if os.getpid() == self._process else None
 
     def _stop(self) -> None:
         if self._reader is not None:
@@ -307,7 +313,10 @@ class Loader:
         """Closes the pass of `reader`, once, keeping its figures."""
         if self._reader is not reader:
             return
+        here = self._running()
         self._reader = None
+        if here is None:
+            return
         self._waited += reader.seconds_waited
         self._read += reader.bytes_read
         self._corrupt += reader.corrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
 import uuid
@@ -187,7 +188,7 @@ class Cache:
     def _acquire(
         self, dataset: str, epoch: int, job: str | None, timeout: float | None, of: int | None
     ) -> Epoch:
-        if epoch < 0:
+        if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
         wait = Wait(dataset, timeout)
         lost: LeaseLostError | None = None

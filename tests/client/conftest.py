@@ -1,0 +1,232 @@
+"""A cache on disk as the daemon would leave it, and a daemon that says what a test scripts."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from cachecd_client import protocol
+from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
+from tests.client.records import examples, schema, write
+
+FLOCK = struct.Struct("hhqqi0q")
+LAUNCHERS = [
+    *("CACHECD_DIR", "CACHECD_ENDPOINT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "RAY_JOB_ID", "PBS_JOBID", "LSB_JOBID"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """Tests see no launcher and no daemon but those they set up."""
+    for variable in LAUNCHERS:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Polls until the condition holds; fails the test if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture(name="wait_until")
+def wait_until_fixture():
+    return wait_until
+
+
+@dataclass
+class CacheDir:
+    """A cache directory with sealed shards and manifests, written as docs/formats.md says."""
+
+    root: Path
+    per_shard: int = 10
+
+    def shard(self, number: int) -> Path:
+        """Shard `number` (from 1): records per_shard * (number - 1) and on."""
+        path = self.root / f"shards/train/{number:010d}.tfrecord"
+        if not path.exists():
+            first = self.per_shard * (number - 1)
+            write(path, examples(range(first, first + self.per_shard)))
+        return path
+
+    def manifest(self, lease: str = "lease-0", shards: int = 4, **changes: Any) -> Path:
+        """Writes a manifest over the shards 1 .. `shards`; its path."""
+        size = sum(self.shard(number).stat().st_size for number in range(1, shards + 1))
+        fields = {
+            "version": 1,
+            "lease": lease,
+            "dataset": "train",
+            "job": "job",
+            "epoch": 0,
+            "generation": "1-abc",
+            "shards": [[1, shards]],
+            "num_records": shards * self.per_shard,
+            "num_bytes": size,
+            "seed": 17,
+            "window": None,
+            "pinned": False,
+            "fingerprint": f"fingerprint of {shards}",
+            "schema": schema().to_json(),
+        }
+        manifest = Manifest(**{**fields, **changes})
+        path = self.root / f"leases/{lease}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(protocol.encode_manifest(manifest))
+        return path
+
+
+@pytest.fixture
+def cache_dir(tmp_path) -> CacheDir:
+    root = tmp_path / "cache"
+    root.mkdir()
+    return CacheDir(root)
+
+
+def locked(manifest: Path) -> bool:
+    """Whether anybody holds a lock on the manifest: what the daemon's probe sees."""
+    with open(manifest, "rb") as file:
+        probe = FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+        kind, *_ = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, probe))
+    return kind != fcntl.F_UNLCK
+
+
+@pytest.fixture(name="locked")
+def locked_fixture():
+    return locked
+
+
+Answer = Callable[[Request], Reply | list[bytes] | None]
+
+
+@dataclass
+class ScriptedDaemon:
+    """A ROUTER on a real socket; `answer` says what to reply, None for nothing at all."""
+
+    path: Path
+    answer: Answer
+    requests: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"ipc://{self.path}"
+
+    def start(self) -> None:
+        self._stop = threading.Event()
+        bound = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(bound,), daemon=True)
+        self._thread.start()
+        assert bound.wait(10)
+
+    def kill(self) -> None:
+        """Ends it as kill -9 would: unanswered requests are lost."""
+        self._stop.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def of(self, kind: type) -> list[Any]:
+        """The requests of one class, in order of arrival."""
+        return [request for request in self.requests if isinstance(request, kind)]
+
+    def _serve(self, bound: threading.Event) -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+            socket.linger = 0
+            socket.bind(self.endpoint)
+            bound.set()
+            while not self._stop.is_set():
+                if not socket.poll(5):
+                    continue
+                peer, empty, version, body = socket.recv_multipart()
+                assert empty == b""
+                assert version == protocol.VERSION_FRAME
+                fields = json.loads(body)
+                request = protocol.REQUESTS[fields.pop("type")](**fields)
+                self.requests.append(request)
+                reply = self.answer(request)
+                if reply is not None:
+                    frames = reply if isinstance(reply, list) else protocol.encode(reply)
+                    socket.send_multipart([peer, b"", *frames])
+
+
+def politely(answer: Answer) -> Answer:
+    """`answer`, with the usual reply wherever it gives None for anything but an Acquire."""
+
+    def complete(request: Request) -> Reply | list[bytes] | None:
+        reply = answer(request)
+        if reply is not None or isinstance(request, protocol.Acquire):
+            return reply
+        if isinstance(request, protocol.AskStatus):
+            return StatusReply(request.id, {"daemon": "scripted"})
+        return Done(request.id)
+
+    return complete
+
+
+@pytest.fixture
+def daemon(tmp_path) -> Iterator[Callable[[Answer], ScriptedDaemon]]:
+    """Starts scripted daemons, whose answers are completed by the usual ones."""
+    started: list[ScriptedDaemon] = []
+
+    def start(answer: Answer = lambda request: None, polite: bool = True) -> ScriptedDaemon:
+        path = tmp_path / f"daemon-{len(started)}.sock"
+        started.append(ScriptedDaemon(path, politely(answer) if polite else answer))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.fixture
+def granting(daemon, cache_dir):
+    """A daemon that grants epoch k of "train" the shards 1 .. 2 + k, the way the real one does."""
+
+    def answer(request: Request) -> Reply | None:
+        if not isinstance(request, protocol.Acquire):
+            return None
+        lease = f"{request.dataset}-{request.epoch}"
+        path = cache_dir.manifest(
+            lease, shards=2 + request.epoch, job=request.job, epoch=request.epoch
+        )
+        return Granted(request.id, lease, str(cache_dir.root), f"leases/{path.name}")
+
+    return daemon(answer)
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What `work` returns (as JSON) in a child made by os.fork; fails if the child fails."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writing, json.dumps(work()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+    return json.loads(text)
+
+
+@pytest.fixture(name="in_child")
+def in_child_fixture():
+    return in_child

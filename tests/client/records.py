@@ -1,0 +1,53 @@
+"""Records and shards whose content tells which they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cachecd_client import _core
+from cachecd_client.schema import Schema, infer
+
+
+def record(number: int) -> dict[str, Any]:
+    """Record `number` of a set: every kind of feature there is, all telling the number."""
+    return {
+        "bits": np.array([0x3F80 + number % 7, 0xBF80], np.uint16),  # bfloat16
+        "image": np.full((2, 3), number % 251, np.uint8),
+        "key": f"key-{number}".encode() * (number % 3),
+        "label": number,
+        "many": [number] * (number % 4) if number % 4 else np.array([], np.int64),
+        "names": [f"{number}", "x"],
+        "vector": np.array([number, number + 0.5], np.float32),
+    }
+
+
+def schema() -> Schema:
+    found = infer(record(1))
+    renamed = [
+        f if f.name != "bits" else type(f)(f.name, f.kind, "bfloat16", f.shape, raw=True)
+        for f in found.features
+    ]
+    return Schema(tuple(renamed))
+
+
+def examples(numbers: range, described: Schema | None = None) -> list[bytes]:
+    described = described or schema()
+    return [described.encode(_fit(record(number))) for number in numbers]
+
+
+def _fit(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: [] if isinstance(v, np.ndarray) and not v.size else v for k, v in values.items()}
+
+
+def write(path: Path, records: list[bytes], described: Schema | None = None) -> Path:
+    """A shard and its sidecar."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = _core.ShardWriter(str(path))
+    for one in records:
+        assert writer.append(one)
+    writer.finish(json.dumps({"schema": (described or schema()).to_json()}))
+    return path

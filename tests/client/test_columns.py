@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+
+
+def splits(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+@pytest.fixture
+def ragged():
+    return Ragged(np.arange(6), splits(0, 2, 2, 6))
+
+
+@pytest.fixture
+def words():
+    return Bytes(np.frombuffer(b"onetwo", np.uint8), splits(0, 3, 3, 6))
+
+
+def test_a_ragged_column_indexes_like_a_list(ragged):
+    assert len(ragged) == 3
+    assert [row.tolist() for row in ragged] == [[0, 1], [], [2, 3, 4, 5]]
+    assert ragged[-1].tolist() == [2, 3, 4, 5]
+    assert ragged[np.int64(0)].tolist() == [0, 1]
+
+
+def test_a_row_is_a_view(ragged):
+    assert np.shares_memory(ragged[2], ragged.values)
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_an_index_outside_is_an_error(ragged, words, index):
+    for column in (ragged, words):
+        with pytest.raises(IndexError, match=f"row {index} of a column of 3 rows"):
+            column[index]
+
+
+@pytest.mark.parametrize(
+    "cut", [slice(None), slice(1, 3), slice(2, 1), slice(-2, None), slice(3, None), slice(0, 9)]
+)
+def test_a_slice_is_a_column_over_the_same_memory(ragged, words, cut):
+    cut_ragged = ragged[cut]
+    assert [r.tolist() for r in cut_ragged] == [[0, 1], [], [2, 3, 4, 5]][cut]
+    assert isinstance(cut_ragged, Ragged)
+    assert cut_ragged.row_splits[0] == 0
+    assert list(words[cut]) == [b"one", b"", b"two"][cut]
+    assert isinstance(words[cut], Bytes)
+
+
+def test_a_slice_with_a_step_is_a_list_of_rows(words):
+    assert words[::-1] == [b"two", b"", b"one"]
+    assert words[::2] == [b"one", b"two"]
+
+
+def test_bytes_come_as_copies_or_views(words):
+    assert list(words) == [b"one", b"", b"two"]
+    assert words[0] == b"one"
+    assert np.shares_memory(words.view(2), words.data)
+
+
+def test_lists_of_bytes(words):
+    column = RaggedBytes(words, splits(0, 0, 2, 3))
+    assert list(column) == [[], [b"one", b""], [b"two"]]
+    assert list(column[1:]) == [[b"one", b""], [b"two"]]
+    assert list(column[1:][1:]) == [[b"two"]]
+    assert column[-1] == [b"two"]
+
+
+def test_a_column_of_no_rows():
+    column = Bytes(np.array([], np.uint8), splits(0))
+    assert list(column) == []
+    assert list(column[:]) == []
+
+
+def test_the_repr_says_kind_and_rows(words):
+    assert repr(words) == "<Bytes column of 3 rows>"

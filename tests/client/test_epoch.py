@@ -1,0 +1,191 @@
+"""What an epoch adds to a FileSet: the lease, its defaults, its reports."""
+
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cachecd_client import _core, epoch, protocol
+from cachecd_client.epoch import Epoch
+from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.lease import HeldLease
+from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.session import connect
+from cachecd_client.transport import Transport
+
+
+@pytest.fixture
+def leased(granting):
+    with connect(granting.endpoint) as cache, cache.acquire("train") as found:
+        yield found
+
+
+@pytest.fixture
+def by_hand(cache_dir, tmp_path):
+    """Makes an epoch over a manifest, with nobody on the socket."""
+
+    def make(**changes) -> Epoch:
+        held = HeldLease(cache_dir.manifest(**changes))
+        nobody = Transport(f"ipc://{tmp_path}/nobody.sock")
+        return Epoch(held, nobody, HeldLease.close, number=held.manifest.epoch)
+
+    return make
+
+
+def labels(batches) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+def test_the_manifests_seed_gives_the_order(by_hand):
+    with by_hand(seed=1) as one, by_hand(seed=2) as two:
+        assert labels(one.numpy(batch_size=10)) == labels(one.numpy(batch_size=10, seed=1))
+        assert labels(one.numpy(batch_size=10)) != labels(two.numpy(batch_size=10))
+        assert labels(one.numpy(batch_size=10)) == labels(two.numpy(batch_size=10, seed=1))
+
+
+def test_a_pinned_set_comes_whole_and_in_order(by_hand):
+    with by_hand(pinned=True) as evaluation:
+        batches = list(evaluation.numpy(batch_size=16))
+        assert labels(batches)[:40] == list(range(40))
+        assert [int(batch["_valid"].sum()) for batch in batches] == [16, 16, 8]
+        shuffled = evaluation.numpy(batch_size=16, shuffle=True, drop_last=True)
+        assert len(shuffled) == 2
+
+
+def test_ids_name_the_shard_by_its_number(leased):
+    for batch in leased.numpy(batch_size=10, ids=True):
+        # Shard n holds the records 10 * (n - 1) and on.
+        assert ((batch["_shard"] - 1) * 10 + batch["_record"]).tolist() == batch["label"].tolist()
+
+
+def test_a_state_continues_in_the_same_lease_and_in_no_other(by_hand):
+    with by_hand() as leased, by_hand(shards=3) as other:
+        loader = leased.numpy(batch_size=10)
+        batches = iter(loader)
+        begun = labels([next(batches)])
+        resumed = leased.numpy(batch_size=10)
+        resumed.load_state_dict(loader.state_dict())
+        assert begun + labels(resumed) == labels(leased.numpy(batch_size=10))
+        with pytest.raises(CallerError, match="belongs to another loader: fingerprint"):
+            other.numpy(batch_size=10).load_state_dict(loader.state_dict())
+
+
+def test_release_ends_the_passes_of_its_loaders(leased):
+    batches = iter(leased.numpy(batch_size=10))
+    next(batches)
+    leased.release()
+    leased.release()
+    with pytest.raises(CallerError, match="its lease released"):
+        next(batches)
+    with pytest.raises(CallerError, match="was released, its files may be gone"):
+        next(iter(leased.numpy(batch_size=10)))
+
+
+def corrupt(path: str, index: int) -> int:
+    """Flips a byte of a record; returns where its frame starts."""
+    offset = int(_core.Sidecar.read(f"{path}.idx").offsets[index])
+    with open(path, "r+b") as file:
+        file.seek(offset + 14)
+        byte = file.read(1)[0]
+        file.seek(offset + 14)
+        file.write(bytes([byte ^ 0x40]))
+    return offset
+
+
+def test_each_corrupt_record_is_reported_once_and_training_goes_on(leased, granting):
+    offsets = {corrupt(leased.files[1], 3), corrupt(leased.files[1], 4)}
+    loader = leased.numpy(batch_size=5)
+    for _ in range(2):
+        found = labels(loader)
+        assert len(found) == 20
+        assert set(found) == set(range(20)) - {13, 14}
+    reports = granting.of(ReportCorrupt)
+    assert {(r.dataset, r.shard, r.offset) for r in reports} == {("train", 2, o) for o in offsets}
+    assert len(reports) == 2
+    assert all("CRC" in report.why for report in reports)
+
+
+def test_a_corrupt_record_that_raises_is_reported_too(leased, granting):
+    offset = corrupt(leased.files[0], 0)
+    with pytest.raises(CorruptRecordError):
+        list(leased.numpy(batch_size=5, on_corrupt="raise"))
+    assert [r.offset for r in granting.of(ReportCorrupt)] == [offset]
+
+
+def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
+    leased, granting, monkeypatch
+):
+    monkeypatch.setattr(epoch, "_REPORT_TIMEOUT", 0.05)
+    for index in range(5):
+        corrupt(leased.files[0], index)
+    granting.answer = lambda request: None
+    loader = leased.numpy(batch_size=5)
+    assert len(labels(loader)) == 20
+    assert len(granting.of(ReportCorrupt)) == 1
+    monkeypatch.setattr(epoch, "_REPORT_PAUSE", 0.0)
+    leased._silent_until = 0.0
+    granting.answer = lambda request: protocol.Done(request.id)
+    assert len(labels(loader)) == 20
+    assert len({r.offset for r in granting.of(ReportCorrupt)}) == 5
+
+
+def test_a_forked_child_reads_under_its_own_lock(leased, locked, in_child, cache_dir):
+    manifest = cache_dir.root / "leases/train-0.json"
+
+    def read() -> list:
+        found = labels(leased.numpy(batch_size=10, shuffle=False))
+        leased.release()
+        return found
+
+    assert in_child(read) == list(range(20))
+    assert locked(manifest)
+    leased.release()
+    assert not locked(manifest)
+
+
+def test_a_pickled_epoch_reads_under_its_own_lock(leased, locked, cache_dir):
+    manifest = cache_dir.root / "leases/train-0.json"
+    copy = pickle.loads(pickle.dumps(leased))
+    expected = labels(leased.numpy(batch_size=10))
+    loader = copy.numpy(batch_size=10)
+    assert labels(loader) == expected
+    leased.release()
+    assert locked(manifest)
+    copy.release()
+    assert not locked(manifest)
+
+
+def test_a_cache_that_may_only_be_read_is_enough(by_hand, in_child):
+    """As a user who can write nowhere in the cache, in a child, because a test may run as root."""
+    with by_hand() as original:
+        root = original._held.path.parent.parent
+        # Where pytest keeps its folders nobody else may enter.
+        public = Path(tempfile.mkdtemp())
+        try:
+            public.chmod(0o755)
+            shutil.copytree(root, public / "cache")
+            for folder, _, names in os.walk(public / "cache"):
+                os.chmod(folder, 0o555)
+                for name in names:
+                    os.chmod(os.path.join(folder, name), 0o444)
+
+            def read() -> list:
+                if os.getuid() == 0:
+                    os.setuid(65534)
+                assert not os.access(public / "cache/leases", os.W_OK)
+                held = HeldLease(public / "cache/leases/lease-0.json")
+                there = Epoch(held, original._transport, HeldLease.close, number=0)
+                return labels(there.numpy(batch_size=10, shuffle=False))
+
+            assert in_child(read) == list(range(40))
+        finally:
+            for folder, _, _ in os.walk(public):
+                os.chmod(folder, 0o755)
+            shutil.rmtree(public)
+
+
+def test_the_repr_tells_epoch_dataset_and_size(leased):
+    assert repr(leased) == "<Epoch 0 of 'train': 2 files, 20 records, lease train-0>"

@@ -1,0 +1,141 @@
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from cachecd_client import _core
+from cachecd_client.errors import CallerError, CorruptSidecarError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.schema import infer
+from tests.client.records import examples, record, schema, write
+
+
+def equals(batch, row: int, number: int) -> bool:
+    """Whether a row of a NumPy batch is record `number`, feature by feature."""
+    expected = record(number)
+    found = {name: column[row] for name, column in batch.items()}
+    assert found.keys() == expected.keys()
+    return all(
+        np.array_equal(found[name], value)
+        if isinstance(value, np.ndarray) or name == "many"
+        else found[name] == ([v.encode() for v in value] if name == "names" else value)
+        for name, value in expected.items()
+    )
+
+
+@pytest.fixture
+def shard(tmp_path):
+    return write(tmp_path / "a.tfrecord", examples(range(12)))
+
+
+def test_every_kind_of_feature_arrives_as_it_was_written(shard):
+    with FileSet([shard]).numpy(batch_size=4, shuffle=False) as loader:
+        batches = list(loader)
+    assert len(batches) == 3
+    for number in range(12):
+        assert equals(batches[number // 4], number % 4, number)
+
+
+def test_one_path_is_a_set_of_one(shard):
+    assert FileSet(shard).files == FileSet(str(shard)).files == [str(shard)]
+
+
+def test_figures_and_schema_come_from_the_sidecar(shard):
+    files = FileSet([shard])
+    assert files.num_records == 12
+    assert files.num_bytes == shard.stat().st_size
+    assert files.schema == schema()
+
+
+def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
+    os.unlink(f"{shard}.idx")
+    files = FileSet([shard])
+    assert files.num_records == 12
+    assert {f.name: (f.dtype, f.shape) for f in files.schema.features} == {
+        "bits": ("bytes", ()),
+        "image": ("bytes", ()),
+        "key": ("bytes", ()),
+        "label": ("int64", ()),
+        "many": ("int64", None),
+        "names": ("bytes", (2,)),
+        "vector": ("float32", (2,)),
+    }
+    batch = next(iter(files.numpy(batch_size=12, shuffle=False)))
+    assert batch["label"].tolist() == list(range(12))
+    assert batch["image"][3] == record(3)["image"].tobytes()
+    assert list(batch["names"]) == [[str(i).encode(), b"x"] for i in range(12)]
+    assert not os.path.exists(f"{shard}.idx")
+
+
+def test_a_sidecar_without_a_schema_leaves_it_to_the_records(shard):
+    offsets = _core.scan(str(shard))
+    os.unlink(f"{shard}.idx")
+    _core.write_sidecar(f"{shard}.idx", "{}", shard.stat().st_size, offsets)
+    assert FileSet([shard]).schema["vector"].shape == (2,)
+
+
+def test_a_schema_may_be_given(shard):
+    os.unlink(f"{shard}.idx")
+    files = FileSet([shard], schema=schema())
+    batch = next(iter(files.numpy(batch_size=12, shuffle=False)))
+    assert np.array_equal(batch["image"][5], record(5)["image"])
+
+
+def test_inference_looks_beyond_a_short_first_file(tmp_path):
+    first = infer({"a": [1]}).encode({"a": [1]})
+    second = infer({"a": [1, 2]}).encode({"a": [1, 2]})
+    for name, one in (("a", first), ("b", second)):
+        path = write(tmp_path / name, [one])
+        os.unlink(f"{path}.idx")
+    assert FileSet([tmp_path / "a", tmp_path / "b"]).schema["a"].shape is None
+
+
+def test_a_set_of_no_files_is_refused():
+    with pytest.raises(CallerError, match="no files"):
+        FileSet([])
+
+
+def test_missing_files_are_counted_and_named(shard, tmp_path):
+    with pytest.raises(CallerError, match=r"2 of 3 files do not exist, the first is .*/x"):
+        FileSet([tmp_path / "x", shard, tmp_path / "y"])
+
+
+def test_an_empty_file_has_no_schema(tmp_path):
+    (tmp_path / "empty").touch()
+    with pytest.raises(SchemaError, match="no records"):
+        _ = FileSet(tmp_path / "empty").schema
+
+
+def test_a_corrupt_sidecar_is_an_error_and_not_ignored(shard):
+    sidecar = shard.with_name(shard.name + ".idx")
+    sidecar.write_bytes(sidecar.read_bytes()[:-1])
+    with pytest.raises(CorruptSidecarError):
+        _ = FileSet([shard]).num_records
+
+
+def test_the_fingerprint_names_the_set_wherever_it_lies(shard, tmp_path):
+    moved = write(tmp_path / "elsewhere/a.tfrecord", examples(range(12)))
+    other = write(tmp_path / "b.tfrecord", examples(range(12)))
+    longer = write(tmp_path / "longer/a.tfrecord", examples(range(13)))
+    prints = [FileSet([path]).fingerprint for path in (shard, moved, other, longer)]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+    assert FileSet([shard, other]).fingerprint != FileSet([other, shard]).fingerprint
+
+
+def test_a_set_can_be_pickled(shard):
+    files = FileSet([shard])
+    assert files.num_records == 12
+    copy = pickle.loads(pickle.dumps(files))
+    assert next(iter(copy.numpy(batch_size=12)))["label"].sum() == sum(range(12))
+
+
+def test_the_sidecar_of_a_daemons_shard_names_its_classes(tmp_path):
+    described = infer({"label": 1}).to_json()
+    described["features"][0]["classes"] = ["cat", "dog"]
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    writer.append(infer({"label": 1}).encode({"label": 1}))
+    writer.finish(json.dumps({"schema": described}))
+    assert FileSet(tmp_path / "a").schema["label"].classes == ("cat", "dog")

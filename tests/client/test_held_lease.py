@@ -1,0 +1,236 @@
+"""Promise 1, the trainer's side: the lock is there while the lease is, and ends with its holder."""
+
+import fcntl
+import json
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from cachecd_client.errors import (
+    CallerError,
+    CorruptError,
+    LeaseLostError,
+    ProtocolVersionError,
+)
+from cachecd_client.lease import HeldLease
+
+
+def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir, locked):
+    path = cache_dir.manifest()
+    assert not locked(path)
+    held = HeldLease(path)
+    assert locked(path)
+    assert held.manifest.numbers() == [1, 2, 3, 4]
+    assert held.close()
+    assert not locked(path)
+    assert not held.close()
+
+
+def test_two_holders_in_one_process_are_two(cache_dir, locked):
+    path = cache_dir.manifest()
+    first, second = HeldLease(path), HeldLease(path)
+    first.close()
+    assert locked(path)
+    second.close()
+    assert not locked(path)
+
+
+def test_a_write_lock_is_refused_while_the_lease_is_held(cache_dir):
+    path = cache_dir.manifest()
+    held = HeldLease(path)
+    with open(path, "r+b") as daemon, pytest.raises(BlockingIOError):
+        fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
+    held.close()
+    with open(path, "r+b") as daemon:
+        fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
+
+
+def test_read_permission_is_enough(cache_dir, locked):
+    path = cache_dir.manifest()
+    path.chmod(0o440)
+    path.parent.chmod(0o550)
+    try:
+        held = HeldLease(path)
+        assert locked(path)
+        held.close()
+    finally:
+        path.parent.chmod(0o750)
+
+
+def test_a_killed_trainers_lease_ends_by_itself(cache_dir, locked, wait_until):
+    path = cache_dir.manifest()
+    holder = start_holder(path)
+    assert locked(path)
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    wait_until(lambda: not locked(path), seconds=1.0)
+
+
+def test_a_stopped_trainer_keeps_its_lease(cache_dir, locked):
+    path = cache_dir.manifest()
+    holder = start_holder(path)
+    holder.send_signal(signal.SIGSTOP)
+    os.waitpid(holder.pid, os.WUNTRACED)
+    assert locked(path)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+
+
+def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir, locked, wait_until):
+    path = cache_dir.manifest()
+    held = HeldLease(path)
+    asleep, wake = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(wake)
+        os.read(asleep, 1)
+        os._exit(0)
+    try:
+        held.close()
+        wait_until(lambda: not locked(path), seconds=1.0)
+    finally:
+        os.close(asleep)
+        os.close(wake)
+        os.waitpid(child, 0)
+
+
+def test_a_forked_childs_end_does_not_end_the_lease(cache_dir, locked, in_child):
+    path = cache_dir.manifest()
+    held = HeldLease(path)
+    assert in_child(held.close) is False
+    assert locked(path)
+    held.close()
+
+
+def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir, locked, in_child):
+    path = cache_dir.manifest()
+    held = HeldLease(path)
+
+    def read() -> bool:
+        held.ensure()
+        os.kill(os.getppid(), signal.SIGUSR1)  # the parent lets go
+        while not released.exists():
+            os.sched_yield()
+        return locked(path)
+
+    released = cache_dir.root / "released"
+
+    def let_go(*_):
+        held.close()
+        released.touch()
+
+    before = signal.signal(signal.SIGUSR1, let_go)
+    try:
+        assert in_child(read) is True
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not locked(path)
+
+
+def test_a_forked_child_that_comes_too_late_is_told(cache_dir, in_child):
+    path = cache_dir.manifest()
+    held = HeldLease(path)
+    held_elsewhere = path.with_suffix(".gone")
+
+    def read() -> str:
+        path.rename(held_elsewhere)
+        try:
+            held.ensure()
+        except LeaseLostError as error:
+            return str(error)
+        return "no error"
+
+    assert "the lease's manifest is gone" in in_child(read)
+    held.close()
+
+
+def test_a_pickled_lease_is_locked_anew_by_whoever_reads(cache_dir, locked):
+    path = cache_dir.manifest()
+    original = HeldLease(path)
+    copy = pickle.loads(pickle.dumps(original))
+    original.close()
+    assert not locked(path)
+    copy.ensure()
+    assert locked(path)
+    copy.close()
+    assert not locked(path)
+
+
+def test_a_vanished_manifest_is_a_lost_lease(cache_dir):
+    path = cache_dir.manifest()
+    path.unlink()
+    with pytest.raises(LeaseLostError, match="manifest is gone"):
+        HeldLease(path)
+
+
+def test_a_manifest_under_deletion_is_a_lost_lease(cache_dir):
+    path = cache_dir.manifest()
+    with open(path, "r+b") as daemon:
+        fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
+        with pytest.raises(LeaseLostError, match="the daemon is deleting this lease"):
+            HeldLease(path)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_manifest_deleted_or_replaced_just_before_the_lock_is_a_lost_lease(
+    cache_dir, monkeypatch, replaced
+):
+    path = cache_dir.manifest()
+    lock = fcntl.fcntl
+
+    def overtaken(*call):
+        path.rename(path.with_suffix(".old"))
+        if replaced:
+            path.write_text("{}")
+        return lock(*call)
+
+    monkeypatch.setattr(fcntl, "fcntl", overtaken)
+    match = "replaced before" if replaced else "deleted before"
+    with pytest.raises(LeaseLostError, match=match):
+        HeldLease(path)
+
+
+def test_a_cache_that_is_not_mounted_here_is_named(tmp_path):
+    with pytest.raises(CallerError, match=r"mount it in this container and set \$CACHECD_DIR"):
+        HeldLease(tmp_path / "nowhere" / "leases" / "a.json")
+
+
+def test_an_unreadable_manifest_is_refused_and_not_kept_open(cache_dir):
+    path = cache_dir.manifest()
+    path.write_text("{")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(CorruptError, match=r"lease-0\.json: .*Expecting"):
+        HeldLease(path)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_manifest_of_another_version_says_what_to_install(cache_dir):
+    path = cache_dir.manifest()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+    with pytest.raises(ProtocolVersionError, match=r"version 2, expected 1: install"):
+        HeldLease(path)
+
+
+def write_lock() -> bytes:
+    return struct.pack("hhqqi0q", fcntl.F_WRLCK, 0, 0, 0, 0)
+
+
+def start_holder(path) -> subprocess.Popen:
+    """Another process that holds the lease and says so."""
+    program = (
+        "import sys, signal\n"
+        "from cachecd_client.lease import HeldLease\n"
+        "held = HeldLease(sys.argv[1])\n"
+        "print('held', flush=True)\n"
+        "signal.pause()\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    return holder

@@ -1,0 +1,32 @@
+import json
+import subprocess
+import sys
+
+import cachecd_client
+
+
+def loaded_by(program: str) -> set[str]:
+    """The top-level modules in sys.modules after the program ran in a fresh interpreter."""
+    report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_the_package_loads_no_library():
+    assert not loaded_by("import cachecd_client") & {
+        "jax", "numpy", "tensorflow", "torch", "zmq",
+    }  # fmt: skip
+
+
+def test_no_framework_is_loaded_until_its_loader_is_asked_for():
+    program = "from cachecd_client import *"
+    assert not loaded_by(program) & {"jax", "tensorflow", "torch"}
+
+
+def test_every_public_name_is_there_and_no_other_is_offered():
+    for name in cachecd_client.__all__:
+        assert getattr(cachecd_client, name).__name__ == name
+        assert name in dir(cachecd_client)
+    assert not hasattr(cachecd_client, "Nothing")

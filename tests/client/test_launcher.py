@@ -1,0 +1,67 @@
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from cachecd_client.errors import CallerError
+from cachecd_client.launcher import job_id, local_ranks
+
+
+def test_without_a_launcher_there_is_one_rank():
+    assert local_ranks({}) == (0, 1)
+
+
+def test_ranks_are_those_of_the_node():
+    assert local_ranks({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"LOCAL_RANK": "1"}, "LOCAL_WORLD_SIZE is not set"),
+        ({"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"}, "LOCAL_RANK is 8 and LOCAL_WORLD_SIZE is 8"),
+        ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one', expected an integer"),
+    ],
+)
+def test_contradictory_ranks_are_refused(environ, message):
+    with pytest.raises(CallerError, match=message):
+        local_ranks(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "resnet", "SLURM_JOB_ID": "7"}, "resnet"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, "slurm-7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, "slurm-7.2"),
+        ({"RAY_JOB_ID": "02000000"}, "ray-02000000"),
+        ({"PBS_JOBID": "12.head"}, "pbs-12.head"),
+    ],
+)
+def test_the_job_is_the_launchers(environ, job):
+    assert job_id(environ) == job
+
+
+def test_a_process_alone_is_its_own_job():
+    assert job_id({}).startswith(f"{socket.gethostname()}-{os.getpid()}-")
+    assert job_id({}) == job_id({})
+
+
+def test_ranks_without_a_run_id_share_one_job_named_by_their_parent():
+    program = "from cachecd_client.launcher import job_id; print(job_id())"
+    # What torchrun gives its ranks when nobody named the run.
+    environ = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
+    jobs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**environ, "LOCAL_RANK": rank},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for rank in ("0", "1")
+    }
+    assert len(jobs) == 1
+    assert jobs.pop().startswith(f"{socket.gethostname()}-{os.getpid()}-")

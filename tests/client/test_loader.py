@@ -1,0 +1,370 @@
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from cachecd_client import _core
+from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.schema import infer
+from tests.client.records import examples, schema, write
+
+N = 103
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    return FileSet(
+        [
+            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 20, N))))
+            for first in range(0, N, 20)
+        ]
+    )
+
+
+def labels(batches) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+# Order
+
+
+def test_each_pass_has_the_same_order(files):
+    with files.numpy(batch_size=10, seed=3) as loader:
+        first, second = labels(loader), labels(loader)
+    assert first == second
+    assert len(set(first)) == 100
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"prefetch_bytes": 1}])
+def test_threads_and_prefetch_do_not_change_the_order(files, options):
+    expected = labels(files.numpy(batch_size=10, seed=3))
+    assert labels(files.numpy(batch_size=10, seed=3, **options)) == expected
+
+
+def test_another_seed_is_another_order(files):
+    assert labels(files.numpy(batch_size=10, seed=3)) != labels(files.numpy(batch_size=10, seed=4))
+
+
+def test_unshuffled_records_come_in_the_files_order(files):
+    assert labels(files.numpy(batch_size=10, shuffle=False)) == list(range(100))
+
+
+# Ranks
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8])
+def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
+    world = 4
+    loaders = [files.numpy(batch_size, rank=rank, world=world) for rank in range(world)]
+    batches = [list(loader) for loader in loaders]
+    assert {len(b) for b in batches} == {len(loaders[0])} == {N // world // batch_size}
+    delivered = [label for b in batches for label in labels(b)]
+    assert len(delivered) == len(set(delivered)) == world * batch_size * len(loaders[0])
+
+
+@pytest.mark.parametrize(("batch_size", "world"), [(10, 1), (10, 4), (3, 2), (200, 1), (7, 103)])
+def test_without_drop_last_every_record_comes_once_and_padding_is_masked(files, batch_size, world):
+    loaders = [
+        files.numpy(batch_size, drop_last=False, rank=rank, world=world) for rank in range(world)
+    ]
+    batches = [list(loader) for loader in loaders]
+    assert {len(b) for b in batches} == {len(loaders[0])}
+    valid = []
+    for batch in (batch for rank in batches for batch in rank):
+        assert len(batch["label"]) == len(batch["_valid"]) == len(batch["key"]) == batch_size
+        assert batch["_valid"].dtype == bool
+        valid += batch["label"][batch["_valid"]].tolist()
+        assert not batch["label"][~batch["_valid"]].any()
+    assert sorted(valid) == list(range(N))
+
+
+def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert labels(files.numpy(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
+    assert labels(files.numpy(batch_size=5, shuffle=False, rank=0, world=1))[:3] == [0, 1, 2]
+
+
+def test_the_length_is_the_cores(files):
+    """The loader says its length before any file is opened; the core must agree."""
+    for world in (1, 2, 3, 7):
+        for batch_size in (1, 2, 5, 13):
+            for drop_last in (True, False):
+                loader = files.numpy(batch_size, rank=0, world=world, drop_last=drop_last)
+                reader = _core.BatchReader(
+                    [(path, None) for path in files.files],
+                    [f.for_reader() for f in schema().features],
+                    batch_size=batch_size, world=world, drop_last=drop_last,
+                )  # fmt: skip
+                assert len(loader) == reader.num_batches
+                reader.close()
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("stop", [1, 4, 9, 10])
+def test_a_resumed_loader_continues_at_the_next_batch(files, stop):
+    whole = labels(files.numpy(batch_size=10, seed=5))
+    loader = files.numpy(batch_size=10, seed=5)
+    batches = iter(loader)
+    begun = labels([next(batches) for _ in range(stop)])
+    state = loader.state_dict()
+    resumed = files.numpy(batch_size=10, seed=99)  # the state's seed counts
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert begun + labels(resumed) == whole
+    assert labels(resumed) == whole  # later passes are whole again
+
+
+def test_the_state_is_plain_and_the_same_on_every_rank(files):
+    states = []
+    for rank in range(2):
+        loader = files.numpy(batch_size=10, rank=rank, world=2)
+        next(iter(loader))
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    assert states[0] == {
+        "version": 1,
+        "position": 1,
+        "seed": 0,
+        "fingerprint": files.fingerprint,
+        "batch_size": 10,
+        "shuffle": True,
+        "drop_last": True,
+        "world": 2,
+    }
+
+
+def test_loading_a_state_ends_the_pass(files):
+    loader = files.numpy(batch_size=10, seed=5)
+    whole = labels(loader)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    with pytest.raises(CallerError, match="this pass has ended"):
+        next(batches)
+    assert labels(loader) == whole[10:]
+
+
+def test_the_state_of_another_set_is_refused(files):
+    fewer = FileSet(files.files[:3])
+    with pytest.raises(CallerError, match=r"fingerprint .*resume with the same file set"):
+        fewer.numpy(batch_size=10).load_state_dict(files.numpy(batch_size=10).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 20}, r"batch_size 10 \(here 20\)"),
+        ({"shuffle": False}, r"shuffle True \(here False\)"),
+        ({"world": 2, "rank": 0}, r"world 1 \(here 2\)"),
+    ],
+)
+def test_the_state_of_another_division_is_refused(files, options, message):
+    state = files.numpy(batch_size=10).state_dict()
+    loader = files.numpy(**{"batch_size": 10, **options})
+    with pytest.raises(CallerError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_a_state_of_another_version_is_refused(files):
+    with pytest.raises(CallerError, match="loader state version 2, expected 1"):
+        files.numpy(batch_size=10).load_state_dict({"version": 2})
+
+
+# Features
+
+
+def test_features_are_chosen_by_name(files):
+    batch = next(iter(files.numpy(batch_size=2, features=["label", "key"])))
+    assert set(batch) == {"label", "key"}
+
+
+def test_an_unknown_feature_is_named_with_those_there_are(files):
+    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has bits, image, key"):
+        files.numpy(batch_size=2, features=["lable"])
+
+
+def test_ids_say_where_each_record_lies(files):
+    for batch in files.numpy(batch_size=10, ids=True):
+        assert (batch["_shard"] * 20 + batch["_record"]).tolist() == batch["label"].tolist()
+
+
+def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
+    described = infer({"_valid": 1})
+    path = write(tmp_path / "a", [described.encode({"_valid": 1})], described)
+    with pytest.raises(SchemaError, match=r"the loader itself adds \['_valid'\]"):
+        FileSet(path).numpy(batch_size=1)
+
+
+# Bad calls
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0, expected at least 1"),
+        ({"batch_size": 1, "rank": 2, "world": 2}, "rank=2, world=2: expected both"),
+        ({"batch_size": 1, "rank": 0}, "rank=0, world=None: expected both"),
+        ({"batch_size": 1, "seed": -1}, "seed=-1, expected 0 <= seed"),
+        ({"batch_size": 1, "seed": 2**64}, "expected 0 <= seed"),
+        ({"batch_size": 1, "on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),
+        ({"batch_size": 1, "features": "label"}, r"expected a list of names: \['label'\]"),
+        (
+            {"batch_size": 60, "rank": 0, "world": 2},
+            "103 records over 2 ranks make no batch of 60: choose a smaller batch_size",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused_when_the_loader_is_made(files, options, message):
+    with pytest.raises(CallerError, match=message):
+        files.numpy(**options)
+
+
+def test_an_unknown_option_is_a_type_error(files):
+    with pytest.raises(TypeError, match="batchsize"):
+        files.numpy(batch_size=1, batchsize=1)
+
+
+# Life
+
+
+def test_a_pass_ends_when_another_begins(files):
+    loader = files.numpy(batch_size=10)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    next(second)
+    with pytest.raises(CallerError, match="another pass begun"):
+        next(first)
+    assert len(list(second)) == 9
+
+
+def test_a_closed_loader_says_so_and_its_batches_stay_valid(files):
+    loader = files.numpy(batch_size=10, shuffle=False)
+    batches = iter(loader)
+    batch = next(batches)
+    loader.close()
+    loader.close()
+    with pytest.raises(CallerError, match="this pass has ended"):
+        next(batches)
+    with pytest.raises(CallerError, match="this loader is closed"):
+        next(iter(loader))
+    del loader, batches
+    gc.collect()
+    assert batch["label"].tolist() == list(range(10))
+
+
+def test_leaving_the_loop_ends_the_reading_threads(files, wait_until):
+    before = native_threads()
+    loader = files.numpy(batch_size=1, threads=2, prefetch_bytes=1)
+    for _ in loader:
+        assert native_threads() > before
+        break
+    gc.collect()
+    wait_until(lambda: native_threads() == before)
+    assert loader.position == 1
+
+
+def test_figures_add_up_over_passes(files):
+    loader = files.numpy(batch_size=10, features=["label"])
+    list(loader)
+    once = loader.bytes_read
+    assert once > 0
+    list(loader)
+    assert loader.bytes_read == 2 * once
+    assert 0 <= loader.seconds_waited < 60
+    assert loader.corrupt == []
+
+
+def test_a_pass_does_not_cross_a_fork(files, in_child):
+    loader = files.numpy(batch_size=10, shuffle=False)
+    batches = iter(loader)
+    next(batches)
+
+    def read() -> list:
+        try:
+            next(batches)
+        except CallerError as error:
+            return [str(error), labels(loader)]
+        return ["no error"]
+
+    message, anew = in_child(read)
+    assert "begun before the fork" in message
+    assert anew == list(range(100))
+    assert labels(batches) == list(range(10, 100))
+
+
+def test_a_loader_runs_while_python_computes_in_another_thread(files):
+    """Guards against a deadlock between the GIL and the core's threads, not for speed."""
+    stop = threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        for _ in range(5):
+            assert len(labels(files.numpy(batch_size=1, prefetch_bytes=1))) == N
+    finally:
+        stop.set()
+        thread.join()
+
+
+# Corruption
+
+
+@pytest.fixture
+def corrupt_file(tmp_path):
+    """A file of 20 records of which record 7 has a flipped byte; and where its frame starts."""
+    path = write(tmp_path / "a.tfrecord", examples(range(20)))
+    offset = int(_core.Sidecar.read(f"{path}.idx").offsets[7])
+    with open(path, "r+b") as file:
+        file.seek(offset + 12 + 5)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    return path, offset
+
+
+def test_a_corrupt_record_is_replaced_by_another_and_noted(corrupt_file):
+    path, offset = corrupt_file
+    loader = FileSet(path).numpy(batch_size=5, shuffle=False)
+    found = labels(loader)
+    assert len(found) == 20
+    assert set(found) == set(range(20)) - {7}
+    ((where, at, why),) = loader.corrupt
+    assert (where, at) == (str(path), offset)
+    assert "CRC" in why
+
+
+def test_a_corrupt_record_raises_if_the_trainer_chose_so(corrupt_file):
+    path, offset = corrupt_file
+    loader = FileSet(path).numpy(batch_size=5, shuffle=False, on_corrupt="raise")
+    batches = iter(loader)
+    assert labels([next(batches)]) == list(range(5))
+    with pytest.raises(CorruptRecordError) as caught:
+        next(batches)
+    assert (caught.value.path, caught.value.offset) == (str(path), offset)
+
+
+def native_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_dense_arrays_are_the_callers_own(files):
+    first, second = None, None
+    for batch in files.numpy(batch_size=50, shuffle=False):
+        first, second = second, batch["label"]
+    assert first is not None
+    assert first.flags.writeable
+    assert not np.shares_memory(first, second)
+    assert first.tolist() == list(range(50))

@@ -1,0 +1,475 @@
+"""connect, acquire and epochs against a scripted daemon: what is asked, locked and released, when."""
+
+import gc
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cachecd_client import protocol, session, waiting
+from cachecd_client.errors import (
+    AcquireTimeoutError,
+    CallerError,
+    DaemonUnreachableError,
+    LeaseLostError,
+    RequestError,
+    UnknownDatasetError,
+)
+from cachecd_client.protocol import (
+    Acquire,
+    AskStatus,
+    Granted,
+    Held,
+    Refused,
+    Released,
+    Waiting,
+)
+from cachecd_client.session import Cache, connect
+
+
+@pytest.fixture
+def cache(granting):
+    with connect(granting.endpoint) as opened:
+        yield opened
+
+
+@pytest.fixture
+def manifest(cache_dir):
+    """The path of an epoch's manifest."""
+    return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"
+
+
+# Connecting
+
+
+@pytest.mark.parametrize("named_by", ["address", "path", "pathlib", "CACHECD_ENDPOINT"])
+def test_a_socket_is_found_however_it_is_named(daemon, monkeypatch, named_by):
+    scripted = daemon()
+    target = {
+        "address": scripted.endpoint,
+        "path": str(scripted.path),
+        "pathlib": scripted.path,
+        "CACHECD_ENDPOINT": None,
+    }[named_by]
+    if target is None:
+        monkeypatch.setenv("CACHECD_ENDPOINT", scripted.endpoint)
+    with connect(target) as opened:
+        assert opened.endpoint == scripted.endpoint
+    assert [type(request) for request in scripted.requests] == [AskStatus]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "endpoint"),
+    [
+        ("/run/user/7", "ipc:///run/user/7/cachecd/cachecd.sock"),
+        (None, "ipc:///run/cachecd/cachecd.sock"),
+    ],
+)
+def test_the_default_socket_is_the_users_own_or_the_services(monkeypatch, runtime, endpoint):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    if runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    with pytest.raises(DaemonUnreachableError, match=f"no daemon answered on {endpoint} within"):
+        connect(timeout=0.05)
+
+
+def test_connect_refuses_a_daemon_of_another_version(daemon):
+    scripted = daemon(lambda request: Refused(request.id, "version", "install the same release"))
+    with pytest.raises(CallerError, match="install the same release"):
+        connect(scripted.path)
+
+
+def test_status_is_the_daemons_document(cache):
+    assert cache.status() == {"daemon": "scripted"}
+
+
+def test_a_closed_session_says_so(cache):
+    cache.close()
+    cache.close()
+    with pytest.raises(CallerError, match="this session is closed"):
+        cache.status()
+    with pytest.raises(CallerError, match="this session is closed"):
+        cache.acquire("train")
+
+
+# One lease
+
+
+def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(
+    daemon, cache_dir, locked
+):
+    path = cache_dir.manifest("lease-0")
+    seen = []
+
+    def answer(request):
+        if isinstance(request, Acquire):
+            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+        seen.append((type(request).__name__, locked(path)))
+        return None
+
+    with connect(daemon(answer).endpoint) as opened:
+        with opened.acquire("train"):
+            assert locked(path)
+        assert not locked(path)
+    assert seen == [("AskStatus", False), ("Held", True), ("Released", False)]
+
+
+def test_an_epoch_is_what_its_manifest_says(cache, cache_dir, granting):
+    with cache.acquire("train", epoch=1, job="resnet-7") as epoch:
+        assert epoch.files == [str(cache_dir.shard(n)) for n in (1, 2, 3)]
+        assert (epoch.epoch, epoch.lease, epoch.dataset, epoch.job) == (
+            1, "train-1", "train", "resnet-7",
+        )  # fmt: skip
+        assert epoch.num_records == 30
+        assert epoch.num_bytes == sum(Path(f).stat().st_size for f in epoch.files)
+        assert epoch.fingerprint == "fingerprint of 3"
+        assert epoch.schema.names == (
+            "bits", "image", "key", "label", "many", "names", "vector",
+        )  # fmt: skip
+        assert epoch.seed == 17
+    (request,) = granting.of(Acquire)
+    assert (request.dataset, request.job, request.epoch) == ("train", "resnet-7", 1)
+
+
+def test_the_rank_and_the_launchers_job_are_told(granting, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run-3")
+    with connect(granting.endpoint) as opened:
+        opened.acquire("train")
+    (acquire,), (held,), (released,) = map(granting.of, (Acquire, Held, Released))
+    assert (acquire.job, acquire.local_rank, acquire.local_world_size) == ("run-3", 1, 2)
+    assert (held.lease, held.local_rank) == ("train-0", 1)
+    assert (released.lease, released.local_rank) == ("train-0", 1)
+
+
+def test_a_container_may_see_the_cache_elsewhere(daemon, cache_dir, monkeypatch):
+    cache_dir.manifest("lease-0")
+    monkeypatch.setenv("CACHECD_DIR", str(cache_dir.root))
+
+    def answer(request):
+        if isinstance(request, Acquire):
+            return Granted(request.id, "lease-0", "/on/the/host", "leases/lease-0.json")
+        return None
+
+    with connect(daemon(answer).endpoint) as opened, opened.acquire("train") as epoch:
+        assert epoch.files[0] == str(cache_dir.shard(1))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("unknown-dataset", UnknownDatasetError), ("impossible", RequestError)],
+)
+def test_a_refused_acquire_raises(daemon, code, error):
+    scripted = daemon(lambda r: Refused(r.id, code, "no") if isinstance(r, Acquire) else None)
+    with connect(scripted.endpoint) as opened, pytest.raises(error, match=r"^no$"):
+        opened.acquire("trian")
+
+
+def test_an_epoch_below_zero_is_refused(cache):
+    with pytest.raises(CallerError, match="epoch=-1, expected 0 or more"):
+        cache.acquire("train", epoch=-1)
+
+
+def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
+    cache_dir.manifest("lease-0")
+
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        if len(scripted.of(Acquire)) < 4:
+            return Waiting(request.id, 1, 2, 0.0)
+        return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+
+    scripted = daemon(answer)
+    with connect(scripted.endpoint) as opened:
+        opened.acquire("train", timeout=20).release()
+    assert len({request.id for request in scripted.of(Acquire)}) == 4
+
+
+def test_a_wait_that_ends_says_how_far_it_was(daemon):
+    scripted = daemon(
+        lambda request: (
+            Waiting(request.id, 327155712, 1 << 30, 95e6, "source: 503 Slow Down")
+            if isinstance(request, Acquire)
+            else None
+        )
+    )
+    with (
+        connect(scripted.endpoint) as opened,
+        pytest.raises(AcquireTimeoutError) as caught,
+    ):
+        opened.acquire("train", timeout=0.1)
+    assert str(caught.value) == (
+        "no lease within 0.1 s: train: 312 MiB of 1 GiB (30 %), 95 MB/s, ready in about 8 s "
+        "(source: 503 Slow Down)"
+    )
+    assert len(scripted.of(Acquire)) >= 3
+
+
+def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
+    cache_dir.manifest("lease-0")
+
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        if caplog.records:
+            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+        return Waiting(request.id, 1 << 20, 2 << 20, 1e6)
+
+    with connect(daemon(answer).endpoint) as opened:
+        opened.acquire("train", timeout=20).release()
+    (line,) = caplog.records
+    assert (line.name, line.levelno) == ("cachecd", logging.WARNING)
+    assert line.getMessage() == "train: 1 MiB of 2 MiB (50 %), 1 MB/s, ready in about 1 s"
+
+
+def test_a_lease_lost_between_grant_and_lock_is_acquired_again(daemon, cache_dir):
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        lease = f"lease-{len(scripted.of(Acquire))}"
+        path = cache_dir.manifest(lease)
+        if lease != "lease-3":
+            path.unlink()
+        return Granted(request.id, lease, str(cache_dir.root), f"leases/{lease}.json")
+
+    scripted = daemon(answer)
+    with connect(scripted.endpoint) as opened, opened.acquire("train") as epoch:
+        assert epoch.lease == "lease-3"
+    assert [held.lease for held in scripted.of(Held)] == ["lease-3"]
+
+
+def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir, locked):
+    def answer(request):
+        if isinstance(request, Acquire):
+            lease = f"lease-{len(scripted.of(Acquire))}"
+            cache_dir.manifest(lease)
+            return Granted(request.id, lease, str(cache_dir.root), f"leases/{lease}.json")
+        if isinstance(request, Held) and request.lease == "lease-1":
+            return Refused(request.id, "lease-lost", "no such lease")
+        return None
+
+    scripted = daemon(answer)
+    with connect(scripted.endpoint) as opened, opened.acquire("train") as epoch:
+        assert epoch.lease == "lease-2"
+        assert not locked(cache_dir.root / "leases/lease-1.json")
+
+
+def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
+    (cache_dir.root / "leases").mkdir()
+    scripted = daemon(
+        lambda request: (
+            Granted(request.id, "gone", str(cache_dir.root), "leases/gone.json")
+            if isinstance(request, Acquire)
+            else None
+        )
+    )
+    with connect(scripted.endpoint) as opened, pytest.raises(LeaseLostError, match=r"gone\.json"):
+        opened.acquire("train")
+    assert len(scripted.of(Acquire)) == 5
+
+
+def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(
+    daemon, cache_dir, locked, caplog
+):
+    path = cache_dir.manifest("lease-0")
+
+    def answer(request):
+        if isinstance(request, Acquire):
+            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+        return protocol.StatusReply(request.id, {}) if isinstance(request, AskStatus) else None
+
+    with connect(daemon(answer, polite=False).endpoint, timeout=0.2) as opened:
+        epoch = opened.acquire("train")
+        assert locked(path)
+        assert "leased, but no daemon answered" in caplog.text
+        epoch.release()  # never fails, though nobody listens
+        assert not locked(path)
+
+
+# A run of epochs
+
+
+def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest, locked):
+    held = []
+    for epoch in cache.epochs("train", 3):
+        held.append([locked(manifest(k)) for k in range(epoch.epoch + 1)])
+        assert len(epoch.files) == 2 + epoch.epoch
+    assert held == [[True], [False, True], [False, False, True]]
+    assert not locked(manifest(2))
+    told = [
+        (type(request).__name__, getattr(request, "lease", getattr(request, "epoch", None)))
+        for request in granting.requests
+        if not isinstance(request, AskStatus)
+    ]
+    assert told == [
+        ("Acquire", 0), ("Held", "train-0"),
+        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"),
+        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Released", "train-2"),
+    ]  # fmt: skip
+
+
+def test_a_run_may_start_in_its_middle(cache):
+    assert [epoch.epoch for epoch in cache.epochs("train", 5, start=3)] == [3, 4]
+    assert list(cache.epochs("train", 5, start=5)) == []
+    with pytest.raises(CallerError, match="start=6, n=5"):
+        cache.epochs("train", 5, start=6)
+
+
+def test_progress_is_that_of_the_whole_run(cache):
+    seen = []
+    for epoch in cache.epochs("train", 2):
+        seen.append(epoch.progress)
+        seen += [epoch.progress for _ in epoch.numpy(batch_size=10)]
+        seen.append(epoch.progress)
+    assert seen == pytest.approx([0, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1, 1])
+
+
+def test_progress_of_an_epoch_by_hand_is_its_own(cache):
+    with cache.acquire("train", epoch=7) as epoch:
+        assert epoch.progress == 0
+        loader = epoch.numpy(batch_size=30)
+        assert [epoch.progress for _ in loader] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+@pytest.fixture
+def hasty_cache(granting, monkeypatch):
+    """A session that waits 0.2 s for its daemon instead of 10."""
+    monkeypatch.setattr(session, "_RELEASE_TIMEOUT", 0.05)
+    with connect(granting.endpoint, timeout=0.2) as opened:
+        yield opened
+
+
+def test_without_a_daemon_the_set_is_repeated_in_another_order(
+    hasty_cache, granting, manifest, locked, caplog
+):
+    labels, seeds, sets = [], [], []
+    for epoch in hasty_cache.epochs("train", 3):
+        if epoch.epoch == 0:
+            granting.kill()
+        assert locked(manifest(0))
+        labels.append([i for b in epoch.numpy(batch_size=20) for i in b["label"]])
+        seeds.append(epoch.seed)
+        sets.append((epoch.fingerprint, epoch.files))
+    assert not locked(manifest(0))
+    assert "train: epoch 1 repeats the 2 files of the one before: no daemon answered" in caplog.text
+    assert "train: epoch 2 repeats the 2 files of the one before: no daemon answered" in caplog.text
+    assert sets[0] == sets[1] == sets[2]
+    assert len(set(seeds)) == 3
+    assert sorted(labels[0]) == sorted(labels[1]) == sorted(labels[2]) == list(range(20))
+    assert labels[0] != labels[1] != labels[2]
+
+
+def test_a_repeated_set_has_the_same_order_on_every_rank(hasty_cache, granting):
+    epochs = hasty_cache.epochs("train", 2)
+    first = next(epochs)
+    granting.kill()
+    repeated = next(epochs)
+    with pytest.raises(CallerError, match="epoch 0 of 'train' was released"):
+        first.numpy(batch_size=1).__iter__().__next__()
+    # The seed depends on the manifest's and the epoch's number alone.
+    assert repeated.seed == 704325420134973854
+    epochs.close()
+
+
+def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, manifest, locked):
+    epochs = hasty_cache.epochs("train", 3)
+    next(epochs)
+    granting.kill()
+    assert next(epochs).lease == "train-0"
+    granting.start()
+    assert next(epochs).lease == "train-2"
+    assert not locked(manifest(0))
+    epochs.close()
+
+
+def test_without_a_daemon_the_first_epoch_raises(hasty_cache, granting):
+    granting.kill()
+    with pytest.raises(DaemonUnreachableError):
+        next(hasty_cache.epochs("train", 3))
+
+
+def test_an_exception_in_the_loop_releases_the_lease(cache, manifest, locked):
+    def train():
+        for _ in cache.epochs("train", 3):
+            raise RuntimeError("loss is nan")
+
+    with pytest.raises(RuntimeError):
+        train()
+    assert not locked(manifest(0))
+
+
+def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest, locked):
+    grant = granting.answer
+    granting.answer = lambda request: (
+        Refused(request.id, "impossible", "the limit is too small")
+        if isinstance(request, Acquire) and request.epoch == 1
+        else grant(request)
+    )
+    epochs = cache.epochs("train", 2)
+    next(epochs)
+    with pytest.raises(RequestError):
+        next(epochs)
+    assert not locked(manifest(0))
+
+
+def test_a_loop_that_is_left_releases_the_lease(cache, manifest, locked):
+    epochs = cache.epochs("train", 3)
+    next(epochs)
+    assert locked(manifest(0))
+    epochs.close()
+    assert not locked(manifest(0))
+
+
+def test_closing_the_session_releases_every_epoch(granting, manifest, locked):
+    opened = connect(granting.endpoint)
+    one, two = opened.acquire("train", 0), opened.acquire("train", 1)
+    opened.close()
+    assert not locked(manifest(0))
+    assert not locked(manifest(1))
+    for epoch in (one, two):
+        assert epoch.released
+        with pytest.raises(CallerError, match="was released, its files may be gone"):
+            list(epoch.numpy(batch_size=1))
+
+
+def test_an_epoch_keeps_a_session_that_nobody_holds(granting, manifest, locked):
+    epoch = connect(granting.endpoint).acquire("train")
+    gc.collect()
+    assert locked(manifest(0))
+    epoch.release()
+    assert not locked(manifest(0))
+
+
+def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manifest, locked):
+    connect(granting.endpoint).acquire("train")
+    gc.collect()
+    assert not locked(manifest(0))
+    assert len(granting.of(Released)) == 1
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "raise RuntimeError"])
+def test_the_interpreters_exit_releases_a_run_that_was_not_finished(
+    granting, manifest, locked, ending
+):
+    program = (
+        "import sys\n"
+        "from cachecd_client import connect\n"
+        "epochs = connect(sys.argv[1]).epochs('train', 3)\n"
+        f"first = next(epochs)\n{ending}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, granting.endpoint], capture_output=True)
+    assert b"Exception ignored" not in done.stderr
+    assert [released.lease for released in granting.of(Released)] == ["train-0"]
+    assert not locked(manifest(0))
+
+
+def test_sessions_are_closed_by_their_with_block(granting):
+    with connect(granting.endpoint) as opened:
+        assert isinstance(opened, Cache)
+    with pytest.raises(CallerError, match="closed"):
+        opened.status()

@@ -1,0 +1,184 @@
+import json
+import os
+import socket
+import threading
+
+import pytest
+
+from cachecd_client import protocol, transport
+from cachecd_client.errors import (
+    CallerError,
+    DaemonUnreachableError,
+    LeaseLostError,
+    ProtocolVersionError,
+    RequestError,
+    UnknownDatasetError,
+)
+from cachecd_client.protocol import AskStatus, Refused, StatusReply
+from cachecd_client.transport import Transport
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Requests are sent again after 50 ms instead of a second."""
+    monkeypatch.setattr(transport, "_FIRST_PATIENCE", 0.05)
+
+
+def test_a_reply_comes_back_typed(daemon):
+    reply = Transport(daemon().endpoint).ask(AskStatus("1"), 10)
+    assert reply == StatusReply("1", {"daemon": "scripted"})
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
+    scripted = daemon(
+        lambda request: StatusReply(request.id, {}) if len(scripted.requests) == 3 else None,
+        polite=False,
+    )
+    assert Transport(scripted.endpoint).ask(AskStatus("one"), 10) == StatusReply("one", {})
+    assert scripted.requests == [AskStatus("one")] * 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_survives_a_restart_of_the_daemon(daemon, wait_until):
+    scripted = daemon(lambda request: None, polite=False)
+    replies = []
+    asking = threading.Thread(
+        target=lambda: replies.append(Transport(scripted.endpoint).ask(AskStatus("1"), 20))
+    )
+    asking.start()
+    wait_until(lambda: scripted.requests)
+    scripted.kill()
+    scripted.answer = lambda request: StatusReply(request.id, {"restarted": True})
+    scripted.start()
+    asking.join()
+    assert replies == [StatusReply("1", {"restarted": True})]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon, wait_until):
+    scripted = daemon()
+    scripted.kill()
+    replies = []
+    asking = threading.Thread(
+        target=lambda: replies.append(Transport(scripted.endpoint).ask(AskStatus("1"), 20))
+    )
+    asking.start()
+    scripted.start()
+    asking.join()
+    assert replies[0].status == {"daemon": "scripted"}
+
+
+def test_threads_may_ask_at_once(daemon):
+    way = Transport(daemon().endpoint)
+    replies = []
+    threads = [
+        threading.Thread(target=lambda i=i: replies.append(way.ask(AskStatus(str(i)), 20).id))
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(replies) == [str(i) for i in range(8)]
+
+
+def test_a_forked_child_may_ask(daemon, in_child):
+    way = Transport(daemon().endpoint)
+    way.ask(AskStatus("parent"), 10)
+    assert in_child(lambda: way.ask(AskStatus("child"), 10).id) == "child"
+    assert way.ask(AskStatus("parent again"), 10).id == "parent again"
+
+
+def unreachable(path) -> str:
+    with pytest.raises(DaemonUnreachableError) as caught:
+        Transport(f"ipc://{path}").ask(AskStatus("1"), 0.1)
+    assert str(caught.value).startswith(f"no daemon answered on ipc://{path} within 0.1 s: ")
+    assert "Start one with `cachecd run CONFIG`" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_socket_is_named(tmp_path):
+    assert "there is no such socket" in unreachable(tmp_path / "none.sock")
+
+
+def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead.sock"))
+    assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
+
+
+def test_a_daemon_that_hangs_is_told_from_none(daemon):
+    scripted = daemon(lambda request: None, polite=False)
+    assert "something listens there, but does not answer" in unreachable(scripted.path)
+
+
+def test_a_socket_of_another_group_is_told_from_none(tmp_path, in_child):
+    """As nobody, for whom the folder is closed."""
+    if os.getuid() == 0:
+
+        def ask() -> str:
+            os.setuid(65534)
+            return unreachable(tmp_path / "a.sock")
+    else:
+        (tmp_path / "closed").mkdir(mode=0)
+
+        def ask() -> str:
+            return unreachable(tmp_path / "closed/a.sock")
+
+    assert "permission denied: join the group" in in_child(ask)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("unknown-dataset", UnknownDatasetError),
+        ("bad-request", RequestError),
+        ("version", ProtocolVersionError),
+        ("lease-lost", LeaseLostError),
+        ("impossible", RequestError),
+        ("a code of a later release", RequestError),
+    ],
+)
+def test_a_refusal_raises_the_error_its_code_names(daemon, code, error):
+    scripted = daemon(lambda request: Refused(request.id, code, "no, because"))
+    with pytest.raises(error, match=r"^no, because$"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+def test_a_daemon_of_another_major_version_is_named(daemon):
+    scripted = daemon(lambda request: [b"cachecd/2.0", b"{}"])
+    with pytest.raises(ProtocolVersionError, match=r"speaks 'cachecd/2.0', this client 'cachecd/1"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"type": "Nothing"}', b'{"type": "Done"}'])
+def test_an_unreadable_reply_is_an_error_at_once(daemon, body):
+    scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
+    with pytest.raises(ProtocolVersionError, match="answered what this client cannot read"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+def test_unknown_fields_of_a_later_minor_version_are_ignored(daemon):
+    body = {"type": "StatusReply", "id": "1", "status": {}, "later": 1}
+    scripted = daemon(lambda request: [b"cachecd/1.7", json.dumps(body).encode()])
+    assert Transport(scripted.endpoint).ask(AskStatus("1"), 10) == StatusReply("1", {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("tcp://127.0.0.1:5555", "expected the address of a Unix socket"),
+        ("/run/cachecd.sock", "expected the address of a Unix socket"),
+        ("ipc://", "expected the address of a Unix socket"),
+        ("ipc:///" + "x" * 107, "its path has 108 bytes, a Unix socket allows 107"),
+    ],
+)
+def test_an_impossible_endpoint_is_refused(endpoint, message):
+    with pytest.raises(CallerError, match=message):
+        Transport(endpoint)
+
+
+def test_the_longest_endpoint_works(tmp_path):
+    path = f"{tmp_path}/".ljust(107, "x")
+    assert "there is no such socket" in unreachable(path)
