@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+
+from cachecd_client.errors import CallerError
+from cachecd_client.fileset import FileSet
+from cachecd_client.torch import tensor
+from tests.client.records import examples, record, write
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
+
+
+def test_torch_delivers_what_numpy_delivers(files):
+    batches = list(zip(files.torch(batch_size=5), files.numpy(batch_size=5), strict=True))
+    assert len(batches) == 4
+    for tensors, arrays in batches:
+        assert tensors.keys() == arrays.keys()
+        for name in ("image", "label", "vector"):
+            assert torch.equal(tensors[name], torch.from_numpy(arrays[name])), name
+        assert torch.equal(tensors["bits"].view(torch.uint16), torch.from_numpy(arrays["bits"]))
+        for name in ("key", "many", "names"):
+            assert [list(row) for row in tensors[name]] == [list(row) for row in arrays[name]]
+
+
+def test_dtypes_and_shapes_are_the_schemas(files):
+    batch = next(iter(files.torch(batch_size=5)))
+    dense = ("bits", "image", "label", "vector")
+    assert {name: (batch[name].dtype, tuple(batch[name].shape)) for name in dense} == {
+        "bits": (torch.bfloat16, (5, 2)),
+        "image": (torch.uint8, (5, 2, 3)),
+        "label": (torch.int64, (5,)),
+        "vector": (torch.float32, (5, 2)),
+    }
+
+
+def test_bfloat16_means_what_it_says(files):
+    batch = next(iter(files.torch(batch_size=24, shuffle=False)))
+    assert batch["bits"][0].tolist() == [1.0, -1.0]
+    assert batch["bits"][1, 0] == torch.tensor(0x3F81, dtype=torch.uint16).view(torch.bfloat16)
+
+
+def test_tensors_share_the_arrays_memory():
+    array = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    shared = tensor(array)
+    assert shared.data_ptr() == array.ctypes.data
+    array[0, 0] = 9
+    assert shared[0, 0] == 9
+    halves = np.array([0x3F80], np.uint16)
+    assert tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
+
+
+def test_tensors_stay_valid_when_the_loader_is_gone(files):
+    loader = files.torch(batch_size=24, shuffle=False)
+    label = next(iter(loader))["label"]
+    loader.close()
+    del loader
+    assert label.tolist() == list(range(24))
+
+
+def test_added_columns_are_tensors_too(files):
+    *_, last = files.torch(batch_size=10, drop_last=False, shuffle=False, ids=True)
+    assert last["_valid"].dtype == torch.bool
+    assert last["_valid"].tolist() == [True] * 4 + [False] * 6
+    assert last["_record"][:4].tolist() == [20, 21, 22, 23]
+
+
+def test_a_device_gets_every_dense_feature(files):
+    # The meta device is one that every machine has and that is not the CPU.
+    batch = next(iter(files.torch(batch_size=5, device="meta")))
+    for name in ("bits", "image", "label", "vector"):
+        assert batch[name].device.type == "meta"
+    assert batch["many"].to_torch("meta").values().device.type == "meta"
+
+
+def test_an_unknown_device_is_refused_before_anything_is_read(files):
+    with pytest.raises(RuntimeError, match="device type at start of device string: gpu"):
+        files.torch(batch_size=5, device="gpu")
+
+
+def test_ragged_and_bytes_columns_become_jagged_tensors(files):
+    batch = next(iter(files.torch(batch_size=24, shuffle=False)))
+    many = batch["many"].to_torch()
+    assert many.layout == torch.jagged
+    assert many.values().data_ptr() == batch["many"].values.ctypes.data
+    assert [row.tolist() for row in many.unbind()] == [[i] * (i % 4) for i in range(24)]
+    key = batch["key"].to_torch()
+    assert key.values().dtype == torch.uint8
+    assert [bytes(row.tolist()) for row in key.unbind()] == [record(i)["key"] for i in range(24)]
+
+
+def test_a_torch_training_step_runs(files):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for batch in files.torch(batch_size=8, features=["vector", "label"]):
+        loss = (model(batch["vector"])[:, 0] - batch["label"]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert torch.isfinite(loss)
+
+
+def test_a_resumed_torch_loader_continues(files):
+    loader = files.torch(batch_size=5)
+    batches = iter(loader)
+    next(batches)
+    resumed = files.torch(batch_size=5)
+    resumed.load_state_dict(loader.state_dict())
+    for batch, again in zip(batches, resumed, strict=True):
+        assert torch.equal(batch["label"], again["label"])
+
+
+def test_options_are_those_of_every_loader(files):
+    with pytest.raises(CallerError, match="batch_size=0"):
+        files.torch(batch_size=0)
