@@ -102,10 +102,27 @@ class PyWriter {
   bool busy_ = false;
 };
 
-SidecarContents PyReadSidecar(nb::object path) {
+// A Sidecar with its meta as Python's text.
+struct PySidecar {
+  SidecarContents contents;
+  nb::object meta;
+};
+
+PySidecar PyReadSidecar(nb::object path) {
   const std::string name = PathArgument(path);
-  const nb::gil_scoped_release release;
-  return ReadSidecar(name);
+  PySidecar sidecar;
+  {
+    const nb::gil_scoped_release release;
+    sidecar.contents = ReadSidecar(name);
+  }
+  const std::string& meta = sidecar.contents.meta;
+  sidecar.meta =
+      nb::steal(PyUnicode_DecodeUTF8(meta.data(), static_cast<Py_ssize_t>(meta.size()), nullptr));
+  if (!sidecar.meta.is_valid()) {
+    PyErr_Clear();
+    throw CorruptSidecar(name, "its meta is not UTF-8");
+  }
+  return sidecar;
 }
 
 uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_bytes,
@@ -158,16 +175,17 @@ void BindFiles(nb::module_& module) {
       .def("finish", &PyWriter::Finish, nb::arg("meta"))
       .def("abort", &PyWriter::Abort);
 
-  nb::class_<SidecarContents>(module, "Sidecar", nb::is_final())
+  nb::class_<PySidecar>(module, "Sidecar", nb::is_final())
       .def_static("read", &PyReadSidecar, nb::arg("path"))
-      .def_ro("meta", &SidecarContents::meta)
-      .def_ro("data_bytes", &SidecarContents::data_bytes)
+      .def_prop_ro("meta", [](const PySidecar& self) { return self.meta; })
+      .def_prop_ro("data_bytes", [](const PySidecar& self) { return self.contents.data_bytes; })
       .def_prop_ro("offsets",
-                   [](const SidecarContents& self) { return ToNumpy(self.offsets, false); })
-      .def_prop_ro("units", [](const SidecarContents& self) { return ToNumpy(self.units, false); })
+                   [](const PySidecar& self) { return ToNumpy(self.contents.offsets, false); })
+      .def_prop_ro("units",
+                   [](const PySidecar& self) { return ToNumpy(self.contents.units, false); })
       .def_prop_ro("ordinals",
-                   [](const SidecarContents& self) { return ToNumpy(self.ordinals, false); })
-      .def("__len__", [](const SidecarContents& self) { return self.offsets.size(); });
+                   [](const PySidecar& self) { return ToNumpy(self.contents.ordinals, false); })
+      .def("__len__", [](const PySidecar& self) { return self.contents.offsets.size(); });
 
   module.def("write_sidecar", &PyWriteSidecar, nb::arg("path"), nb::arg("meta"),
              nb::arg("data_bytes"), nb::arg("offsets"));

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "crc32c.h"
@@ -15,6 +16,22 @@ namespace {
 
 constexpr char kMagic[8] = {'C', 'A', 'C', 'H', 'E', 'C', 'D', 'X'};
 constexpr uint64_t kMinimumFrame = 16;
+
+// The finding if these u64 cannot be where the frames of a file of `data_bytes` start.
+std::string CheckOffsets(ByteSpan offsets, uint64_t data_bytes) {
+  const size_t records = offsets.size / sizeof(uint64_t);
+  uint64_t least = 0;
+  for (size_t i = 0; i < records; ++i) {
+    const uint64_t offset = LoadU64(offsets.data + sizeof(uint64_t) * i);
+    const bool fits = i == 0 ? offset == 0 : offset >= least;
+    if (!fits || offset > data_bytes || data_bytes - offset < kMinimumFrame) {
+      return "offset " + std::to_string(offset) + " of record " + std::to_string(i) +
+             " is out of place";
+    }
+    least = offset + kMinimumFrame;
+  }
+  return records == 0 && data_bytes != 0 ? "no records in a file that is not empty" : "";
+}
 
 template <typename T>
 std::vector<T> Copy(ByteSpan section) {
@@ -67,17 +84,8 @@ ByteSpan SidecarView::Meta() const { return Section("meta", kSidecarHeader, meta
 
 ByteSpan SidecarView::Offsets() const {
   const ByteSpan section = Section("offsets", kSidecarHeader + meta_bytes_ + 4, records_ * 8);
-  uint64_t least = 0;
-  for (uint64_t i = 0; i < records_; ++i) {
-    const uint64_t offset = LoadU64(section.data + 8 * i);
-    const bool fits = i == 0 ? offset == 0 : offset >= least;
-    if (!fits || offset > data_bytes_ || data_bytes_ - offset < kMinimumFrame) {
-      Fail("offset " + std::to_string(offset) + " of record " + std::to_string(i) +
-           " is out of place");
-    }
-    least = offset + kMinimumFrame;
-  }
-  if (records_ == 0 && data_bytes_ != 0) Fail("no records in a file that is not empty");
+  const std::string why = CheckOffsets(section, data_bytes_);
+  if (!why.empty()) Fail(why);
   return section;
 }
 
@@ -105,6 +113,12 @@ SidecarContents ReadSidecar(const std::string& path) {
 }
 
 uint64_t WriteSidecar(const std::string& path, const SidecarContents& contents) {
+  const ByteSpan offsets{reinterpret_cast<const uint8_t*>(contents.offsets.data()),
+                         contents.offsets.size() * sizeof(uint64_t)};
+  const std::string why = CheckOffsets(offsets, contents.data_bytes);
+  if (!why.empty()) throw std::invalid_argument(path + ": " + why);
+  if (contents.meta.size() > UINT32_MAX) throw std::invalid_argument(path + ": meta beyond 4 GiB");
+
   uint8_t header[kSidecarHeader];
   std::memcpy(header, kMagic, sizeof kMagic);
   StoreU32(header + 8, kSidecarVersion);

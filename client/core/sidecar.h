@@ -69,8 +69,8 @@ class SidecarView {
 // Reads and verifies all of it. CorruptSidecar, IoError.
 SidecarContents ReadSidecar(const std::string& path);
 
-// Writes and fsyncs a new file, EEXIST if there is one; returns its bytes. IoError; then no file is
-// left.
+// Writes and fsyncs a new file, EEXIST if there is one; returns its bytes. After an IoError no
+// file is left. std::invalid_argument for contents that ReadSidecar would refuse.
 uint64_t WriteSidecar(const std::string& path, const SidecarContents& contents);
 
 }  // namespace cachecd

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "errors.h"
+#include "fork.h"
 #include "tfrecord.h"
 
 namespace cachecd {
@@ -31,7 +32,7 @@ auto ShardWriter::AbortOnFailure(Step step) {
 }
 
 ShardWriter::ShardWriter(const std::string& path, uint64_t capacity, uint64_t meta_bytes)
-    : path_(path), capacity_(capacity), meta_bytes_(meta_bytes) {
+    : generation_(ForkGeneration()), path_(path), capacity_(capacity), meta_bytes_(meta_bytes) {
   if (capacity != 0 && !Fits(0, meta_bytes_)) {
     throw std::invalid_argument("capacity of " + std::to_string(capacity) +
                                 " bytes: an empty shard's sidecar alone can take " +
@@ -53,7 +54,8 @@ void ShardWriter::RequireOpen() const {
 
 bool ShardWriter::Fits(uint64_t frame_bytes, uint64_t meta_bytes) const {
   if (capacity_ == 0) return true;
-  if (frame_bytes > capacity_) return false;  // and so nothing below wraps around
+  // So that nothing below wraps around.
+  if (frame_bytes > capacity_ || meta_bytes > capacity_) return false;
   const uint64_t records = num_records() + (frame_bytes != 0);
   return WholeBlocks(num_bytes() + frame_bytes) + WholeBlocks(SidecarBytes(records, meta_bytes)) <=
          capacity_;
@@ -153,7 +155,7 @@ ShardWriter::Sealed ShardWriter::Finish(const std::string& meta) {
 void ShardWriter::Abort() {
   if (!file_) return;
   file_.reset();
-  unlink(path_.c_str());
+  if (generation_ == ForkGeneration()) unlink(path_.c_str());
 }
 
 }  // namespace cachecd

@@ -5,7 +5,7 @@
 // only while the TFRecord file and its sidecar, each rounded up to whole blocks of kBlock bytes,
 // stay within it, so that neither the disk's end nor the limit is met in the middle of a shard.
 // Every failure of the operating system is an IoError with the path and leaves the writer aborted.
-// Not thread-safe.
+// Not thread-safe. In a forked child, the files remain the parent's.
 
 #ifndef CACHECD_CORE_WRITER_H_
 #define CACHECD_CORE_WRITER_H_
@@ -74,8 +74,9 @@ class ShardWriter {
   template <typename Step>
   auto AbortOnFailure(Step step);
 
-  std::string path_;
-  uint64_t capacity_;
+  const uint64_t generation_;
+  const std::string path_;
+  const uint64_t capacity_;
   uint64_t meta_bytes_;
   std::optional<File> file_;  // none after Finish and Abort
   SidecarContents contents_;

@@ -1,0 +1,87 @@
+"""Shards, spoilt and whole, and a reference for the formats that shares no code with the core."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cachecd_client import _core
+
+# (name, kind, dtype, shape, raw) of `example`.
+FEATURES = [
+    ("label", "int64", "int64", (), False),
+    ("name", "bytes", "bytes", (), False),
+    ("list", "int64", "int64", None, False),
+]
+
+
+def slow_crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit, from its polynomial."""
+    register = 0xFFFFFFFF
+    for byte in data:
+        register ^= byte
+        for _ in range(8):
+            register = (register >> 1) ^ (0x82F63B78 if register & 1 else 0)
+    return register ^ 0xFFFFFFFF
+
+
+def slow_mask(data: bytes) -> bytes:
+    """The masked CRC of `data` as it stands in files."""
+    crc = slow_crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def slow_frame(payload: bytes) -> bytes:
+    """One TFRecord frame, from the format's description."""
+    length = struct.pack("<Q", len(payload))
+    return length + slow_mask(length) + payload + slow_mask(payload)
+
+
+def frames(payloads: Iterable[bytes]) -> bytes:
+    """Frames of the core's own making, for tests of something else than framing."""
+    made = bytearray()
+    for payload in payloads:
+        length = struct.pack("<Q", len(payload))
+        made += length + struct.pack("<I", _core.masked_crc32c(length))
+        made += payload + struct.pack("<I", _core.masked_crc32c(payload))
+    return bytes(made)
+
+
+def example(number: int) -> bytes:
+    """A record that tells its number in every feature; the list's length differs."""
+    return _core.encode_example(
+        {"label": number, "name": f"record {number}", "list": [number] * (number % 3)}
+    )
+
+
+def write(path: Path, payloads: Sequence[bytes], meta: str = "{}") -> Path:
+    """A sealed shard with its sidecar."""
+    writer = _core.ShardWriter(str(path))
+    for ordinal, payload in enumerate(payloads):
+        assert writer.append(payload, unit=7, ordinal=ordinal)
+    writer.finish(meta)
+    return path
+
+
+def flip(path: Path, offset: int, mask: int = 0x01) -> None:
+    """Alters the byte at `offset`, which may count from the end."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= mask
+    path.write_bytes(data)
+
+
+def batches(reader: _core.BatchReader) -> list[dict[str, Any]]:
+    """All batches of a reader."""
+    found = []
+    while (batch := reader.next()) is not None:
+        found.append(batch)
+    return found
+
+
+def labels(reader: _core.BatchReader) -> list[int]:
+    """The feature `label` of every row of every batch."""
+    return [int(label) for batch in batches(reader) for label in np.ravel(batch["label"])]

@@ -1,0 +1,81 @@
+"""CRC-32C against RFC 3720's vectors, a bit-by-bit reference, and itself in pieces."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from tests.core.shards import slow_crc32c
+
+# RFC 3720, B.4, and the polynomial's usual check value.
+VECTORS = [
+    (b"", 0x00000000),
+    (b"123456789", 0xE3069283),
+    (bytes(32), 0x8A9136AA),
+    (b"\xff" * 32, 0x62A8AB43),
+    (bytes(range(32)), 0x46DD794E),
+    (bytes(reversed(range(32))), 0x113FDB5C),
+    (
+        bytes.fromhex(
+            "01c00000000000000000000000000000 14000000000004000000001400000018"
+            "28000000000000000200000000000000"
+        ),
+        0xD9963A56,
+    ),
+]
+
+# Where the streams of the interleaved implementation begin and end, and the bytes around.
+EDGES = [
+    n + d for n in (0, 8, 256, 768, 1536, 4096, 12288, 24576) for d in (-1, 0, 1) if n + d >= 0
+]
+
+
+@pytest.mark.parametrize(("data", "crc"), VECTORS)
+def test_published_vectors(data, crc):
+    assert _core.crc32c(data) == crc
+
+
+@pytest.mark.parametrize("size", EDGES)
+def test_lengths_around_the_edges_of_streams_agree_with_the_bitwise_reference(size):
+    data = random.Random(size).randbytes(size)
+    assert _core.crc32c(data) == slow_crc32c(data)
+
+
+@pytest.mark.parametrize("start", range(8))
+def test_unaligned_data_gives_the_same_crc(start):
+    data = random.Random(1).randbytes(13000)
+    assert _core.crc32c(memoryview(bytes(start) + data)[start:]) == _core.crc32c(data)
+
+
+@given(st.binary(max_size=2000), st.integers(0, 2000))
+def test_a_crc_continues_where_another_ended(data, cut):
+    assert _core.crc32c(data[cut:], _core.crc32c(data[:cut])) == _core.crc32c(data)
+
+
+def test_every_single_bit_counts():
+    data = bytearray(random.Random(2).randbytes(800))
+    crcs = {_core.crc32c(data)}
+    for byte in range(len(data)):
+        for bit in range(8):
+            data[byte] ^= 1 << bit
+            crcs.add(_core.crc32c(data))
+            data[byte] ^= 1 << bit
+    assert len(crcs) == 800 * 8 + 1
+
+
+def test_the_mask_is_tfrecords():
+    # ((crc >> 15) | (crc << 17)) + 0xa282ead8 of 0xE3069283.
+    assert _core.masked_crc32c(b"123456789") == 0xC78AB0E5
+
+
+def test_buffers_of_any_kind_are_taken():
+    data = bytes(range(32))
+    for buffer in (data, bytearray(data), memoryview(data)):
+        assert _core.crc32c(buffer) == 0x46DD794E
+
+
+def test_what_is_no_buffer_is_a_type_error():
+    with pytest.raises(TypeError):
+        _core.crc32c("text")

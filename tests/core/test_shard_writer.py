@@ -1,0 +1,339 @@
+"""ShardWriter: what is written, how much of it, and what is left when it fails."""
+
+import errno
+import gc
+import os
+import random
+import resource
+import shutil
+import struct
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from cachecd_client.errors import CorruptRecordError
+from tests.core.shards import frames, slow_frame
+
+SIDECAR_OVERHEAD = 52
+
+
+@contextmanager
+def files_limited_to(size):
+    """Makes writing beyond `size` fail with EFBIG: a disk's end that needs no disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def append_megabytes(writer, count):
+    for _ in range(count):
+        writer.append(bytes(1 << 20))
+
+
+def allocated(*paths):
+    return sum(os.stat(path).st_blocks * 512 for path in paths)
+
+
+def test_the_file_is_frames_and_nothing_else(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    payloads = [b"", b"a", b"b" * 5000]
+    for payload in payloads:
+        assert writer.append(payload)
+    assert (writer.num_records, writer.num_bytes) == (3, 5001 + 48)
+    assert writer.sidecar_bytes == SIDECAR_OVERHEAD + 60
+    assert writer.finish("{}") == (5049, SIDECAR_OVERHEAD + 60 + 2)
+    assert (tmp_path / "a").read_bytes() == b"".join(map(slow_frame, payloads))
+
+
+def test_records_larger_and_smaller_than_the_write_buffer_keep_their_order(tmp_path):
+    source = random.Random(1)
+    payloads = [
+        source.randbytes(n) for n in (10, 2**20 - 16, 2**20 - 15, 5, 3 * 2**20, 2**19, 2**19)
+    ]
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    for payload in payloads:
+        writer.append(payload)
+    writer.finish("{}")
+    assert (tmp_path / "a").read_bytes() == frames(payloads)
+
+
+def test_units_and_ordinals_are_in_the_sidecar(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    for unit, ordinal in [(3, 0), (2**64 - 1, 2**32 - 1), (3, 1)]:
+        writer.append(b"x", unit=unit, ordinal=ordinal)
+    writer.finish("{}")
+    sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
+    assert sidecar.units.tolist() == [3, 2**64 - 1, 3]
+    assert sidecar.ordinals.tolist() == [0, 2**32 - 1, 1]
+
+
+def test_a_shard_of_no_records_is_a_shard(tmp_path):
+    assert _core.ShardWriter(str(tmp_path / "a")).finish("{}") == (0, SIDECAR_OVERHEAD + 2)
+    assert _core.scan(str(tmp_path / "a")).size == 0
+    assert len(_core.Sidecar.read(str(tmp_path / "a.idx"))) == 0
+
+
+# Capacity
+
+
+@given(
+    capacity=st.integers(8192, 200_000),
+    sizes=st.lists(st.integers(0, 30_000) | st.integers(0, 40), max_size=60),
+    meta=st.integers(0, 4096),
+)
+def test_the_blocks_of_both_files_never_exceed_the_capacity(
+    tmp_path_factory, capacity, sizes, meta
+):
+    path = str(tmp_path_factory.mktemp("capacity") / "a")
+    writer = _core.ShardWriter(path, capacity)
+    assert allocated(path) <= capacity
+    taken = [size for size in sizes if writer.append(bytes(size))]
+    assert allocated(path) <= capacity
+    data_bytes, sidecar_bytes = writer.finish("x" * meta)
+    assert data_bytes == os.path.getsize(path) == sum(size + 16 for size in taken)
+    assert (
+        sidecar_bytes == os.path.getsize(path + ".idx") == SIDECAR_OVERHEAD + meta + 20 * len(taken)
+    )
+    assert allocated(path, path + ".idx") <= capacity
+    shutil.rmtree(os.path.dirname(path))
+
+
+def test_the_space_is_taken_before_anything_is_written(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 10 << 20)
+    assert allocated(tmp_path / "a") == 10 << 20
+    writer.append(b"x")
+    writer.finish("{}")
+    assert allocated(tmp_path / "a") == 4096
+    assert (tmp_path / "a").stat().st_size == 17
+
+
+def test_a_record_that_does_not_fit_is_refused_and_a_smaller_one_taken(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 32 << 10)
+    assert not writer.append(bytes(32 << 10))
+    assert (writer.num_records, writer.num_bytes) == (0, 0)
+    assert writer.append(bytes(20 << 10))
+    assert not writer.append(bytes(20 << 10))
+    assert writer.append(bytes(100))
+    assert writer.finish("{}")[0] == (20 << 10) + 100 + 32
+
+
+def test_a_shard_is_filled_to_the_last_block(tmp_path):
+    # Two blocks for the sidecar with its allowance, all others for records.
+    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
+    assert not writer.append(bytes((56 << 10) - 15))
+    assert writer.append(bytes((56 << 10) - 16))
+    writer.finish("x" * 4000)
+
+
+def test_a_capacity_that_holds_not_even_an_empty_shard_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="8192"):
+        _core.ShardWriter(str(tmp_path / "a"), 8191)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_meta_beyond_its_allowance_takes_what_the_records_left(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
+    writer.append(bytes(40 << 10))
+    writer.finish("x" * (10 << 10))
+    assert allocated(tmp_path / "a", tmp_path / "a.idx") <= 64 << 10
+
+
+def test_meta_for_which_no_room_is_left_is_refused_and_a_shorter_one_taken(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
+    writer.append(bytes(54 << 10))
+    with pytest.raises(ValueError, match="4096 are allowed for"):
+        writer.finish("x" * (10 << 10))
+    writer.finish("x" * 4096)
+    assert allocated(tmp_path / "a", tmp_path / "a.idx") <= 64 << 10
+
+
+def test_room_is_kept_for_a_longer_meta(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10, meta_bytes=20 << 10)
+    assert not writer.append(bytes(40 << 10))
+    assert writer.append(bytes(39 << 10))
+    writer.finish("x" * (20 << 10))
+    assert allocated(tmp_path / "a", tmp_path / "a.idx") == 64 << 10
+
+
+@pytest.mark.parametrize("meta_bytes", [60 << 10, 2**63, 2**64 - 1])
+def test_a_meta_that_leaves_no_room_for_a_shard_is_refused(tmp_path, meta_bytes):
+    with pytest.raises(ValueError, match="capacity"):
+        _core.ShardWriter(str(tmp_path / "a"), 60 << 10, meta_bytes=meta_bytes)
+
+
+# Frames carried over
+
+
+PAYLOADS = [b"one", b"", b"three" * 9, b"four"]
+
+
+def test_frames_are_carried_over_verbatim(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    body = frames(PAYLOADS)
+    assert writer.append_frames(body, unit=5, ordinal=10) == (4, len(body), False)
+    writer.finish("{}")
+    assert (tmp_path / "a").read_bytes() == body
+    sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
+    assert sidecar.units.tolist() == [5] * 4
+    assert sidecar.ordinals.tolist() == [10, 11, 12, 13]
+
+
+def test_an_incomplete_frame_waits_for_the_next_call_wherever_it_is_cut(tmp_path):
+    body = frames(PAYLOADS)
+    for cut in range(len(body) + 1):
+        path = tmp_path / f"{cut}"
+        writer = _core.ShardWriter(str(path))
+        first, consumed, full = writer.append_frames(body[:cut])
+        assert consumed <= cut
+        assert not full
+        second, rest, full = writer.append_frames(body[consumed:], ordinal=first)
+        assert (first + second, consumed + rest, full) == (4, len(body), False)
+        writer.finish("{}")
+        assert path.read_bytes() == body
+        assert _core.Sidecar.read(f"{path}.idx").ordinals.tolist() == [0, 1, 2, 3]
+
+
+def test_frames_that_do_not_fit_are_left(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 32 << 10)
+    body = frames([bytes(10 << 10)] * 5)
+    frame = (10 << 10) + 16
+    assert writer.append_frames(body) == (2, 2 * frame, True)
+    assert writer.append_frames(body[2 * frame :]) == (0, 0, True)
+    assert writer.append_frames(body[2 * frame : 2 * frame + 100]) == (0, 0, False)
+    writer.finish("{}")
+    assert (tmp_path / "a").read_bytes() == body[: 2 * frame]
+
+
+def test_a_corrupt_frame_is_named_and_those_before_it_stay(tmp_path):
+    good = frames(PAYLOADS)
+    starts = [0, 19, 35, 96]
+    for at in range(len(good)):
+        body = bytearray(good)
+        body[at] ^= 0x80
+        writer = _core.ShardWriter(str(tmp_path / f"{at}"))
+        start = max(s for s in starts if s <= at)
+        with pytest.raises(CorruptRecordError) as caught:
+            writer.append_frames(body, name="s3://bucket/key", base=1000)
+        assert (caught.value.path, caught.value.offset) == ("s3://bucket/key", 1000 + start)
+        assert writer.num_records == starts.index(start)
+        assert writer.num_bytes == start
+        writer.abort()
+
+
+def test_a_frame_of_impossible_length_waits_for_the_rest_of_it(tmp_path):
+    # Its length's CRC is right, so it is what the source says: the caller knows the source's end.
+    header = struct.pack("<Q", 2**64 - 1)
+    body = header + struct.pack("<I", _core.masked_crc32c(header)) + bytes(100)
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    assert writer.append_frames(body) == (0, 0, False)
+    writer.abort()
+
+
+# Failure
+
+
+def test_an_existing_file_is_not_touched(tmp_path):
+    (tmp_path / "a").write_bytes(b"mine")
+    with pytest.raises(FileExistsError) as caught:
+        _core.ShardWriter(str(tmp_path / "a"))
+    assert caught.value.filename == str(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"mine"
+
+
+def test_an_existing_sidecar_is_found_before_anything_is_written(tmp_path):
+    (tmp_path / "a.idx").write_bytes(b"mine")
+    with pytest.raises(FileExistsError) as caught:
+        _core.ShardWriter(str(tmp_path / "a"))
+    assert caught.value.filename == str(tmp_path / "a.idx")
+    assert os.listdir(tmp_path) == ["a.idx"]
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        _core.ShardWriter(str(tmp_path / "missing" / "a"))
+    assert caught.value.filename == str(tmp_path / "missing" / "a")
+
+
+def test_a_disk_too_small_for_the_capacity_shows_at_once_and_leaves_nothing():
+    # A tmpfs compares the request with its size before it allocates; a disk would be filled first.
+    path = f"/dev/shm/cachecd-test-{os.getpid()}"
+    with pytest.raises(OSError) as caught:
+        _core.ShardWriter(path, 2 * shutil.disk_usage("/dev/shm").total + (1 << 20))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, path)
+    assert not os.path.exists(path)
+
+
+def test_a_write_that_fails_names_the_file_and_leaves_nothing(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    with files_limited_to(3 << 20), pytest.raises(OSError) as caught:
+        append_megabytes(writer, 10)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "a"))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError, match="finished or aborted"):
+        writer.append(b"more")
+
+
+def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    for _ in range(1000):
+        writer.append(b"")  # 16 bytes in the shard, 20 in the sidecar
+    with files_limited_to(18_000), pytest.raises(OSError) as caught:
+        writer.finish("{}")
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "a.idx"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sidecar_that_appeared_meanwhile_is_not_overwritten(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    (tmp_path / "a.idx").write_bytes(b"somebody else's")
+    with pytest.raises(FileExistsError):
+        writer.finish("{}")
+    assert (tmp_path / "a.idx").read_bytes() == b"somebody else's"
+    assert os.listdir(tmp_path) == ["a.idx"]
+
+
+def test_abort_leaves_nothing_and_may_be_repeated(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 1 << 20)
+    writer.append(b"x")
+    writer.abort()
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+    for call in (lambda: writer.append(b"y"), lambda: writer.finish("{}")):
+        with pytest.raises(RuntimeError, match="finished or aborted"):
+            call()
+
+
+def test_abort_after_finish_does_nothing(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    writer.finish("{}")
+    writer.abort()
+    del writer
+    gc.collect()
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.idx"]
+
+
+def test_an_unfinished_writer_that_is_dropped_leaves_nothing(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"), 1 << 20)
+    writer.append(b"x")
+    del writer
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_does_not_remove_its_parents_shard(tmp_path):
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    writer.append(b"x")
+    child = os.fork()
+    if child == 0:
+        del writer
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.finish("{}")
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.idx"]

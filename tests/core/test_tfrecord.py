@@ -1,0 +1,137 @@
+"""Walking a TFRecord file and reading one record: whole, altered, cut short, hostile."""
+
+import gzip
+import os
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from cachecd_client.errors import CorruptRecordError
+from tests.core.shards import flip, frames, slow_frame, slow_mask
+
+PAYLOADS = [b"first", b"", b"the third record"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(map(slow_frame, PAYLOADS)))
+    return path
+
+
+def test_frames_made_from_the_formats_description_are_read(file):
+    offsets = _core.scan(str(file), verify=True)
+    assert offsets.dtype == np.uint64
+    assert offsets.tolist() == [0, 21, 37]
+    assert [_core.read_record(str(file), int(offset)) for offset in offsets] == PAYLOADS
+
+
+def test_the_index_is_the_same_unverified(file):
+    assert _core.scan(str(file)).tolist() == [0, 21, 37]
+
+
+def test_an_empty_file_has_no_records(tmp_path):
+    (tmp_path / "empty").touch()
+    assert _core.scan(str(tmp_path / "empty")).shape == (0,)
+
+
+@given(sizes=st.lists(st.integers(0, 700_000), max_size=6), seed=st.integers(0, 9))
+def test_records_across_the_read_buffer_are_found(tmp_path_factory, sizes, seed):
+    source = random.Random(seed)
+    payloads = [source.randbytes(size) for size in sizes]
+    path = tmp_path_factory.getbasetemp() / "sizes.tfrecord"
+    path.write_bytes(frames(payloads))
+    expected = np.cumsum([0] + [size + 16 for size in sizes])[:-1].tolist()
+    assert _core.scan(str(path)).tolist() == expected
+    assert _core.scan(str(path), verify=True).tolist() == expected
+
+
+def test_every_altered_byte_is_found_at_its_records_offset(file):
+    good = file.read_bytes()
+    starts = [0, 21, 37, len(good)]
+    for at in range(len(good)):
+        file.write_bytes(good)
+        flip(file, at)
+        start = max(s for s in starts if s <= at)
+        with pytest.raises(CorruptRecordError) as caught:
+            _core.scan(str(file), verify=True)
+        assert (caught.value.path, caught.value.offset) == (str(file), start)
+        assert "CRC is 0x" in caught.value.why
+        with pytest.raises(CorruptRecordError, match="CRC is 0x"):
+            _core.read_record(str(file), start)
+
+
+def test_every_truncation_is_found_at_the_cut_records_offset(file):
+    good = file.read_bytes()
+    starts = [0, 21, 37, len(good)]
+    for size in range(len(good)):
+        file.write_bytes(good[:size])
+        if size in starts:  # indeed a whole file of fewer records
+            assert _core.scan(str(file)).tolist() == starts[: starts.index(size)]
+            continue
+        start = max(s for s in starts if s <= size)
+        for verify in (False, True):
+            with pytest.raises(CorruptRecordError, match="cut short") as caught:
+                _core.scan(str(file), verify=verify)
+            assert caught.value.offset == start
+        with pytest.raises(CorruptRecordError, match="cut short"):
+            _core.read_record(str(file), start)
+
+
+@pytest.mark.parametrize(
+    "length", [30, 2**31, 2**32, 2**40, 2**63, 2**64 - 17, 2**64 - 16, 2**64 - 1]
+)
+def test_a_length_beyond_the_file_is_not_believed_though_its_crc_is_right(tmp_path, length):
+    header = struct.pack("<Q", length)
+    path = tmp_path / "hostile"
+    path.write_bytes(header + slow_mask(header) + bytes(20))
+    for call in (_core.scan, lambda p: _core.scan(p, True), lambda p: _core.read_record(p, 0)):
+        with pytest.raises(CorruptRecordError) as caught:
+            call(str(path))
+        assert caught.value.offset == 0
+
+
+@pytest.mark.parametrize("offset", [5, 46, 70, 2**63, 2**64 - 1])
+def test_reading_where_no_record_starts_is_corruption(file, offset):
+    with pytest.raises(CorruptRecordError):
+        _core.read_record(str(file), offset)
+
+
+def test_a_compressed_file_is_told_apart(tmp_path):
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(gzip.compress(slow_frame(b"x" * 100)))
+    with pytest.raises(CorruptRecordError, match="looks compressed"):
+        _core.scan(str(path))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    missing = str(tmp_path / "missing")
+    for call in (_core.scan, lambda path: _core.read_record(path, 0)):
+        with pytest.raises(FileNotFoundError) as caught:
+            call(missing)
+        assert caught.value.filename == missing
+
+
+def test_a_directory_is_no_file(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        _core.scan(str(tmp_path))
+
+
+def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="Invalid argument"):
+        _core.scan(str(tmp_path / "fifo"))
+
+
+def test_a_name_that_is_not_utf_8_can_be_opened_and_reported(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.tfrecord")
+    with open(path, "wb") as file:
+        file.write(slow_frame(b"record")[:-1])
+    with pytest.raises(CorruptRecordError) as caught:
+        _core.scan(path)
+    assert caught.value.path == path
