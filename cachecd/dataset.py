@@ -32,6 +32,7 @@ class LiveShard:
     barred: bool = False
     verifying: bool = False
     unlinking: bool = False
+    leased: bool = False  # some lease has named it: it is not fetched in vain
 
     @property
     def served(self) -> bool:
@@ -98,7 +99,12 @@ class DatasetState:
     @property
     def whole(self) -> bool:
         """Everything the source has is in live shards, or set aside."""
-        return self.listed and not self.plan.has_work and not self.making and not self.retry
+        return self.listed and not self.has_work and not self.making
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something could be made if there were room."""
+        return self.plan.has_work or bool(self.retry)
 
     def served(self, generation: str) -> list[LiveShard]:
         """Served shards of a generation, oldest first."""
@@ -161,10 +167,10 @@ class DatasetState:
 
         At the limit only, and only while there is something to put in their place; together with
         what is not refilled yet at most `refresh` of `capacity`; no more than the link refilled
-        since the last boundary, or twice the last time's if it refilled that to the end; and never
-        so many that less than `floor` data bytes stay to be served.
+        since the last boundary, or twice the last time's if it refilled that to the end; none that
+        no lease has ever named; and never so many that less than `floor` data bytes stay.
         """
-        if self.rules.pin or not at_limit or not self.plan.has_work:
+        if self.rules.pin or not at_limit or not self.has_work:
             return []
         quota = int(self.rules.refresh * capacity) - self.debt
         candidates = [s for _, s in sorted(self.live.items()) if s.served]
@@ -180,7 +186,7 @@ class DatasetState:
         for live in candidates[:-1]:
             quota -= live.shard.allocated
             stays -= live.shard.data_bytes
-            if quota < 0 or stays < floor:
+            if quota < 0 or stays < floor or not live.leased:
                 break
             chosen.append(live)
         return chosen

@@ -42,7 +42,7 @@ class Room:
         """Whether the dataset can hold no more than it does: no room, and none on its way."""
         coming = any(s.unlinking or s.retired or s.barred for s in dataset.live.values())
         return (
-            dataset.plan.has_work
+            dataset.has_work
             and not dataset.making
             and not coming
             and not self.fits(dataset)

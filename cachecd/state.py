@@ -161,6 +161,8 @@ class State:
             return None
         self._boundary(dataset, generation, out)
         shards = dataset.choose(asked.epoch, generation)
+        for shard in shards:
+            dataset.live[shard.id.number].leased = True
         if rules.per_epoch is not None:
             after = sum(s.data_bytes for s in shards) + rules.per_epoch
             if rules.wait:
@@ -363,7 +365,7 @@ class State:
 
     def _forgive(self, dataset: DatasetState) -> None:
         """Room that no shard fits into any more is not a debt."""
-        if dataset.debt and (not dataset.plan.has_work or self._room.stuck(dataset)):
+        if dataset.debt and (not dataset.has_work or self._room.stuck(dataset)):
             dataset.debt = 0
 
     def _start_one(

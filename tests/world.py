@@ -6,6 +6,8 @@ be in two live shards at once, and what a lease names is compared with what is r
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,8 +60,15 @@ def full(assignment: Assignment) -> Outcome:
 class World:
     """Drives a State and plays the disk, the samplers and the trainers."""
 
-    def __init__(self, limit: int, datasets: dict[DatasetRules, Units], workers: int = 2) -> None:
+    def __init__(
+        self,
+        limit: int,
+        datasets: dict[DatasetRules, Units],
+        workers: int = 2,
+        unlisted: frozenset[str] | set[str] = frozenset(),
+    ) -> None:
         self.now = 0.0
+        self.events: deque[ev.Event] = deque()
         self.state = State(Ledger(METADATA_SLACK + limit, FOOTPRINT), SHARD_SIZE, workers, "b")
         self.making: dict[ShardId, Assignment] = {}
         self.publishing: dict[ShardId, tuple[Outcome, Assignment]] = {}
@@ -78,13 +87,19 @@ class World:
             dataset.described = True
             self.state.add_dataset(dataset)
         for rules, units in datasets.items():
-            self.feed(ev.Listed(rules.name, len(units), complete=True))
+            if rules.name not in unlisted:
+                self.feed(ev.Listed(rules.name, len(units), complete=True))
 
     # --- events
 
     def feed(self, event: ev.Event) -> None:
-        for command in self.state.handle(event, self.now):
-            self._carry_out(command)
+        self.events.append(event)
+        if len(self.events) > 1:
+            return  # whoever feeds the first one handles the rest after it
+        while self.events:
+            for command in self.state.handle(self.events[0], self.now):
+                self._carry_out(command)
+            self.events.popleft()
         self.check()
 
     def _carry_out(self, command: ev.Command) -> None:
