@@ -55,8 +55,9 @@ PARTS = {
     "daemon": "catalog config dataset disk errors events executors index ingest layout leases ledger "
     "model preflight reconcile recovery sampler.messages state status client.errors client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
+    "verify": "layout client._core client.errors",
     # The command line
-    "cli": "config errors preflight quantities service client client.errors",
+    "cli": "config errors preflight quantities service verify client client.errors",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}

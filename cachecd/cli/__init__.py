@@ -30,6 +30,7 @@ COMMANDS = (
     "check",
     "schema",
     "status",
+    "verify",
 )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from cachecd.config.section import SectionModel, conflict
-from cachecd.config.transforms import TransformStep, one_or_many
+from cachecd.config.transforms import Steps
 from cachecd.config.values import (
     Boolean,
     Duration,
@@ -192,7 +192,7 @@ class DatasetConfig(SectionModel):
     sources: Later[tuple[WeightedSource, ...]] = Field(
         (), description="Several weighted sources in place of one. Not available in this version."
     )
-    transform: Annotated[tuple[TransformStep, ...], BeforeValidator(one_or_many)] = Field(
+    transform: Steps = Field(
         (),
         description=(
             "Steps that prepare a record once, before it is cached: decode_image (optionally with "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from cachecd.quantities import shown
 
+_MAX_SIDE = 65535
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -22,20 +25,32 @@ class TransformStep(BaseModel):
     In YAML a step is its name, or a mapping of the name to the argument.
     """
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={
-            "description": "A step's name, or a mapping of the name to its argument.",
-            "anyOf": [
-                {"type": "string"},
-                {"type": "object", "minProperties": 1, "maxProperties": 1},
-            ],
-        },
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(description="decode_image, resize or module:function.")
-    argument: Any = Field(None, description="What the step is told.")
+    name: str
+    argument: Any = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Of the form in YAML, which is what a schema is for."""
+        side = {"type": "integer", "minimum": 1, "maximum": _MAX_SIDE}
+        sides = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
+        with_argument = {
+            "type": "object",
+            "properties": {
+                "decode_image": {"type": ["string", "null"]},
+                "resize": {"anyOf": [side, sides]},
+            },
+            "additionalProperties": {"type": "null"},
+            "minProperties": 1,
+            "maxProperties": 1,
+        }
+        return {
+            "description": "A step's name, or a mapping of the name to its argument.",
+            "anyOf": [{"type": "string"}, with_argument],
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -57,11 +72,17 @@ class TransformStep(BaseModel):
         return {"name": name, "argument": _argument(name, argument)}
 
 
-def one_or_many(value: Any) -> Any:
-    """The steps as a list, also where a single one stands alone."""
+def _listed(value: Any) -> Any:
+    """The steps as a list, also where a single one stands alone or none is left."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else value
+
+
+Steps = Annotated[
+    tuple[TransformStep, ...],
+    BeforeValidator(_listed, json_schema_input_type=str | tuple[TransformStep, ...]),
+]
 
 
 def _argument(name: str, argument: Any) -> Any:
@@ -93,4 +114,4 @@ def _argument(name: str, argument: Any) -> Any:
 
 
 def _is_side(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_SIDE

@@ -1,0 +1,74 @@
+"""`cachecd verify DIR`: is every record on disk what was written?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from cachecd.verify import Fault
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(help="A cache directory, or one of TFRecord files.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> int:
+    """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
+
+    Nothing is changed, and a daemon may go on using the directory. Each bad file is one line, with
+    the byte at which its first bad record begins. Files that are not ours are listed as unknown.
+    """
+    from cachecd.quantities import approximate_size
+    from cachecd.verify import check_all, take_inventory
+
+    inventory = take_inventory(directory)
+    faults = list(inventory.unreadable)
+    files = records = size = 0
+    for checked in check_all(inventory):
+        files += checked.path not in inventory.lone_sidecars
+        records += checked.records
+        size += checked.size
+        faults += checked.faults
+        if not as_json:
+            _print_faults(checked.faults)
+    if as_json:
+        document = {
+            "directory": _shown(directory),
+            "files": files,
+            "records": records,
+            "bytes": size,
+            "bad": [_json(fault) for fault in faults],
+            "unknown": [_shown(path) for path in inventory.unknown],
+        }
+        print(json.dumps(document, indent=2))
+        return 1 if faults else 0
+    _print_faults(inventory.unreadable)
+    for path in inventory.unknown:
+        print(f"{_shown(path)}: unknown, left alone")
+    bad = len({fault.path for fault in faults})
+    print(
+        f"{files} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} bad, "
+        f"{len(inventory.unknown)} unknown"
+    )
+    return 1 if faults else 0
+
+
+def _print_faults(faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        where = "" if fault.offset is None else f"corrupt record at byte {fault.offset}: "
+        print(f"{_shown(fault.path)}: {where}{fault.why}")
+
+
+def _json(fault: Fault) -> dict[str, Any]:
+    return {"path": _shown(fault.path), "offset": fault.offset, "why": fault.why}
+
+
+def _shown(path: Path) -> str:
+    """The name on one line and printable, whatever bytes it has."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

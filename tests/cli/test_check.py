@@ -1,0 +1,96 @@
+"""`cachecd check`: what a configuration comes to, or one line for each thing wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+MINIMAL = """\
+version: 1
+cache: {{dir: {cache}, limit: {limit}}}
+datasets:
+  train: {{source: {{url: 's3://bucket/train/', format: files}}}}
+  eval: {{source: {{url: 's3://bucket/eval/', format: tfrecord}}, pin: true}}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """written(limit): the path of a good configuration."""
+
+    def write(limit="100GiB", more=""):
+        path = tmp_path / "cachecd.yaml"
+        path.write_text(MINIMAL.format(cache=tmp_path / "cache", limit=limit) + more)
+        return path
+
+    return write
+
+
+def test_a_good_configuration_is_summed_up_on_stdout(cachecd, written, tmp_path):
+    done = cachecd("check", written(more="sampler: {bandwidth: 600MB/s}\n"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"cache     {tmp_path}/cache\n          at most 100.0 GiB\n" in done.stdout
+    assert "dataset   train\n          files of s3://bucket/train/\n" in done.stdout
+    assert "begins with 1.0 GiB, then grows as fast as the link allows\n" in done.stdout
+    assert "pinned: fetched first, leased when whole, never evicted\n" in done.stdout
+    assert "sampler   2 processes, 32 connections, at most 600MB/s\n" in done.stdout
+    assert "server    ipc:///run/cachecd/cachecd.sock\n" in done.stdout
+
+
+def test_json_gives_the_configuration_and_its_sizes_in_bytes(cachecd, written, tmp_path):
+    done = cachecd("check", written(limit="50%"), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    disk = os.statvfs(tmp_path)
+    limit = disk.f_blocks * disk.f_frsize // 2
+    assert document["resolved"]["limit_bytes"] == limit
+    assert document["resolved"]["datasets"]["train"]["first_bytes"] == min(1 << 30, limit // 8)
+    assert document["config"]["cache"]["limit"] == "50%"
+    assert document["config"]["datasets"]["eval"]["pin"] is True
+
+
+def test_a_share_of_the_disk_is_shown_with_what_it_is_now(cachecd, written):
+    done = cachecd("check", written(limit="50%"))
+    assert ", 50% of its file system\n" in done.stdout
+
+
+def test_a_variable_stands_in_for_a_key(cachecd, written):
+    done = cachecd("check", written(), CACHECD_SAMPLER__WORKERS="7")
+    assert "sampler   7 processes" in done.stdout
+
+
+def test_every_mistake_is_one_line_on_stderr_and_the_exit_code_is_2(cachecd, written):
+    path = written(limit="lots", more="sampler: {wokers: 3}\nserver: {http: ':80'}\n")
+    done = cachecd("check", path, CACHECD_SAMPLER__CONNECTIONS="0")
+    assert (done.returncode, done.stdout) == (2, "")
+    where, what, http, variable = done.stderr.splitlines()
+    assert where.startswith(f"cachecd: {path}:2:")
+    assert "cache.limit: found 'lots', expected a size" in where
+    assert what == f"cachecd: {path}:6:11: sampler.wokers: unknown key; did you mean 'workers'?"
+    assert http.startswith(f"cachecd: {path}:7:16: server.http: not available in this version")
+    assert variable.startswith(
+        "cachecd: CACHECD_SAMPLER__CONNECTIONS: sampler.connections: found 0"
+    )
+
+
+def test_a_missing_file_is_one_line_and_exit_2(cachecd, tmp_path):
+    done = cachecd("check", tmp_path / "nowhere.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"cachecd: {tmp_path}/nowhere.yaml: cannot be read: No such file or directory\n"
+    )
+
+
+def test_a_limit_that_is_too_small_says_which_would_do(cachecd, written):
+    done = cachecd("check", written(limit="200MiB"))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "cache.limit" in line
+    assert "at least" in line
+
+
+def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):
+    assert cachecd("check", written()).returncode == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["cachecd.yaml"]

@@ -1,0 +1,136 @@
+"""The frame: what every command shares, and what starting one costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cachecd import __version__, cli
+from cachecd.errors import ConfigError, DiskError
+from tests.cli.conftest import REPOSITORY
+
+# What a start must not pay for unless a command needs it.
+HEAVY = {"numpy", "pydantic", "zmq", "boto3", "obstore", "sklearn", "PIL", "structlog", "ruamel"}
+
+
+def test_the_version_is_printed_and_is_that_of_both_distributions(cachecd):
+    done = cachecd("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cachecd {__version__}\n", "")
+    for project in (REPOSITORY / "pyproject.toml", REPOSITORY / "client" / "pyproject.toml"):
+        assert f'\nversion = "{__version__}"\n' in project.read_text()
+
+
+def test_help_names_every_command(cachecd):
+    done = cachecd("--help")
+    assert done.returncode == 0
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_help_of_its_own(cachecd, name):
+    done = cachecd(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: cachecd {name} ")
+
+
+def modules_after(*arguments):
+    """Top-level modules that a start with these arguments imports."""
+    code = (
+        "import sys; from cachecd.cli import run_command;"
+        f"run_command({list(arguments)!r}); sys.stderr.write(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def test_the_version_and_the_help_import_nothing_heavy():
+    assert not HEAVY & modules_after("--version")
+    assert not HEAVY & modules_after("--help")
+
+
+def test_the_schema_imports_pydantic_and_nothing_else_that_is_heavy():
+    assert HEAVY & modules_after("schema") == {"pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("frobnicate",), "No such command 'frobnicate'."),
+        (("chek",), "Did you mean 'check'"),
+        (("check",), "Missing argument"),
+        (("schema", "--frob"), "No such option: --frob"),
+    ],
+)
+def test_a_bad_call_is_refused_with_exit_2_and_no_traceback(cachecd, arguments, said):
+    done = cachecd(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+TWO_LINES = "a.yaml:1:2: b: c\na.yaml:3:4: d: e"
+DENIED = PermissionError(13, "Permission denied", "/x")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (ConfigError(TWO_LINES), 2, "cachecd: a.yaml:1:2: b: c\ncachecd: a.yaml:3:4: d: e\n"),
+        (DiskError("the disk is full"), 1, "cachecd: the disk is full\n"),
+        (DENIED, 1, "cachecd: [Errno 13] Permission denied: '/x'\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_stops_a_command_is_one_line_a_thing_and_an_exit_code(
+    monkeypatch, capsys, raised, code, said
+):
+    from cachecd.cli import schema
+
+    def command():
+        raise raised
+
+    monkeypatch.setattr(schema, "command", command)
+    assert cli.run_command(["schema"]) == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_defect_of_ours_keeps_its_traceback(monkeypatch):
+    from cachecd.cli import schema
+
+    def command():
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(schema, "command", command)
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        cli.run_command(["schema"])
+
+
+@pytest.mark.parametrize("returned", [None, 0, 1, 77])
+def test_what_a_command_returns_is_the_exit_code(monkeypatch, returned):
+    from cachecd.cli import schema
+
+    monkeypatch.setattr(schema, "command", lambda: returned)
+    assert cli.run_command(["schema"]) == (returned or 0)
+
+
+def test_output_to_a_pipe_that_nobody_reads_ends_quietly():
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "cachecd", "schema"],
+        cwd=REPOSITORY,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        # As in a shell's pipeline; Python itself ignores SIGPIPE.
+        preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
+        timeout=60,
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, b"")

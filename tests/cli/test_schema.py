@@ -1,0 +1,73 @@
+"""`cachecd schema`: one JSON Schema that accepts what loads and refuses what an editor can see."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from tests.cli.conftest import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def schema():
+    from cachecd.config import Config
+
+    return Config.model_json_schema()
+
+
+@pytest.fixture(params=["minimal.yaml", "full.yaml"])
+def example(request):
+    return YAML(typ="safe").load(REPOSITORY / "deploy" / "config" / request.param)
+
+
+def test_the_schema_is_printed_as_json_and_is_valid_itself(cachecd):
+    done = cachecd("schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
+
+
+def test_the_schema_accepts_the_examples(schema, example):
+    jsonschema.validate(example, schema)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"datasets": {}},
+        {"sampler": {"workers": 0}},
+        {"sampler": {"wokers": 1}},
+        {"cache": {"dir": "/c"}},
+        {"frobs": 1},
+    ],
+)
+def test_the_schema_refuses_what_loading_refuses(schema, example, change):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**example, **change}, schema)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    ["decode_image", "a.b:c", ["decode_image", {"decode_image": "jpg"}, {"resize": 9}, "a:b"]],
+)
+def test_the_schema_accepts_a_transform_in_each_of_its_forms(schema, example, transform):
+    example["datasets"]["train"]["transform"] = transform
+    jsonschema.validate(example, schema)
+
+
+@pytest.mark.parametrize("transform", [5, [5], [{"resize": 0}], [{"a:b": 1}], [{}]])
+def test_the_schema_refuses_a_transform_of_no_form(schema, example, transform):
+    example["datasets"]["train"]["transform"] = transform
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(example, schema)
+
+
+def test_every_section_and_key_of_the_schema_is_described(schema):
+    for definition in [schema, *schema["$defs"].values()]:
+        assert definition["description"]
+        for name, key in definition.get("properties", {}).items():
+            section = schema["$defs"].get(key.get("$ref", "").rpartition("/")[2], {})
+            assert "description" in {**section, **key}, name

@@ -1,0 +1,334 @@
+"""`cachecd verify`: each fault is found, named with its place, and nothing else is complained of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+from cachecd.layout import Layout
+from cachecd.model import ShardId
+from cachecd.verify import Fault, check_all, take_inventory
+from cachecd_client import _core
+from cachecd_client.errors import CallerError
+
+RECORDS = [bytes([65 + i]) * (10 + i) for i in range(5)]
+FRAME = 16  # bytes that frame each record
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A cache directory of three shards, with everything else a daemon leaves in one."""
+    layout = Layout(tmp_path / "cache")
+    for folder in ("shards/train", "shards/eval", "tmp", "leases", "index"):
+        (layout.root / folder).mkdir(parents=True)
+    for file in (
+        layout.lock,
+        layout.catalog,
+        layout.manifest("lease-1"),
+        layout.index / "train.keys",
+    ):
+        file.write_bytes(b"ours")
+    write(layout.temporary(ShardId("train", 9)), "train", 9)
+    for dataset, number in (("train", 1), ("train", 2), ("eval", 1)):
+        write(layout.shard(ShardId(dataset, number)), dataset, number)
+    return layout
+
+
+def write(path, dataset, number, records=RECORDS):
+    writer = _core.ShardWriter(str(path))
+    for ordinal, record in enumerate(records):
+        assert writer.append(record, 7, ordinal)
+    writer.finish(json.dumps({"dataset": dataset, "number": number}))
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def faults(directory):
+    return [fault for checked in check_all(take_inventory(directory)) for fault in checked.faults]
+
+
+def snapshot(directory):
+    """Everything about each file that a reader could change; atime aside."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        stat = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b""
+        found[path] = (stat.st_mode, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, content)
+    return found
+
+
+def test_a_sound_cache_passes_with_what_was_read(cachecd, cache):
+    done = cachecd("verify", cache.root)
+    size = sum(len(record) + FRAME for record in RECORDS) * 3
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"3 TFRecord files, 15 records, {size} B verified; 0 bad, 0 unknown\n"
+
+
+def test_a_cache_without_a_shard_passes(cachecd, cache):
+    shutil.rmtree(cache.shards / "train")
+    shutil.rmtree(cache.shards / "eval")
+    done = cachecd("verify", cache.root)
+    assert (done.returncode, done.stdout.split(" ")[0]) == (0, "0")
+
+
+@pytest.mark.parametrize(
+    ("at", "why"), [(0, "length"), (9, "length"), (12, "data CRC"), (FRAME + 9, "data CRC")]
+)
+def test_a_flipped_bit_is_found_with_the_offset_of_its_record(cache, at, why):
+    path = cache.shard(ShardId("train", 2))
+    third = sum(len(record) + FRAME for record in RECORDS[:2])
+    flip(path, third + at)
+    (fault,) = faults(cache.root)
+    assert (fault.path, fault.offset) == (path, third)
+    assert why in fault.why
+
+
+@pytest.mark.parametrize("lost", [1, 14, 20])
+def test_a_truncated_tail_is_found_with_the_offset_of_its_record(cache, lost):
+    path = cache.shard(ShardId("train", 1))
+    os.truncate(path, path.stat().st_size - lost)
+    (fault,) = faults(cache.root)
+    last = sum(len(record) + FRAME for record in RECORDS[:-1])
+    assert (fault.path, fault.offset) == (path, last)
+
+
+def test_a_shard_that_lost_a_whole_record_disagrees_with_its_sidecar(cache):
+    path = cache.shard(ShardId("train", 1))
+    size = path.stat().st_size
+    os.truncate(path, size - len(RECORDS[-1]) - FRAME)
+    (fault,) = faults(cache.root)
+    assert fault.path == Layout.sidecar(path)
+    assert fault.why == (
+        f"says that the file has {size} bytes, but it has {size - len(RECORDS[-1]) - FRAME}"
+    )
+
+
+def test_every_byte_of_a_sidecar_counts(cache):
+    sidecar = Layout.sidecar(cache.shard(ShardId("train", 1)))
+    whole = sidecar.read_bytes()
+    for at in range(len(whole)):
+        flip(sidecar, at)
+        (fault,) = faults(cache.root)
+        assert fault.path == sidecar, f"byte {at}"
+        sidecar.write_bytes(whole)
+    assert faults(cache.root) == []
+
+
+def test_a_record_that_begins_elsewhere_is_found(cache):
+    path = cache.shard(ShardId("train", 1))
+    offsets = _core.scan(str(path))
+    offsets[2] += 1
+    meta = json.dumps({"dataset": "train", "number": 1})
+    Layout.sidecar(path).unlink()
+    _core.write_sidecar(str(Layout.sidecar(path)), meta, path.stat().st_size, offsets)
+    (fault,) = faults(cache.root)
+    assert fault.why == (
+        f"says that record 2 begins at byte {offsets[2]}, but it begins at {offsets[2] - 1}"
+    )
+
+
+def test_a_sidecar_with_another_number_of_records_is_found(cache):
+    path = cache.shard(ShardId("train", 1))
+    Layout.sidecar(path).unlink()
+    _core.write_sidecar(
+        str(Layout.sidecar(path)),
+        json.dumps({"dataset": "train", "number": 1}),
+        path.stat().st_size,
+        np.array([0], np.uint64),
+    )
+    (fault,) = faults(cache.root)
+    assert fault.why == "says that the file has 1 records, but it has 5"
+
+
+def test_a_shard_under_another_shards_name_is_found(cache):
+    one, two = cache.shard(ShardId("train", 1)), cache.shard(ShardId("train", 2))
+    for source, target in ((one, two), (Layout.sidecar(one), Layout.sidecar(two))):
+        shutil.copy(source, target)
+    assert faults(cache.root) == [Fault(Layout.sidecar(two), "is the sidecar of train/1")]
+
+
+def test_half_a_shard_is_found(cache):
+    Layout.sidecar(cache.shard(ShardId("train", 1))).unlink()
+    cache.shard(ShardId("train", 2)).unlink()
+    assert faults(cache.root) == [
+        Fault(cache.shard(ShardId("train", 1)), "its sidecar is missing"),
+        Fault(Layout.sidecar(cache.shard(ShardId("train", 2))), "there is a sidecar, but no shard"),
+    ]
+
+
+def test_a_shard_retired_while_we_look_is_left_out(cache):
+    inventory = take_inventory(cache.root)
+    path = cache.shard(ShardId("train", 1))
+    path.unlink()
+    Layout.sidecar(path).unlink()
+    checked = list(check_all(inventory))
+    assert [c.path for c in checked] == [
+        cache.shard(ShardId("eval", 1)),
+        cache.shard(ShardId("train", 2)),
+    ]
+    assert [c.faults for c in checked] == [(), ()]
+
+
+def test_every_bad_file_is_one_line_and_the_exit_code_is_1(cachecd, cache):
+    one, two = cache.shard(ShardId("train", 1)), cache.shard(ShardId("train", 2))
+    flip(one, 14)
+    flip(Layout.sidecar(two), 3)
+    done = cachecd("verify", cache.root)
+    assert (done.returncode, done.stderr) == (1, "")
+    first, second, summary = done.stdout.splitlines()
+    assert first.startswith(f"{one}: corrupt record at byte 0: data CRC")
+    assert second.startswith(f"{Layout.sidecar(two)}: ")
+    assert summary.startswith("3 TFRecord files, 10 records, ")
+    assert summary.endswith("; 2 bad, 0 unknown")
+
+
+def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
+    stray = [
+        cache.root / "notes.txt",
+        cache.shards / "train" / "1.tfrecord",
+        cache.shards / "train" / "0000000003.tfrecord.bak",
+        cache.shards / "0000000001.tfrecord",
+        cache.leases / "x.yaml",
+    ]
+    for path in stray:
+        path.write_bytes(b"not a record")
+    link = cache.shards / "train" / "0000000004.tfrecord"
+    link.symlink_to("/dev/null")
+    done = cachecd("verify", cache.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    *unknown, summary = done.stdout.splitlines()
+    assert sorted(unknown) == sorted(f"{path}: unknown, left alone" for path in [*stray, link])
+    assert summary.endswith("0 bad, 6 unknown")
+
+
+def test_json_holds_everything(cachecd, cache):
+    path = cache.shard(ShardId("eval", 1))
+    flip(path, 14)
+    (cache.root / "notes.txt").touch()
+    done = cachecd("verify", "--json", cache.root)
+    assert (done.returncode, done.stderr) == (1, "")
+    document = json.loads(done.stdout)
+    (bad,) = document.pop("bad")
+    assert (bad["path"], bad["offset"]) == (str(path), 0)
+    assert bad["why"].startswith("data CRC")
+    assert document == {
+        "directory": str(cache.root),
+        "files": 3,
+        "records": 10,
+        "bytes": 2 * sum(len(record) + FRAME for record in RECORDS),
+        "unknown": [str(cache.root / "notes.txt")],
+    }
+
+
+def test_nothing_is_touched(cachecd, cache):
+    flip(cache.shard(ShardId("train", 1)), 14)
+    Layout.sidecar(cache.shard(ShardId("train", 2))).unlink()
+    before = snapshot(cache.root)
+    assert cachecd("verify", cache.root).returncode == 1
+    assert snapshot(cache.root) == before
+
+
+def test_a_file_that_may_not_be_read_is_bad_with_its_reason(cache, monkeypatch):
+    """As root every file may be read, so the refusal comes from the core in its own words."""
+    path = cache.shard(ShardId("train", 1))
+    real = _core.scan
+
+    def scan(name, verify):
+        if name == str(path):
+            raise PermissionError(13, "Permission denied", name)
+        return real(name, verify)
+
+    monkeypatch.setattr("cachecd.verify.scan", scan)
+    assert faults(cache.root) == [Fault(path, "cannot be read: Permission denied")]
+
+
+# --- plain TFRecord files -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """TFRecord files as others write them: no sidecars, some with -of- names, in folders."""
+    directory = tmp_path / "plain"
+    for name in ("a.tfrecord", "deep/b.tfrecords", "c.tfrecord-00001-of-00002"):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, "x", 1)
+        Layout.sidecar(path).unlink()
+    (directory / "dataset_info.json").write_text("{}")
+    return directory
+
+
+def test_plain_files_need_no_sidecar(cachecd, plain):
+    done = cachecd("verify", plain)
+    assert (done.returncode, done.stderr) == (0, "")
+    *unknown, summary = done.stdout.splitlines()
+    assert unknown == [f"{plain}/dataset_info.json: unknown, left alone"]
+    assert summary.startswith("3 TFRecord files, 15 records, ")
+
+
+def test_a_plain_files_sidecar_is_checked_if_there_is_one(plain):
+    path = plain / "a.tfrecord"
+    _core.write_sidecar(
+        str(Layout.sidecar(path)), "{}", path.stat().st_size + 1, _core.scan(str(path))
+    )
+    (fault,) = faults(plain)
+    assert fault.path == Layout.sidecar(path)
+
+
+def test_a_corrupt_plain_file_in_a_folder_is_found(plain):
+    flip(plain / "deep" / "b.tfrecords", 13)
+    (fault,) = faults(plain)
+    assert (fault.path, fault.offset) == (plain / "deep" / "b.tfrecords", 0)
+
+
+def test_a_length_of_an_exabyte_ends_in_a_fault(plain):
+    length = struct.pack("<Q", 1 << 60)
+    path = plain / "a.tfrecord"
+    path.write_bytes(length + struct.pack("<I", _core.masked_crc32c(length)) + b"xx")
+    (fault,) = faults(plain)
+    assert (fault.path, fault.offset) == (path, 0)
+
+
+def test_a_name_in_any_bytes_is_shown_on_one_line(cachecd, plain):
+    name = os.fsencode(plain) + b"/\xff\n\x1b[31m.tfrecord"
+    with open(name, "wb") as file:
+        file.write(b"no record")
+    done = cachecd("verify", plain)
+    assert done.returncode == 1
+    bad = [line for line in done.stdout.splitlines() if "byte 0" in line]
+    assert len(bad) == 1
+    assert bad[0].startswith(f"{plain}/\\xff\\n\\x1b[31m.tfrecord: ")
+
+
+@pytest.mark.parametrize("make", ["nothing", "file"])
+def test_what_is_no_directory_is_exit_2(cachecd, tmp_path, make):
+    path = tmp_path / "cache"
+    if make == "file":
+        path.touch()
+    done = cachecd("verify", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"cachecd: {path}: there is no such directory; expected a cache directory\n"
+    )
+
+
+def test_a_directory_with_nothing_to_verify_is_exit_2_and_not_a_success(cachecd, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    done = cachecd("verify", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "neither a cache directory nor one with TFRecord files" in done.stderr
+
+
+def test_a_caller_error_is_what_the_function_raises_too(tmp_path):
+    with pytest.raises(CallerError):
+        take_inventory(tmp_path / "nowhere")

@@ -1,0 +1,134 @@
+"""What a configuration says, what it leaves out, and what it may not say yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachecd.config import Percent, TransformStep
+from cachecd.errors import ConfigError, LimitTooSmallError
+
+
+def test_a_minimal_configuration_has_the_documented_defaults(loaded, good):
+    config = loaded(good)
+    train = config.datasets["train"]
+    assert config.cache.dir == Path("/var/lib/cachecd")
+    assert config.cache.limit == 500 << 30
+    assert (config.cache.shard_size, config.cache.reserve_free) == (64 << 20, 0)
+    assert (train.source.url, train.source.format) == ("s3://bucket/train/", "files")
+    assert (train.grow.first, train.grow.per_epoch, train.grow.wait) == (None, None, False)
+    assert (train.evict.refresh, train.seed, train.pin) == (0.25, 0, False)
+    assert (train.generation, train.interleave, train.transform) == (1, 16, ())
+    assert (config.sampler.workers, config.sampler.connections) == (2, 32)
+    assert config.server.endpoint == "ipc:///run/cachecd/cachecd.sock"
+
+
+def test_the_socket_is_the_users_own_where_there_is_a_runtime_directory(loaded, good):
+    config = loaded(good, XDG_RUNTIME_DIR="/run/user/1000")
+    assert config.server.endpoint == "ipc:///run/user/1000/cachecd/cachecd.sock"
+
+
+def test_a_limit_may_be_a_share_of_the_disk(loaded, good):
+    assert loaded(good.replace("500GiB", "80%")).cache.limit == Percent(80.0)
+
+
+def test_first_defaults_to_1_gib_or_a_quarter_of_the_limit(loaded, good):
+    grow = loaded(good).datasets["train"].grow
+    assert grow.first_within(100 << 30) == 1 << 30
+    assert grow.first_within(1 << 30) == 256 << 20
+    assert (
+        loaded(good + "    grow: {first: 5MiB}").datasets["train"].grow.first_within(1) == 5 << 20
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("my.module:function", [("my.module:function", None)]),
+        ("[decode_image]", [("decode_image", "payload")]),
+        ("[{decode_image: jpg}, {resize: 256}]", [("decode_image", "jpg"), ("resize", 256)]),
+        ("[resize: [2, 3], a:b]", [("resize", (2, 3)), ("a:b", None)]),
+    ],
+)
+def test_a_transform_is_one_function_or_a_list_of_steps(loaded, good, text, steps):
+    found = loaded(f"{good}    transform: {text}\n").datasets["train"].transform
+    assert found == tuple(TransformStep(name=name, argument=argument) for name, argument in steps)
+
+
+def test_a_section_with_all_its_keys_commented_out_is_one_of_defaults(loaded, good):
+    text = good + "    grow:\n      # first: 1GiB\nsampler:\n#  workers: 4\nserver:\n"
+    assert loaded(text) == loaded(good)
+
+
+def test_a_dataset_may_be_called_like_a_number(loaded, good):
+    assert list(loaded(good.replace("train:\n", "2024:\n")).datasets) == ["2024"]
+
+
+def test_aliases_stand_for_what_they_name(loaded, good):
+    text = good.replace("source:\n", "source: &store\n") + "  eval: {source: *store, pin: true}\n"
+    datasets = loaded(text).datasets
+    assert datasets["eval"].source == datasets["train"].source
+
+
+LATER = {
+    "cache.scrub": ("500GiB", "500GiB\n  scrub: 7d", "5:10"),
+    "datasets.train.source.label.manifest": (
+        "format: files",
+        "format: files\n      label: {manifest: 's3://b/t.csv'}",
+        "10:25",
+    ),
+    "datasets.train.sources": (
+        "source:\n",
+        "sources: [{url: 's3://b', format: files}]\n    source:\n",
+        "7:14",
+    ),
+    "datasets.train.split": ("source:\n", "split: {eval: 0.01}\n    source:\n", "7:12"),
+    "datasets.train.partition": (
+        "source:\n",
+        "partition: {index: 0, count: 2}\n    source:\n",
+        "7:16",
+    ),
+    "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
+    "sampler.egress_limit": ("version: 1", "version: 1\nsampler: {egress_limit: 1GB}", "2:25"),
+    "sampler.idle": ("version: 1", "version: 1\nsampler: {idle: 10m}", "2:17"),
+    "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
+}
+
+
+@pytest.mark.parametrize("key", LATER)
+def test_a_key_of_a_later_version_is_refused_at_its_position(complaints, good, key):
+    old, new, position = LATER[key]
+    assert complaints(good.replace(old, new)) == [
+        f"{position}: {key}: not available in this version; remove it"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "parquet", "npy", "python"])
+def test_a_format_of_a_later_version_is_refused_with_those_there_are(complaints, good, kind):
+    assert complaints(good.replace("files", kind)) == [
+        f"9:15: datasets.train.source.format: found '{kind}': not available in this version; "
+        "available: files, tfrecord"
+    ]
+
+
+def test_a_limit_below_the_first_sets_is_too_small_and_says_what_would_do(loaded, good):
+    text = good + "    grow: {first: 400GiB}\n  eval: {source: {url: 's3://b/', format: files}, "
+    with pytest.raises(
+        LimitTooSmallError, match=r":4:10: cache\.limit: found 500GiB, expected at least 600GiB"
+    ):
+        loaded(text + "grow: {first: 200GiB}}\n")
+    assert loaded(text + "grow: {first: 100GiB}}\n").cache.limit == 500 << 30
+
+
+def test_a_limit_below_one_shard_is_too_small(loaded, good):
+    with pytest.raises(
+        LimitTooSmallError, match=r"cache\.limit: found 1MiB, expected at least one shard"
+    ):
+        loaded(good.replace("500GiB", "1MiB"))
+
+
+def test_a_limit_too_small_among_other_mistakes_is_an_ordinary_error(loaded, good):
+    with pytest.raises(ConfigError) as caught:
+        loaded(good.replace("500GiB", "1MiB").replace("files", "zip"))
+    assert type(caught.value) is ConfigError
