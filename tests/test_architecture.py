@@ -43,8 +43,10 @@ PARTS = {
     # The samplers, which run in processes of their own
     "config": "errors quantities",
     "sampler.messages": "model",
-    "sampler": "config errors model sampler.messages client._core client.errors client.schema",
-    "executors": "errors model sampler.messages",
+    "sampler.draft": "errors layout model client._core client.errors client.schema",
+    "sampler": "config errors model sampler.draft sampler.messages client._core client.errors "
+    "client.schema",
+    "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     # The daemon
     "notify": "",
     "server": "client.protocol client.errors",
