@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.lease import HeldLease
-from cachecd_client.loader import CorruptRecord, Loader, Options, Reading
+from cachecd_client.loader import Loader, Options
 from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.transport import Transport
 
@@ -45,6 +46,7 @@ class Epoch(FileSet):
         of: int | None = None,
     ) -> None:
         """`release` ends the lease; `number` differs from the manifest's in a repeated set."""
+        # Not FileSet's __init__, which looks at each file: the lease vouches for them.
         manifest = held.manifest
         numbers = manifest.numbers()
         shards = held.path.parent.parent / "shards" / manifest.dataset

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError
-from cachecd_client.loader import Loader, Options, Reading
+from cachecd_client.loader import Loader, Options
+from cachecd_client.reading import Reading
 from cachecd_client.schema import Feature, Schema, infer_examples
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
-from cachecd_client.loader import Reading, share
+from cachecd_client.reading import Reading, share
 from cachecd_client.schema import Feature, Schema
 
 _CYCLE = 16  # files read by turns when shuffling

@@ -84,15 +84,18 @@ class Transport:
         return reply
 
     def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
-        with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-            socket.linger = 0
-            socket.reconnect_ivl = 20  # ms; the default of 100 delays the start of every daemon
-            socket.reconnect_ivl_max = 200
-            socket.connect(self.endpoint)
-            socket.send_multipart(frames)
-            if not socket.poll(math.ceil(timeout * 1000)):
-                return None
-            return socket.recv_multipart()
+        try:
+            with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+                socket.linger = 0
+                socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
+                socket.reconnect_ivl_max = 200
+                socket.connect(self.endpoint)
+                socket.send_multipart(frames)
+                if not socket.poll(math.ceil(timeout * 1000)):
+                    return None
+                return socket.recv_multipart()
+        except zmq.ZMQError as error:  # for example no file descriptor left
+            raise DaemonUnreachableError(f"no socket to {self.endpoint}: {error}") from error
 
     def _decode(self, frames: list[bytes]) -> Reply:
         try:

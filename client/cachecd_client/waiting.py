@@ -47,7 +47,9 @@ class Wait:
 def describe(dataset: str, waiting: Waiting) -> str:
     """For example ``train: 312 MiB of 1 GiB (30 %), 95 MB/s, ready in about 8 s``."""
     have, want, rate = waiting.have_bytes, waiting.want_bytes, waiting.bytes_per_second
-    parts = [f"{dataset}: {_size(have)} of {_size(want)} ({100 * have // max(want, 1)} %)"]
+    if want <= 0:  # no figures: the daemon is starting, or its disk has failed
+        return f"{dataset}: {waiting.reason or 'not ready yet'}"
+    parts = [f"{dataset}: {_size(have)} of {_size(want)} ({100 * have // want} %)"]
     if rate > 0:
         parts.append(f"{_rate(rate)}, ready in about {_duration(max(want - have, 0) / rate)}")
     else:

@@ -8,6 +8,7 @@ import os
 import struct
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import zmq
 
 from cachecd_client import protocol
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
+from cachecd_client.session import Cache, connect
 from tests.client.records import examples, schema, write
 
 FLOCK = struct.Struct("hhqqi0q")
@@ -208,10 +210,35 @@ def granting(daemon, cache_dir):
     return daemon(answer)
 
 
+@pytest.fixture
+def cache(granting) -> Iterator[Cache]:
+    """A session with the granting daemon."""
+    with connect(granting.endpoint) as opened:
+        yield opened
+
+
+@pytest.fixture
+def manifest(cache_dir):
+    """The path of the manifest that the granting daemon writes for an epoch."""
+    return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"
+
+
+def fork() -> int:
+    """os.fork, which from Python 3.12 on warns of the daemon's thread that tests run beside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+@pytest.fixture(name="fork")
+def fork_fixture():
+    return fork
+
+
 def in_child(work: Callable[[], Any]) -> Any:
     """What `work` returns (as JSON) in a child made by os.fork; fails if the child fails."""
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         status = 1
         try:

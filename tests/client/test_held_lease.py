@@ -83,11 +83,13 @@ def test_a_stopped_trainer_keeps_its_lease(cache_dir, locked):
     holder.stdout.close()
 
 
-def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir, locked, wait_until):
+def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(
+    cache_dir, locked, wait_until, fork
+):
     path = cache_dir.manifest()
     held = HeldLease(path)
     asleep, wake = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         os.close(wake)
         os.read(asleep, 1)

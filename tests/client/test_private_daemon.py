@@ -187,6 +187,15 @@ def test_a_forked_child_that_exits_leaves_the_daemon_alone(config, in_child):
         assert alive(cache.status()["pid"])
 
 
+def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, monkeypatch, tmp_path):
+    deep = tmp_path / ("x" * 80)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with connect(config()) as cache:
+        assert cache.endpoint.startswith("ipc:///tmp/cachecd-")
+    assert not Path(cache.endpoint.removeprefix("ipc://")).parent.exists()
+
+
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -2,13 +2,11 @@
 
 import gc
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cachecd_client import protocol, session, waiting
+from cachecd_client import protocol, waiting
 from cachecd_client.errors import (
     AcquireTimeoutError,
     CallerError,
@@ -27,19 +25,6 @@ from cachecd_client.protocol import (
     Waiting,
 )
 from cachecd_client.session import Cache, connect
-
-
-@pytest.fixture
-def cache(granting):
-    with connect(granting.endpoint) as opened:
-        yield opened
-
-
-@pytest.fixture
-def manifest(cache_dir):
-    """The path of an epoch's manifest."""
-    return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"
-
 
 # Connecting
 
@@ -291,138 +276,7 @@ def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(
         assert not locked(path)
 
 
-# A run of epochs
-
-
-def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest, locked):
-    held = []
-    for epoch in cache.epochs("train", 3):
-        held.append([locked(manifest(k)) for k in range(epoch.epoch + 1)])
-        assert len(epoch.files) == 2 + epoch.epoch
-    assert held == [[True], [False, True], [False, False, True]]
-    assert not locked(manifest(2))
-    told = [
-        (type(request).__name__, getattr(request, "lease", getattr(request, "epoch", None)))
-        for request in granting.requests
-        if not isinstance(request, AskStatus)
-    ]
-    assert told == [
-        ("Acquire", 0), ("Held", "train-0"),
-        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"),
-        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Released", "train-2"),
-    ]  # fmt: skip
-
-
-def test_a_run_may_start_in_its_middle(cache):
-    assert [epoch.epoch for epoch in cache.epochs("train", 5, start=3)] == [3, 4]
-    assert list(cache.epochs("train", 5, start=5)) == []
-    with pytest.raises(CallerError, match="start=6, n=5"):
-        cache.epochs("train", 5, start=6)
-
-
-def test_progress_is_that_of_the_whole_run(cache):
-    seen = []
-    for epoch in cache.epochs("train", 2):
-        seen.append(epoch.progress)
-        seen += [epoch.progress for _ in epoch.numpy(batch_size=10)]
-        seen.append(epoch.progress)
-    assert seen == pytest.approx([0, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1, 1])
-
-
-def test_progress_of_an_epoch_by_hand_is_its_own(cache):
-    with cache.acquire("train", epoch=7) as epoch:
-        assert epoch.progress == 0
-        loader = epoch.numpy(batch_size=30)
-        assert [epoch.progress for _ in loader] == pytest.approx([1 / 3, 2 / 3, 1])
-
-
-@pytest.fixture
-def hasty_cache(granting, monkeypatch):
-    """A session that waits 0.2 s for its daemon instead of 10."""
-    monkeypatch.setattr(session, "_RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=0.2) as opened:
-        yield opened
-
-
-def test_without_a_daemon_the_set_is_repeated_in_another_order(
-    hasty_cache, granting, manifest, locked, caplog
-):
-    labels, seeds, sets = [], [], []
-    for epoch in hasty_cache.epochs("train", 3):
-        if epoch.epoch == 0:
-            granting.kill()
-        assert locked(manifest(0))
-        labels.append([i for b in epoch.numpy(batch_size=20) for i in b["label"]])
-        seeds.append(epoch.seed)
-        sets.append((epoch.fingerprint, epoch.files))
-    assert not locked(manifest(0))
-    assert "train: epoch 1 repeats the 2 files of the one before: no daemon answered" in caplog.text
-    assert "train: epoch 2 repeats the 2 files of the one before: no daemon answered" in caplog.text
-    assert sets[0] == sets[1] == sets[2]
-    assert len(set(seeds)) == 3
-    assert sorted(labels[0]) == sorted(labels[1]) == sorted(labels[2]) == list(range(20))
-    assert labels[0] != labels[1] != labels[2]
-
-
-def test_a_repeated_set_has_the_same_order_on_every_rank(hasty_cache, granting):
-    epochs = hasty_cache.epochs("train", 2)
-    first = next(epochs)
-    granting.kill()
-    repeated = next(epochs)
-    with pytest.raises(CallerError, match="epoch 0 of 'train' was released"):
-        first.numpy(batch_size=1).__iter__().__next__()
-    # The seed depends on the manifest's and the epoch's number alone.
-    assert repeated.seed == 704325420134973854
-    epochs.close()
-
-
-def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, manifest, locked):
-    epochs = hasty_cache.epochs("train", 3)
-    next(epochs)
-    granting.kill()
-    assert next(epochs).lease == "train-0"
-    granting.start()
-    assert next(epochs).lease == "train-2"
-    assert not locked(manifest(0))
-    epochs.close()
-
-
-def test_without_a_daemon_the_first_epoch_raises(hasty_cache, granting):
-    granting.kill()
-    with pytest.raises(DaemonUnreachableError):
-        next(hasty_cache.epochs("train", 3))
-
-
-def test_an_exception_in_the_loop_releases_the_lease(cache, manifest, locked):
-    def train():
-        for _ in cache.epochs("train", 3):
-            raise RuntimeError("loss is nan")
-
-    with pytest.raises(RuntimeError):
-        train()
-    assert not locked(manifest(0))
-
-
-def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest, locked):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        Refused(request.id, "impossible", "the limit is too small")
-        if isinstance(request, Acquire) and request.epoch == 1
-        else grant(request)
-    )
-    epochs = cache.epochs("train", 2)
-    next(epochs)
-    with pytest.raises(RequestError):
-        next(epochs)
-    assert not locked(manifest(0))
-
-
-def test_a_loop_that_is_left_releases_the_lease(cache, manifest, locked):
-    epochs = cache.epochs("train", 3)
-    next(epochs)
-    assert locked(manifest(0))
-    epochs.close()
-    assert not locked(manifest(0))
+# The session's end
 
 
 def test_closing_the_session_releases_every_epoch(granting, manifest, locked):
@@ -450,22 +304,6 @@ def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manif
     gc.collect()
     assert not locked(manifest(0))
     assert len(granting.of(Released)) == 1
-
-
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "raise RuntimeError"])
-def test_the_interpreters_exit_releases_a_run_that_was_not_finished(
-    granting, manifest, locked, ending
-):
-    program = (
-        "import sys\n"
-        "from cachecd_client import connect\n"
-        "epochs = connect(sys.argv[1]).epochs('train', 3)\n"
-        f"first = next(epochs)\n{ending}\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, granting.endpoint], capture_output=True)
-    assert b"Exception ignored" not in done.stderr
-    assert [released.lease for released in granting.of(Released)] == ["train-0"]
-    assert not locked(manifest(0))
 
 
 def test_sessions_are_closed_by_their_with_block(granting):

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import socket
 import threading
 
@@ -106,6 +107,20 @@ def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead.sock"))
     assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
+
+
+def test_a_process_without_descriptors_left_is_told_so(daemon, in_child):
+    way = Transport(daemon().endpoint)
+
+    def ask() -> str:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        try:
+            way.ask(AskStatus("1"), 1)
+        except DaemonUnreachableError as error:
+            return str(error)
+        return "no error"
+
+    assert "Too many open files" in in_child(ask)
 
 
 def test_a_daemon_that_hangs_is_told_from_none(daemon):

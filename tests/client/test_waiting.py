@@ -18,7 +18,9 @@ MIB = 1 << 20
         (0, 1536 * MIB, 1e6, "", "0 B of 1.5 GiB (0 %), 1 MB/s, ready in about 27 min"),
         (0, 3 << 40, 123456789.0, "", "0 B of 3 TiB (0 %), 123 MB/s, ready in about 7.4 h"),
         (5 * MIB, 4 * MIB, 1e3, "", "5 MiB of 4 MiB (125 %), 1 kB/s, ready in about 0 s"),
-        (0, 0, 1.5e9, "", "0 B of 0 B (0 %), 1.5 GB/s, ready in about 0 s"),
+        (0, 100, 1.5e9, "", "0 B of 100 B (0 %), 1.5 GB/s, ready in about 0 s"),
+        (0, 0, 0.0, "cannot write a manifest", "cannot write a manifest"),
+        (0, 0, 0.0, "", "not ready yet"),
         (1000 * MIB, 1023 * MIB, 1e6, "", "1000 MiB of 1023 MiB (97 %), 1 MB/s, ready in about 24 s"),
     ],
 )  # fmt: skip

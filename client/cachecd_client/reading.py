@@ -1,0 +1,66 @@
+"""What a loader reads: files and their schema, the rank's share of them, and whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client.errors import CallerError
+from cachecd_client.launcher import local_ranks
+from cachecd_client.schema import Schema
+
+CorruptRecord = tuple[str, int, str]  # path, offset, why
+
+
+def _ignore(_: Any) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a loader reads, the defaults that come with it, and whom to tell.
+
+    `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
+    opened and raises if they may no longer be read; `advanced` gets the share of the pass that is
+    delivered, after each batch; `corrupt` gets each corrupt record once, between two batches.
+    """
+
+    files: Sequence[tuple[str, NDArray[np.uint64] | None]]
+    schema: Schema
+    num_records: int
+    fingerprint: str
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = True
+    shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
+    begin: Callable[[], None] = lambda: None
+    advanced: Callable[[float], None] = _ignore
+    corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
+
+
+def share(
+    num_records: int, batch_size: int, drop_last: bool, rank: int | None, world: int | None
+) -> tuple[int, int, int]:
+    """(rank, world, batches): this process's place among the ranks, and the batches each is given.
+
+    Every rank is given as many. CallerError for a place or size that cannot be, or if there is
+    not one batch.
+    """
+    if rank is None and world is None:
+        rank, world = local_ranks()
+    elif rank is None or world is None or not 0 <= rank < world:
+        raise CallerError(f"rank={rank}, world={world}: expected both, with 0 <= rank < world")
+    if batch_size < 1:
+        raise CallerError(f"batch_size={batch_size}, expected at least 1")
+    whole, rest = divmod(num_records, world * batch_size)
+    batches = whole if drop_last else whole + bool(rest)
+    if not batches:
+        raise CallerError(
+            f"{num_records} records over {world} ranks make no batch of {batch_size}: "
+            "choose a smaller batch_size, or drop_last=False"
+        )
+    return rank, world, batches
