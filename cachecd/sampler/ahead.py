@@ -1,0 +1,162 @@
+"""Fetches what will be needed next while the present unit is being worked on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import Buffer
+
+from cachecd.model import UnitSlice
+
+# A request's size. Larger ones gain nothing (64 MiB objects from a local S3 server: 1.0 GB/s from
+# 4 MiB up), smaller ones keep a slow link's window fine and waste less where a shard ends.
+PIECE = 4 << 20
+WINDOW = 64 << 20
+
+Fetch = Callable[[UnitSlice, int, int], Awaitable[Buffer]]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    index: int
+    size: int
+    task: asyncio.Future[Buffer]
+
+
+class Ahead:
+    """The bytes of `units` in their order, several requests at a time.
+
+    `fetch(unit, start, stop)` gets a piece. At most `connections` requests run at once; what has been
+    asked for and not been taken yet stays below WINDOW bytes, and below what `wanted()` says can
+    still be used, in bytes to be fetched. The one piece that the caller waits for is always asked
+    for, whatever the bounds.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[UnitSlice],
+        fetch: Fetch,
+        connections: int,
+        wanted: Callable[[], float],
+        window: int = WINDOW,
+        piece: int = PIECE,
+    ) -> None:
+        self._units = units
+        self._fetch = fetch
+        self._connections = connections
+        self._wanted = wanted
+        self._window = window
+        self._plan = self._pieces(piece)
+        self._next = next(self._plan, None)
+        self._asked: deque[_Request] = deque()
+        self._held = 0  # bytes asked for and not taken
+        self.taken = 0
+        """Bytes taken so far."""
+        self._running = 0
+
+    def _pieces(self, size: int) -> Iterator[tuple[int, int, int]]:
+        for index, unit in enumerate(self._units):
+            yield index, unit.offset, min(unit.offset + size, unit.size)
+            for start in range(unit.offset + size, unit.size, size):
+                yield index, start, min(start + size, unit.size)
+
+    def chunks(self, index: int) -> AsyncIterator[Buffer]:
+        """The bytes of unit `index` from its offset on, in order, in pieces; at least one piece.
+
+        Units are asked for in ascending order; some may be left out, and one may be left before its
+        end: then nothing more of it is fetched. Iterating raises what `fetch` raised.
+        """
+        self._skip_to(index)
+        return _Chunks(self, index)
+
+    async def take(self, index: int) -> Buffer | None:
+        """The next piece of unit `index`, or None if it has no more."""
+        if not self._asked and self._next is not None and self._next[0] == index:
+            self._ask()
+        self._fill()
+        if not self._asked or self._asked[0].index != index:
+            return None
+        request = self._asked[0]
+        data = await request.task
+        self._asked.popleft()
+        self._held -= request.size
+        self.taken += request.size
+        return data
+
+    def close(self) -> None:
+        """Stops all requests. Idempotent."""
+        self._next = None
+        self._skip_to(len(self._units))
+
+    def _skip_to(self, index: int) -> None:
+        while self._asked and self._asked[0].index < index:
+            request = self._asked.popleft()
+            self._held -= request.size
+            request.task.cancel()
+        while self._next is not None and self._next[0] < index:
+            self._next = next(self._plan, None)
+
+    def _fill(self) -> None:
+        while (
+            self._next is not None
+            and self._running < self._connections
+            # Pieces that wait behind a slow one cost no connection; but there are bounds to it.
+            and len(self._asked) < 4 * self._connections
+        ):
+            _, start, stop = self._next
+            held = self._held + stop - start
+            if held > self._window or held > self._wanted():
+                return
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self._next is not None
+        index, start, stop = self._next
+        self._next = next(self._plan, None)
+        task = asyncio.ensure_future(self._fetch(self._units[index], start, stop))
+        task.add_done_callback(self._done)
+        self._asked.append(_Request(index, stop - start, task))
+        self._held += stop - start
+        self._running += 1
+
+    def _done(self, task: asyncio.Future[Buffer]) -> None:
+        self._running -= 1
+        if not task.cancelled():
+            task.exception()  # heard, even if nobody waits for this piece any more
+        self._fill()
+
+
+class _Chunks(AsyncIterator[Buffer]):
+    def __init__(self, ahead: Ahead, index: int) -> None:
+        self._ahead = ahead
+        self._index = index
+
+    async def __anext__(self) -> Buffer:
+        data = await self._ahead.take(self._index)
+        if data is None:
+            raise StopAsyncIteration
+        return data
+
+
+class Throttle:
+    """A token bucket: on average at most `rate` bytes a second, in the order in which they are asked
+    for. A rate of None lets everything through.
+    """
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._free_at = 0.0  # when all that has been let through so far will have been paid for
+
+    async def take(self, amount: int) -> None:
+        """Waits until `amount` more bytes may be fetched."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        begins = max(now, self._free_at)
+        self._free_at = begins + amount / self._rate
+        if begins > now:
+            await asyncio.sleep(begins - now)

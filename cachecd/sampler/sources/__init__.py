@@ -1,0 +1,57 @@
+"""Formats: how the bytes of a unit become records of a shard. One format a file.
+
+A format knows no store: it is given a unit's bytes as they arrive, and pours records into the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from cachecd.config import DatasetConfig
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft
+
+
+class Source(Protocol):
+    """One dataset's format together with its transform."""
+
+    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+        """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
+        None if it has to be fetched to know."""
+
+    async def pour(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
+    ) -> UnitSlice | None:
+        """Adds the unit's records from `unit.ordinal` on to the shard.
+
+        `chunks` are the object's bytes from `unit.offset` on, cut anywhere. Returns None when the
+        unit is done, else what is left of it because the shard is full: pouring that into another
+        shard continues exactly there. UnitError if the unit cannot be used; what was added before
+        stays. Nothing depends on where the chunks are cut, or on time.
+        """
+
+
+def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
+    """The source of a dataset. `classes` are the names of the label's classes.
+
+    Imports the transform's modules, and raises what they raise.
+    """
+    from cachecd.sampler.sources.files import Files
+    from cachecd.sampler.sources.records import Records
+    from cachecd.sampler.sources.tfrecord import Examples, Verbatim
+    from cachecd.sampler.transforms import build
+
+    assert config.source is not None
+    transform = build(config.transform)
+    match config.source.format:
+        case "files":
+            return Records(Files(config.source, classes), transform)
+        case "tfrecord" if transform is None:
+            return Verbatim()
+        case "tfrecord":
+            return Records(Examples(), transform)
+        case other:
+            raise NotImplementedError(f"format {other}")

@@ -1,0 +1,79 @@
+"""Format `files`: one object, one record.
+
+Features: `payload` (the object's bytes), `key` (its key) and, where a label is configured, `label`:
+int64, the number of its class.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from typing_extensions import Buffer
+
+from cachecd.config import SourceConfig
+from cachecd.model import UnitSlice
+from cachecd_client.schema import Feature, Schema
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+")
+
+
+class Files:
+    """Reads objects as records. `classes` are the class names, by number."""
+
+    def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
+        self._source = source
+        self._numbers = {name: number for number, name in enumerate(classes)}
+        features = [Feature("key", "bytes", "bytes", ()), Feature("payload", "bytes", "bytes", ())]
+        if source.label is not None:
+            features.insert(1, Feature("label", "int64", "int64", (), classes=classes))
+        self.schema: Schema | None = Schema(tuple(features))
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        label = self._source.label
+        if label is None:
+            return None
+        name = label_of(self._source, unit.key)
+        if name is None:
+            return f"label pattern {label.pattern!r} does not match the key"
+        if name not in self._numbers:
+            return f"class {name!r} was not there when the source was listed"
+        return None
+
+    async def read(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
+    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        record: dict[str, Any] = {"key": os.fsencode(unit.key)}
+        if self._source.label is not None:
+            record["label"] = self._numbers[label_of(self._source, unit.key) or ""]
+        parts = [memoryview(chunk) async for chunk in chunks]
+        record["payload"] = b"".join(parts)
+        yield 0, record
+
+
+def label_of(source: SourceConfig, key: str) -> str | None:
+    """The class that a key names; None if the label's pattern does not match, or there is no label.
+
+    The pattern is searched in the key; the class is its group "label", or its only group.
+    """
+    if source.label is None or source.label.pattern is None:
+        return None
+    found = _compiled(source.label.pattern).search(key)
+    if found is None:
+        return None
+    name: str | None = found["label"] if "label" in found.re.groupindex else found[1]
+    return name
+
+
+_compiled = functools.cache(re.compile)
+
+
+def class_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Class names in the order of their numbers: by value if all are whole numbers, else as text."""
+    names = set(names)
+    if all(_WHOLE_NUMBER.fullmatch(name) for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))

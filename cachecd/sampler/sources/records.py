@@ -1,0 +1,79 @@
+"""Formats whose records are decoded here, and their way through the transform."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from typing_extensions import Buffer
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft
+from cachecd_client.schema import Schema
+
+Record = Mapping[str, Any]
+Transform = Callable[[Record], Iterable[Record]]
+
+
+class Format(Protocol):
+    """How a unit's bytes become records."""
+
+    schema: Schema | None
+    """Of the records as they are; None if only a record can tell."""
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        """Why a unit cannot be used, as far as its key and size tell."""
+
+    def read(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
+    ) -> AsyncIterator[tuple[int, Record]]:
+        """Each record with the offset in the object at which it begins. UnitError."""
+
+
+class Records:
+    """A format's records, one by one through the transform, if there is one.
+
+    A unit's ordinals count what the transform made of it. What is left of a unit begins, where it
+    can, at the record that did not fit (`offset`); where a shard became full between several results
+    of one record, it begins at the object's start again, and the first `ordinal` results are passed
+    over.
+    """
+
+    def __init__(self, records: Format, transform: Transform | None) -> None:
+        self._format = records
+        self._transform = transform
+
+    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+        if self._transform is None and unit.size > capacity:
+            return (
+                f"the object has {unit.size} bytes, more than a shard ({capacity}): raise "
+                "cache.shard_size"
+            )
+        return self._format.refusal(unit)
+
+    async def pour(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
+    ) -> UnitSlice | None:
+        if self._transform is None and unit.size > shard.room:
+            return unit  # need not be fetched to know that it does not fit
+        if self._transform is None and self._format.schema is not None:
+            shard.describe(self._format.schema)
+        done = unit.ordinal if unit.offset else 0
+        async for offset, record in self._format.read(unit, chunks):
+            begins_at = done
+            for result in self._results(record):
+                if done >= unit.ordinal and not shard.add(result, unit.unit, done):
+                    resume = offset if done == begins_at else 0
+                    return dataclasses.replace(unit, ordinal=done, offset=resume)
+                done += 1
+            await asyncio.sleep(0)  # a long unit must not keep heartbeats and fetches from running
+        if not done:
+            made = "its transform made no record of it" if self._transform else "it has no records"
+            raise UnitError(made)
+        return None
+
+    def _results(self, record: Record) -> Iterator[Record]:
+        return iter((record,) if self._transform is None else self._transform(record))

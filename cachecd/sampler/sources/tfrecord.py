@@ -1,0 +1,188 @@
+"""Format `tfrecord`: objects that are TFRecord files.
+
+Without a transform their records are carried over verbatim, whatever they hold, in large pieces that
+Python never looks into. With one, each is decoded as an Example: a feature with one value is that
+value (bytes, int or float), one with several a NumPy array (int64 or float32) or a list of bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from typing_extensions import Buffer
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft
+from cachecd_client._core import decode_example, masked_crc32c
+from cachecd_client.errors import CorruptRecordError, SchemaError
+from cachecd_client.schema import Schema, infer_examples
+
+_HEADER = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+_AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
+_SAMPLE = 64  # records that decide the schema
+
+
+class Verbatim:
+    """Carries whole records over; their CRCs are checked on the way."""
+
+    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+        return None
+
+    async def pour(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
+    ) -> UnitSlice | None:
+        frames = _Frames(chunks, unit.offset)
+        ordinal = unit.ordinal
+        if shard.schema is None:
+            await _describe(frames, shard)
+        while True:
+            try:
+                records, consumed, full = shard.add_frames(
+                    frames.buffer, unit.unit, ordinal, frames.offset
+                )
+            except CorruptRecordError as error:
+                raise _corrupt(error.offset, error.why) from error
+            ordinal += records
+            frames.drop(consumed)
+            length = frames.next_length()
+            if full or (length or 0) > shard.room:  # what cannot fit need not be fetched
+                assert length is not None, "the writer refused a record that is not there"
+                if not shard.records:
+                    raise shard.too_large(length - _AROUND)
+                return dataclasses.replace(unit, ordinal=ordinal, offset=frames.offset)
+            if not await frames.more():
+                if not ordinal:
+                    raise UnitError("it has no records")
+                return None
+
+
+class Examples:
+    """Decodes records one by one."""
+
+    schema: Schema | None = None
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        return None
+
+    async def read(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
+    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        frames = _Frames(chunks, unit.offset)
+        while True:
+            consumed = 0
+            for offset, payload in frames.whole():
+                try:
+                    record = _values(payload)
+                except ValueError as error:
+                    raise _corrupt(offset, f"not an Example: {error}") from error
+                yield offset, record
+                consumed += len(payload) + _AROUND
+            frames.drop(consumed)
+            if not await frames.more():
+                return
+
+
+async def _describe(frames: _Frames, shard: Draft) -> None:
+    """Finds the dataset's schema in the first records, without consuming them."""
+    sample: list[bytes] = []
+    while len(sample) < _SAMPLE:
+        sample.clear()
+        try:
+            for _, payload in islice(frames.whole(), _SAMPLE):
+                sample.append(bytes(payload))
+            if len(sample) < _SAMPLE and not await frames.more():
+                break
+        except UnitError:
+            if not sample:
+                raise
+            break  # met again when the records are carried over
+    if not sample:
+        raise UnitError("it has no records")
+    try:
+        shard.describe(infer_examples(sample))
+    except (SchemaError, ValueError) as error:
+        raise UnitError(f"no schema fits its first {len(sample)} records: {error}") from error
+
+
+def _values(payload: Buffer) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for name, (kind, values) in decode_example(payload).items():
+        if len(values) == 1:
+            record[name] = values[0]
+        elif kind == "bytes":
+            record[name] = values
+        else:
+            record[name] = np.array(values, np.int64 if kind == "int64" else np.float32)
+    return record
+
+
+def _corrupt(offset: int, why: str) -> UnitError:
+    kept = "; the records before it are kept" if offset else ""
+    return UnitError(f"corrupt record at byte {offset}: {why}{kept}")
+
+
+class _Frames:
+    """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer], offset: int) -> None:
+        self._chunks = chunks
+        self.buffer = memoryview(b"")
+        self.offset = offset
+
+    def whole(self) -> Iterator[tuple[int, memoryview]]:
+        """Offset and payload of every whole record in the buffer, both CRCs checked. UnitError."""
+        at = 0
+        while len(self.buffer) - at >= _HEADER.size:
+            length, crc = _HEADER.unpack_from(self.buffer, at)
+            if masked_crc32c(self.buffer[at : at + 8]) != crc:
+                raise _corrupt(self.offset + at, "its length's CRC is wrong")
+            end = at + length + _AROUND
+            if end > len(self.buffer):
+                return
+            payload = self.buffer[at + _HEADER.size : end - _CRC.size]
+            if masked_crc32c(payload) != _CRC.unpack_from(self.buffer, end - _CRC.size)[0]:
+                raise _corrupt(self.offset + at, "its data's CRC is wrong")
+            yield self.offset + at, payload
+            at = end
+
+    def drop(self, length: int) -> None:
+        """Moves on by whole frames."""
+        self.buffer = self.buffer[length:]
+        self.offset += length
+
+    def next_length(self) -> int | None:
+        """Bytes of the frame at the beginning; None if its header is not there yet."""
+        if len(self.buffer) < _HEADER.size:
+            return None
+        length: int = _HEADER.unpack_from(self.buffer)[0]
+        return length + _AROUND
+
+    async def more(self) -> bool:
+        """Gets more bytes: one piece, or as many as complete the frame at the beginning.
+
+        False at the object's end; UnitError if that is within a frame.
+        """
+        parts = [self.buffer]
+        have = len(self.buffer)
+        wanted = max(self.next_length() or 0, have + 1)
+        while have < wanted:
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                if have:
+                    raise UnitError(
+                        f"truncated: the record at byte {self.offset} has {have} bytes"
+                        + (f" of {wanted}" if have >= _HEADER.size else "")
+                        + ("; the records before it are kept" if self.offset else "")
+                    )
+                return False
+            parts.append(memoryview(chunk).cast("B"))
+            have += len(parts[-1])
+        self.buffer = memoryview(b"".join(parts))
+        return True

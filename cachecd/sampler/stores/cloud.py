@@ -1,0 +1,127 @@
+"""Object stores by obstore: single reads for S3, Google Cloud Storage and Azure, in native threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import obstore
+import obstore.exceptions
+import obstore.store
+
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import PAGE, TransientError
+from cachecd.sampler.stores.answers import refusal
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from cachecd.config import SourceConfig
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+# Innermost in the debug text of a connection that failed: `message: "Connection refused"`.
+_CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
+
+
+def client_options(connections: int, *, allow_http: bool) -> dict[str, Any]:
+    """obstore's client_options: patience by silence, not by length of the transfer."""
+    return {
+        "allow_http": allow_http,
+        "connect_timeout": timedelta(seconds=5),
+        "read_timeout": timedelta(seconds=30),
+        "timeout": timedelta(days=1),  # the default, 30 s, would cut a slow link's transfers
+        "pool_max_idle_per_host": str(connections),
+    }
+
+
+# Tries are counted by cachecd.sampler.fetch.
+NO_RETRIES: Any = {"max_retries": 0}
+
+
+class CloudBackend:
+    """Reads by an obstore store whose prefix is the source's URL, and lists by it too."""
+
+    def __init__(self, store: Any, where: str) -> None:
+        self._store = store
+        self.where = where
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        try:
+            for page in obstore.list(self._store, chunk_size=PAGE):
+                found = [ObjectInfo(o["path"], o["size"], o["e_tag"] or "") for o in page]
+                if found := [o for o in found if o.size or not o.key.endswith("/")]:
+                    yield found
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            failure = explain(error, self.where)
+            if isinstance(failure, SourceUnreachableError):
+                raise failure from error
+            raise SourceUnreachableError(f"{self.where}: cannot list: {failure}") from error
+
+    async def read(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
+        options: obstore.GetOptions = {}
+        if stop is not None:
+            options["range"] = (start, stop)
+        elif start:
+            options["range"] = {"offset": start}
+        if etag:
+            options["if_match"] = etag
+        try:
+            answer = await obstore.get_async(self._store, key, options=options)
+            return await answer.bytes_async()
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            raise explain(error, self.where) from None  # its text may quote the signed request
+        except ValueError as error:
+            raise UnitError(f"obstore cannot name this object: {error}") from error
+
+
+def explain(error: Exception, where: str) -> SourceError:
+    """What an exception of obstore's means. Only what is known to be harmless is quoted of it."""
+    text = str(error)
+    if status := _STATUS.search(text):
+        code = _CODE.search(text)
+        return refusal(int(status[1]), code[1] if code else "", where)
+    if isinstance(error, FileNotFoundError):
+        return refusal(404, "", where)
+    if isinstance(error, obstore.exceptions.PreconditionError):
+        return refusal(412, "", where)
+    if isinstance(error, obstore.exceptions.UnauthenticatedError):
+        return SourceUnreachableError(f"{where}: no usable credentials found")
+    if "BareRedirect" in text or "without LOCATION" in text:
+        return refusal(301, "", where)
+    cause = found[-1] if (found := _CAUSE.findall(text)) else ""
+    if "dns error" in text:
+        return TransientError(f"cannot resolve the store's host name: {cause}")
+    if "kind: Connect" in text:
+        return TransientError(f"cannot connect to the store: {cause or 'no answer within 5 s'}")
+    if "TimedOut" in text:
+        return TransientError("the store did not answer within 30 s")
+    if "kind: Body" in text or "kind: Decode" in text:
+        return TransientError(
+            f"the connection broke in the middle of the object: {cause}".rstrip(": ")
+        )
+    if "kind: Request" in text or "kind: Interrupted" in text:
+        return TransientError(f"the connection broke: {cause}".rstrip(": "))
+    return TransientError(f"{type(error).__name__}: {text.splitlines()[0][:200]}")
+
+
+def open_cloud(source: SourceConfig, connections: int) -> CloudBackend:
+    """The store of a gs:// or az:// URL; credentials by the provider's own chain, as obstore finds it."""
+    parts = urlsplit(source.url)
+    config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
+    make: Callable[..., Any] = obstore.store.from_url
+    try:
+        store = make(
+            source.url.rstrip("/"),
+            config=config or None,
+            client_options=client_options(connections, allow_http=False),
+            retry_config=NO_RETRIES,
+        )
+    except (obstore.exceptions.BaseError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"source {parts.scheme}://{parts.netloc}: {reason}") from error
+    return CloudBackend(store, source.url)

@@ -1,0 +1,76 @@
+"""AWS credentials for obstore, as boto3's chain finds them."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import BotoCoreError
+
+from cachecd.errors import SourceUnreachableError
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials
+    from obstore.store import S3Credential
+
+LIFE = 60.0  # seconds for which obstore may use an answer, and for which fixed keys are believed
+
+
+class ChainCredentials:
+    """Answers obstore's question for credentials; called in its threads.
+
+    Roles, SSO and containers hand out keys that expire: botocore renews those well before, and no
+    answer given here is used for longer than LIFE, so none outlives its keys. Fixed keys are looked
+    up anew after LIFE, so that a profile that somebody has renewed is noticed.
+
+    `failure` is why the latest call raised, None if it did not: obstore itself does not tell.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._found: Credentials | None = None
+        self._found_at = 0.0
+        self.failure: SourceUnreachableError | None = None
+
+    def __call__(self) -> S3Credential:
+        try:
+            frozen = self._current().get_frozen_credentials()
+        except BotoCoreError as error:
+            self._found = None
+            self.failure = SourceUnreachableError(f"{self._where}: no credentials: {error}")
+            raise self.failure from None
+        except SourceUnreachableError as error:
+            self.failure = error
+            raise
+        self.failure = None
+        return {
+            "access_key_id": frozen.access_key or "",
+            "secret_access_key": frozen.secret_key or "",
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + timedelta(seconds=LIFE),
+        }
+
+    def _current(self) -> Credentials:
+        fixed = not isinstance(self._found, RefreshableCredentials)
+        if self._found is None or (fixed and time.monotonic() - self._found_at > LIFE):
+            self._found = boto3.Session().get_credentials()
+            self._found_at = time.monotonic()
+        if self._found is None:
+            raise SourceUnreachableError(f"{self._where}: {missing()}")
+        return self._found
+
+
+def missing() -> str:
+    """Where credentials were looked for in vain, and what to do."""
+    profile = os.environ.get("AWS_PROFILE", "default")
+    keys = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+    config = os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")
+    return (
+        "no credentials found: looked in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in profile "
+        f"{profile!r} of {keys} and {config}, and asked for the container's and the machine's role; "
+        "set one of them, or `anonymous: true` for a public bucket"
+    )

@@ -1,0 +1,75 @@
+"""Every store that fsspec knows and this package does not: sftp, hdfs, http, hf, memory ..."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import fsspec.core
+
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import PAGE, TransientError
+
+
+class FsspecBackend:
+    """The files below a URL, read in threads.
+
+    Which failures pass and which do not, fsspec's file systems do not say in one way: all that is
+    not plainly about the object is tried again.
+    """
+
+    def __init__(self, url: str, connections: int) -> None:
+        self.where = url
+        scheme = url.partition("://")[0]
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise ConfigError(f"source {url}: {scheme}:// needs a package: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"source {url}: {error}") from error
+        except OSError as error:  # some connect at once
+            raise SourceUnreachableError(f"{url}: {error}") from error
+        self._root = str(root).rstrip("/") + "/"
+        self._threads = ThreadPoolExecutor(connections, "read-fsspec")
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        try:
+            found: dict[str, Any] = self._fs.find(self._root, detail=True)
+        except Exception as error:
+            raise SourceUnreachableError(f"{self.where}: cannot list: {_told(error)}") from error
+        objects = []
+        for path, about in found.items():
+            key = path.removeprefix(self._root)
+            if any(name.startswith(".") for name in key.split("/")):
+                continue
+            if about.get("size") is None:
+                raise SourceUnreachableError(
+                    f"{self.where}: the store does not tell the size of {key}"
+                )
+            objects.append(ObjectInfo(key, int(about["size"])))
+        objects.sort(key=lambda o: os.fsencode(o.key))
+        for start in range(0, len(objects), PAGE):
+            yield objects[start : start + PAGE]
+
+    async def read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, key, start, stop)
+
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+        try:
+            data: bytes = self._fs.cat_file(self._root + key, start=start or None, end=stop)
+            return data
+        except FileNotFoundError as error:
+            raise UnitError("the object is gone since it was listed") from error
+        except (PermissionError, IsADirectoryError) as error:
+            raise UnitError(f"cannot read the object: {_told(error)}") from error
+        except Exception as error:
+            raise TransientError(f"cannot read the object: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".rstrip(": ")

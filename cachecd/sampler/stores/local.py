@@ -1,0 +1,126 @@
+"""Files below a folder.
+
+Plain reads in threads: 70 µs a file of 4 kB and 90 µs one of 100 kB, against 160 µs for both by
+obstore's LocalStore. In the event loop's own thread it would be 10 and 60 µs, but there a file server
+that hangs would hang the sampler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import PAGE, TransientError
+
+_log = logging.getLogger(__name__)
+
+
+class LocalBackend:
+    """The regular files below the folder `root`. Symbolic links are followed, but not in circles.
+
+    Left out: names that start with a dot (hidden files, temporary files of copying tools), what is
+    no regular file, and names that are not UTF-8 (with a warning).
+    """
+
+    def __init__(self, root: str, connections: int) -> None:
+        if not os.path.isabs(root):
+            raise ConfigError(f"source {root}: expected an absolute path")
+        self._root = root.rstrip("/") or "/"
+        self.where = f"file://{self._root}"
+        self._threads = ThreadPoolExecutor(connections, "read-file")
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        page: list[ObjectInfo] = []
+        for found in self._walk(self._root, "", ()):
+            page.append(found)
+            if len(page) == PAGE:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def _walk(
+        self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[ObjectInfo]:
+        """Everything below `folder`, by the bytes of the key; `above` are the folders it lies in."""
+        try:
+            found = os.stat(folder)
+            if (found.st_dev, found.st_ino) in above:
+                return
+            above = (*above, (found.st_dev, found.st_ino))
+            with os.scandir(folder) as entries:
+                # A folder sorts by its name and a slash, as its keys do: "a.b" before "a/b".
+                names = sorted(
+                    os.fsencode(e.name + "/" if e.is_dir() else e.name)
+                    for e in entries
+                    if not e.name.startswith(".")
+                )
+        except OSError as error:
+            raise self._unreachable(folder, error) from error
+        for raw in names:
+            try:
+                name = raw.decode()
+            except UnicodeDecodeError:
+                _log.warning("left out: the name %r in %s is not UTF-8", raw, folder)
+                continue
+            path = os.path.join(folder, name)
+            if name.endswith("/"):
+                yield from self._walk(path[:-1], prefix + name, above)
+                continue
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                continue  # removed meanwhile, or a link to nothing
+            except OSError as error:
+                raise self._unreachable(path, error) from error
+            if stat.S_ISREG(found.st_mode):
+                yield ObjectInfo(prefix + name, found.st_size, _etag(found))
+
+    def _unreachable(self, path: str, error: OSError) -> SourceUnreachableError:
+        return SourceUnreachableError(f"{self.where}: cannot list {path}: {error.strerror}")
+
+    async def read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, key, start, stop, etag)
+
+    def _read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
+        path = f"{self._root}/{key}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                found = os.fstat(fd)
+                if etag and _etag(found) != etag:
+                    raise UnitError("the file changed since it was listed")
+                return _read_range(fd, start, found.st_size if stop is None else stop)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> Exception:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self._root):
+            return SourceUnreachableError(f"{self.where}: the folder does not exist (not mounted?)")
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM):
+            return UnitError(f"cannot read the file: {error.strerror}")
+        return TransientError(f"cannot read the file: {error.strerror}")
+
+
+def _etag(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}"
+
+
+def _read_range(fd: int, start: int, stop: int) -> bytes:
+    data = os.pread(fd, stop - start, start)
+    if len(data) == stop - start or not data:
+        return data
+    parts = [data]  # one call reads at most 2 GiB
+    while (start := start + len(parts[-1])) < stop and (data := os.pread(fd, stop - start, start)):
+        parts.append(data)
+    return b"".join(parts)

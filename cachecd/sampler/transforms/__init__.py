@@ -1,0 +1,125 @@
+"""What is done to a record once, before it is cached: the user's functions and the ready-made steps.
+
+A step takes a record (feature -> value) and returns a record, None to drop it, or an iterable of
+records. `module:function` is imported by this process: its working directory and PYTHONPATH count.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cachecd.config import TransformStep
+from cachecd.errors import ConfigError, UnitError
+
+Record = Mapping[str, Any]
+
+_END = object()
+
+
+def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]] | None:
+    """The steps as one function from a record to what they make of it; None if there are none.
+
+    Results come in order and are made when asked for. Exceptions of a step come out as UnitError
+    that names the step and the line. ConfigError if a function cannot be imported.
+    """
+    chain = [_Step(step) for step in steps]
+    if not chain:
+        return None
+
+    def transform(record: Record) -> Iterator[Record]:
+        results: Iterable[Record] = (record,)
+        for step in chain:
+            results = step.over(results)
+        yield from results
+
+    return transform
+
+
+class _Step:
+    def __init__(self, step: TransformStep) -> None:
+        self._name = step.name
+        self._call = _function(step)
+
+    def over(self, records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            # The step's own code may run in its call or, if it is a generator, in each `next`.
+            results = self._guarded(lambda: self._iterable(self._call(record)))  # noqa: B023
+            while (result := self._guarded(lambda: next(results, _END))) is not _END:  # noqa: B023
+                if isinstance(result, Mapping):
+                    yield result
+                elif result is not None:
+                    raise self._misreturned(result)
+
+    def _iterable(self, result: Any) -> Iterator[Any]:
+        if result is None or isinstance(result, Mapping):
+            return iter((result,))
+        if isinstance(result, (str, bytes)) or not isinstance(result, Iterable):
+            raise self._misreturned(result)
+        return iter(result)
+
+    def _misreturned(self, result: object) -> UnitError:
+        return UnitError(
+            f"{self._name} returned {type(result).__name__}, expected a dict, None or an iterable of "
+            "dicts"
+        )
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except UnitError:
+            raise
+        except (Exception, SystemExit) as error:  # exit() costs the unit, not the process
+            told = "".join(traceback.format_exception_only(error)).strip()
+            raise UnitError(f"{self._name} raised {told}{_place(error)}") from error
+
+
+def _function(step: TransformStep) -> Callable[[Record], Any]:
+    match step.name:  # imported here: not everybody has images
+        case "decode_image":
+            from cachecd.sampler.transforms.decode_image import decode_image
+
+            return functools.partial(decode_image, feature=step.argument)
+        case "resize":
+            from cachecd.sampler.transforms.resize import resize
+
+            return functools.partial(resize, size=step.argument)
+    module, _, path = step.name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (Exception, SystemExit) as error:  # importing runs the user's code
+        told = "".join(traceback.format_exception_only(error)).strip()
+        raise ConfigError(
+            f"transform {step.name}: cannot be imported in {os.getcwd()}: {told}{_place(error)}"
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"transform {step.name}: found {type(found).__name__}, expected a function"
+        )
+    function: Callable[[Record], Any] = found
+    return function
+
+
+# Where code lies that is not the user's.
+_OTHERS = tuple(
+    os.path.join(path, "")
+    for path in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(__file__).parents[2]),
+    )
+)
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the user's own code that the exception passed through, if any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*_OTHERS, "<"))]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

@@ -1,0 +1,178 @@
+"""One assignment at a time: units -> bytes -> records -> a sealed shard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from typing_extensions import Buffer
+
+from cachecd.config import DatasetConfig
+from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
+from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
+from cachecd.sampler.ahead import PIECE, Ahead, Throttle
+from cachecd.sampler.draft import Draft, Sealed
+from cachecd.sampler.fetch import Retry, Store, open_store
+from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.sources import Source, open_source
+from cachecd_client.schema import Schema
+
+_HEARTBEAT = 0.25  # seconds between two Working messages
+
+
+@dataclass(slots=True)
+class _Dataset:
+    config: DatasetConfig
+    store: Store
+    sources: dict[tuple[str, ...], Source] = field(default_factory=dict)  # by the label's classes
+    growth: float = 1.0  # bytes written for each byte fetched, as far as seen
+
+    def source(self, classes: tuple[str, ...]) -> Source:
+        if classes not in self.sources:
+            self.sources = {classes: open_source(self.config, classes)}
+        return self.sources[classes]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one assignment."""
+
+    unit: int | None = None
+    fetched_bytes: int = 0
+    set_aside: list[SetAside] = field(default_factory=list)
+
+
+class Worker:
+    """Makes shards of the datasets in `setup`, reporting to `send`.
+
+    `mark` is told each unit before it is worked on, so that a crash can be blamed on it.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        send: Callable[[FromSampler], None],
+        mark: Callable[[int], None] = lambda unit: None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._setup = setup
+        self._send = send
+        self._mark = mark
+        self._retry = retry
+        self._datasets: dict[str, _Dataset] = {}
+        self._throttle = Throttle(setup.bandwidth)
+        self.path: str | None = None
+        """The temporary file of the assignment in hand."""
+
+    def prepare(self) -> None:
+        """Imports and opens what the datasets need, ahead of the first assignment; what fails here
+        fails there, with its reason."""
+        for name in self._setup.datasets:
+            with contextlib.suppress(Exception):
+                dataset = self._dataset(name)
+                if dataset.config.source is not None and dataset.config.source.label is None:
+                    dataset.source(())
+
+    def _dataset(self, name: str) -> _Dataset:
+        if name not in self._datasets:
+            config = DatasetConfig.model_validate(self._setup.datasets[name])
+            assert config.source is not None
+            store = open_store(config.source, self._setup.connections, self._retry)
+            self._datasets[name] = _Dataset(config, store)
+        return self._datasets[name]
+
+    async def make(self, make: Make) -> Made | Failed:
+        """Does one assignment. Failed: nothing of it is left on disk."""
+        shard = make.assignment.shard
+        began = time.monotonic()
+        self.path = make.path
+        draft = Draft(
+            make.path,
+            make.capacity,
+            Schema.from_json(make.schema) if make.schema else None,
+            lambda schema: self._send(Described(shard, schema.to_json())),
+            make.meta,
+            make.classes,
+        )
+        progress = _Progress()
+        heartbeat = asyncio.create_task(self._report(shard, progress))
+        try:
+            remainder = await self._fill(make, draft, progress)
+            sealed = await asyncio.to_thread(draft.seal, remainder) if draft.records else Sealed()
+            return Made(
+                shard,
+                Outcome(
+                    records=sealed.records,
+                    data_bytes=sealed.data_bytes,
+                    sidecar_bytes=sealed.sidecar_bytes,
+                    allocated=sealed.allocated,
+                    fetched_bytes=progress.fetched_bytes,
+                    seconds=time.monotonic() - began,
+                    remainder=remainder,
+                    set_aside=tuple(progress.set_aside),
+                ),
+            )
+        # A transform that cannot be imported stops the dataset as a source does that is not there.
+        except (SourceUnreachableError, ConfigError) as error:
+            return Failed(shard, "source", str(error))
+        except DiskError as error:
+            code = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+            return Failed(shard, "disk", str(error), code or 0)
+        except Exception as error:
+            traceback.print_exc()
+            told = traceback.format_exception_only(error)[-1].strip()
+            return Failed(shard, "worker", told, unit=progress.unit)
+        finally:
+            heartbeat.cancel()
+            draft.abort()
+            self.path = None
+
+    async def _fill(self, make: Make, draft: Draft, progress: _Progress) -> tuple[UnitSlice, ...]:
+        """Adds units to the draft until it is full; returns what did not fit."""
+        dataset = self._dataset(make.assignment.shard.dataset)
+        source = dataset.source(make.classes)
+        units: list[UnitSlice] = []
+        for unit in make.assignment.units:
+            reason = source.refusal(unit, make.capacity)
+            if reason is None:
+                units.append(unit)
+            else:
+                progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
+
+        async def fetch(unit: UnitSlice, start: int, stop: int) -> Buffer:
+            await self._throttle.take(stop - start)
+            data = await dataset.store.get(unit.key, unit.size, unit.etag, start, stop)
+            progress.fetched_bytes += stop - start
+            return data
+
+        def wanted() -> float:
+            if ahead.taken >= PIECE:
+                dataset.growth = max(draft.num_bytes / ahead.taken, 0.01)
+            return draft.room / dataset.growth
+
+        ahead = Ahead(units, fetch, self._setup.connections, wanted)
+        try:
+            for index, unit in enumerate(units):
+                progress.unit = unit.unit
+                self._mark(unit.unit)
+                try:
+                    rest = await source.pour(unit, ahead.chunks(index), draft)
+                except UnitError as error:
+                    progress.set_aside.append(SetAside(unit.unit, unit.key, str(error)))
+                    continue
+                if rest is not None:
+                    return (rest, *units[index + 1 :])
+            return ()
+        finally:
+            ahead.close()
+
+    async def _report(self, shard: ShardId, progress: _Progress) -> None:
+        """Says now and then how far it is: silence means that something hangs."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT)
+            if progress.unit is not None:
+                self._send(Working(shard, progress.fetched_bytes, progress.unit))
