@@ -76,11 +76,11 @@ class Server:
                 "install cachecd and cachecd-client of the same version"
             )
             return protocol.Refused(body["id"], "version", message)
-        adapter = _ADAPTERS.get(body.pop("type", ""))
+        adapter = _ADAPTERS.get(str(body.get("type")))
         if adapter is None:
             return protocol.Refused(body["id"], "bad-request", "unknown type of request")
         try:
-            request = adapter.validate_python(body, strict=True)
+            request = adapter.validate_json(frames[3], strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))

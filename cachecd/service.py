@@ -139,10 +139,11 @@ async def _serve(
         for task in (serving, watching):
             task.cancel()
         await asyncio.gather(serving, watching, return_exceptions=True)
-        await daemon.stop(DRAIN_SECONDS)
-        server.close()
-        with contextlib.suppress(OSError):
-            socket.unlink()
+        try:
+            await daemon.stop(DRAIN_SECONDS)
+        finally:
+            server.close()
+            socket.unlink(missing_ok=True)
     return code
 
 
