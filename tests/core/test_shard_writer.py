@@ -147,7 +147,7 @@ def test_meta_beyond_its_allowance_takes_what_the_records_left(tmp_path):
 def test_meta_for_which_no_room_is_left_is_refused_and_a_shorter_one_taken(tmp_path):
     writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
     writer.append(bytes(54 << 10))
-    with pytest.raises(ValueError, match="4096 are allowed for"):
+    with pytest.raises(ValueError, match="4096 are kept for it"):
         writer.finish("x" * (10 << 10))
     writer.finish("x" * 4096)
     assert allocated(tmp_path / "a", tmp_path / "a.idx") <= 64 << 10

@@ -1,0 +1,256 @@
+"""The Example codec: values, wire forms, what is refused, and what hostile bytes may do."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+
+
+def varint(value):
+    made = bytearray()
+    value &= 2**64 - 1
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def field(number, payload):
+    """A length-delimited field of a protocol buffer."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def entry(name, feature):
+    return field(1, field(1, name.encode()) + field(2, feature))
+
+
+def wire(*entries):
+    """An Example of these map entries."""
+    return field(1, b"".join(entries))
+
+
+# Writing
+
+
+def test_the_bytes_are_those_of_the_message_in_sorted_order():
+    record = {"b": b"\x00\xff", "a": [1, -1], "c": 0.5}
+    assert _core.encode_example(record) == wire(
+        entry("a", field(3, field(1, b"\x01" + b"\xff" * 9 + b"\x01"))),
+        entry("b", field(1, field(1, b"\x00\xff"))),
+        entry("c", field(2, field(1, struct.pack("<f", 0.5)))),
+    )
+
+
+def test_equal_dicts_give_equal_bytes_whatever_their_order():
+    record = {f"feature {i}": i for i in range(50)}
+    assert _core.encode_example(record) == _core.encode_example(dict(reversed(record.items())))
+
+
+@pytest.mark.parametrize(
+    ("value", "decoded"),
+    [
+        (b"bytes", ("bytes", [b"bytes"])),
+        ("tëxt", ("bytes", ["tëxt".encode()])),
+        (bytearray(b"ab"), ("bytes", [b"ab"])),
+        (memoryview(b"abcd")[1:3], ("bytes", [b"bc"])),
+        (7, ("int64", [7])),
+        (True, ("int64", [1])),
+        (-(2**63), ("int64", [-(2**63)])),
+        (2**63 - 1, ("int64", [2**63 - 1])),
+        (1.5, ("float", [1.5])),
+        (1e300, ("float", [math.inf])),
+        ([b"a", "b"], ("bytes", [b"a", b"b"])),
+        ((1, 2), ("int64", [1, 2])),
+        ([1.0, 2.5], ("float", [1.0, 2.5])),
+        (np.int64(5), ("int64", [5])),
+        (np.float32(0.25), ("float", [0.25])),
+        (np.float64(0.25), ("float", [0.25])),
+        (np.array(5, np.int64), ("int64", [5])),
+        (np.array([3, 1, 2], np.int64), ("int64", [3, 1, 2])),
+        (np.array([3, 1, 2], np.float32), ("float", [3, 1, 2])),
+        (np.arange(6, dtype=np.int64)[::2], ("int64", [0, 2, 4])),
+        (np.array([1, 2], ">i8"), ("int64", [1, 2])),
+        (np.array([1, 2], ">f4"), ("float", [1, 2])),
+        (np.array([], np.int64), ("int64", [])),
+        (np.array([], np.float32), ("float", [])),
+    ],
+)
+def test_a_value_becomes_the_list_of_its_kind(value, decoded):
+    assert _core.decode_example(_core.encode_example({"x": value})) == {"x": decoded}
+
+
+def test_an_empty_list_has_no_kind_and_is_read_as_absent():
+    assert _core.encode_example({"x": []}) == wire(entry("x", b""))
+    assert _core.decode_example(_core.encode_example({"x": []})) == {}
+
+
+def test_no_features_are_an_example():
+    assert _core.decode_example(_core.encode_example({})) == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        object(),
+        {"a": 1},
+        {1},
+        2**63,
+        -(2**63) - 1,
+        [1, 2.0],
+        [1, b"a"],
+        ["a", None],
+        [[1]],
+        1j,
+        np.array([1], np.int32),
+        np.array([1.0], np.float64),
+        np.array([[1]], np.int64),
+        np.array(["a"]),
+        np.array([None]),
+    ],
+)
+def test_what_has_no_list_is_a_type_error_that_names_the_feature(value):
+    with pytest.raises(TypeError, match="feature 'x'"):
+        _core.encode_example({"ok": 1, "x": value})
+
+
+def test_a_name_that_is_no_text_is_a_type_error():
+    with pytest.raises(TypeError):
+        _core.encode_example({1: 1})
+
+
+kinds = (
+    st.lists(st.binary(max_size=30), min_size=1, max_size=5)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+    | st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20)
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), kinds, max_size=8))
+def test_what_is_encoded_is_decoded(record):
+    decoded = _core.decode_example(_core.encode_example(record))
+    assert {name: values for name, (_, values) in decoded.items()} == record
+
+
+def test_a_large_example_is_encoded_and_decoded():
+    record = {"image": bytes(range(256)) * 40_000, "numbers": np.arange(100_000, dtype=np.int64)}
+    decoded = _core.decode_example(_core.encode_example(record))
+    assert decoded["image"] == ("bytes", [record["image"]])
+    assert decoded["numbers"] == ("int64", list(range(100_000)))
+
+
+# Reading what others write
+
+
+UNPACKED_INTS = b"\x08\x01" + b"\x08" + varint(-2)
+UNPACKED_FLOATS = b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", -2)
+
+
+@pytest.mark.parametrize(
+    ("feature", "decoded"),
+    [
+        (field(3, UNPACKED_INTS), ("int64", [1, -2])),
+        (field(2, UNPACKED_FLOATS), ("float", [1.5, -2])),
+        # Packed and not within one list, and a list in two packed parts.
+        (field(3, field(1, b"\x05\x06") + UNPACKED_INTS), ("int64", [5, 6, 1, -2])),
+        (field(3, field(1, b"\x05") + field(1, b"\x06")), ("int64", [5, 6])),
+        # A list that comes twice is merged; another kind replaces it.
+        (field(3, field(1, b"\x05")) + field(3, field(1, b"\x06")), ("int64", [5, 6])),
+        (field(3, field(1, b"\x05")) + field(1, field(1, b"a")), ("bytes", [b"a"])),
+        (
+            field(1, field(1, b"a")) + field(3, field(1, b"\x05")) + field(1, field(1, b"b")),
+            ("bytes", [b"b"]),
+        ),
+        # Unknown fields of every wire type, a group with a field of the list's number among them.
+        (
+            b"\x78\x05"
+            + b"\x79"
+            + bytes(8)
+            + field(15, b"?")
+            + b"\x7d"
+            + bytes(4)
+            + b"\x7b\x1a\x00\x7c"
+            + field(3, b"\x10\x07" + field(1, b"\x05")),
+            ("int64", [5]),
+        ),
+        (field(1, b""), ("bytes", [])),
+        (field(3, field(1, b"")), ("int64", [])),
+    ],
+)
+def test_every_wire_form_of_a_list_is_read(feature, decoded):
+    assert _core.decode_example(wire(entry("x", feature))) == {"x": decoded}
+
+
+def test_the_last_of_two_entries_of_one_name_wins():
+    one, two = field(3, field(1, b"\x01")), field(1, field(1, b"two"))
+    assert _core.decode_example(wire(entry("x", one), entry("x", two))) == {
+        "x": ("bytes", [b"two"])
+    }
+    assert _core.decode_example(wire(entry("x", one), entry("x", b""))) == {}
+
+
+def test_features_in_two_parts_are_merged():
+    one, two = entry("a", field(3, field(1, b"\x01"))), entry("b", field(3, field(1, b"\x02")))
+    assert _core.decode_example(wire(one) + wire(two)) == {"a": ("int64", [1]), "b": ("int64", [2])}
+
+
+def test_a_value_before_its_name_is_read():
+    swapped = field(1, field(2, field(3, field(1, b"\x01"))) + field(1, b"x"))
+    assert _core.decode_example(wire(swapped)) == {"x": ("int64", [1])}
+
+
+# Hostile bytes
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (b"\x0a\x05", "a length exceeds what encloses it at byte 2"),
+        (b"\x0a" + varint(2**63) + b"x", "a length exceeds"),
+        (b"\x0a" + varint(2**64 - 1) + b"x", "a length exceeds"),
+        (b"\x0a", "a number is cut short at byte 1"),
+        (b"\x80" * 11, "longer than ten bytes"),
+        (b"\x00", "impossible tag"),
+        (b"\x0c", "impossible wire type"),
+        (b"\x0e\x00", "impossible wire type"),
+        (varint(2**35 << 3 | 2) + b"\x00", "impossible tag"),
+        (b"\x7b", "cut short"),
+        (b"\x7b\x74", "a group ends that did not begin"),
+        (b"\x7b" * 101, "nested too deeply"),
+        (wire(entry("x", field(3, field(1, b"\x80")))), "cut short"),
+        (wire(entry("x", field(2, field(1, b"abc")))), "no multiple of four"),
+        (wire(entry("x", b"\x1a\x05\x08")), "a length exceeds"),
+        (wire(field(1, field(2, b"") + field(2, b""))), "two values"),
+    ],
+)
+def test_malformed_records_are_refused_with_the_byte(record, why):
+    with pytest.raises(ValueError, match=rf"not a tf.train.Example: .*{why}"):
+        _core.decode_example(record)
+
+
+def test_a_name_that_is_not_utf_8_is_refused():
+    bad = wire(field(1, field(1, b"\xff") + field(2, field(3, field(1, b"\x01")))))
+    with pytest.raises(ValueError, match="utf-8"):
+        _core.decode_example(bad)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_decoded_or_refused(record):
+    try:
+        decoded = _core.decode_example(record)
+    except ValueError:
+        return
+    assert isinstance(decoded, dict)
+
+
+def test_every_truncation_of_a_record_is_refused_or_smaller():
+    record = _core.encode_example({"a": [1, 2, 300], "b": [b"x", b"yy"], "c": [1.0, 2.0]})
+    for size in range(1, len(record)):
+        with pytest.raises(ValueError, match="at byte"):
+            _core.decode_example(record[:size])
