@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ _LONGEST_FOLDER = 80  # bytes, so that the socket's path stays below the 107 tha
 
 
 class PrivateDaemon:
-    """``cachecd run CONFIG`` as a child process, on a socket in a private folder of its own.
+    """``cachecd run CONFIG`` as a child process, on a socket in a folder of its own.
 
     It ends when this process does, however that happens: it reads a pipe whose other end is open
     in this process only, and the kernel closes that end. What it says about itself goes to this
@@ -42,29 +43,25 @@ class PrivateDaemon:
                 f"{self.config}: starting a daemon takes the distribution cachecd, and only "
                 "cachecd-client is installed: pip install cachecd"
             )
-        self._folder = _private_folder()
+        self._folder = _unused_folder()
         self._owner = os.getpid()
         self.endpoint = f"ipc://{self._folder}/cachecd.sock"
+        lifeline, self._lifeline = Descriptor.of_pipe()
         try:
-            lifeline, self._lifeline = Descriptor.of_pipe()
-            try:
-                self._process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "cachecd", "run", str(self.config)),
-                        *("--lifeline", str(lifeline)),
-                    ],
-                    env={**os.environ, "CACHECD_SERVER__ENDPOINT": self.endpoint},
-                    stdin=subprocess.DEVNULL,
-                    stdout=2,  # the trainer's stdout is the trainer's
-                    pass_fds=[lifeline],
-                    # Ctrl-C is for the trainer, which may still want its epoch to the end.
-                    process_group=0,
-                )
-            finally:
-                os.close(lifeline)
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "cachecd", "run", str(self.config)),
+                    *("--lifeline", str(lifeline)),
+                ],
+                env={**os.environ, "CACHECD_SERVER__ENDPOINT": self.endpoint},
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # the trainer's stdout is the trainer's
+                pass_fds=[lifeline],
+                # Ctrl-C is for the trainer, which may still want its epoch to the end.
+                process_group=0,
+            )
+        finally:
+            os.close(lifeline)
 
     @property
     def pid(self) -> int:
@@ -97,12 +94,13 @@ class PrivateDaemon:
             self._process.wait()
         finally:
             self._lifeline.close()
+            # It does so itself, unless it was killed.
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _private_folder() -> str:
-    """A new folder for the socket that only this user may enter."""
+def _unused_folder() -> str:
+    """Where the socket's own folder can be; the daemon makes it, and removes it at its end."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
         base = "/tmp"
-    return tempfile.mkdtemp(prefix="cachecd-", dir=base)
+    return f"{base}/cachecd-{secrets.token_hex(8)}"
