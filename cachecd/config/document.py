@@ -25,7 +25,7 @@ from cachecd.errors import ConfigError
 from cachecd.quantities import shown
 
 MAX_BYTES: Final = 1 << 20
-MAX_VALUES: Final = 100_000
+MAX_VALUES: Final = 10_000
 
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<inside>[^}]*)(?P<end>\}?))")

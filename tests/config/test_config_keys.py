@@ -96,6 +96,36 @@ LATER = {
 }
 
 
+BOUNDS = {
+    "as many connections as workers": (
+        "version: 1",
+        "version: 1\nsampler: {workers: 4, connections: 4}",
+    ),
+    "first fills the limit": ("source:", "grow: {first: 1GiB}\n    limit: 1GiB\n    source:"),
+    "everything may be replaced": ("source:", "evict: {refresh: 1}\n    source:"),
+    "no growth at all": ("source:", "grow: {per_epoch: 0, wait: true}\n    source:"),
+    "the largest seed": ("source:", f"seed: {2**64 - 1}\n    source:"),
+    "the smallest shards": ("limit: 500GiB", "limit: 500GiB\n  shard_size: 64KiB"),
+    "the largest shards": ("limit: 500GiB", "limit: 4GiB\n  shard_size: 4GiB"),
+    "the whole disk": ("500GiB", "100%"),
+    "a URL with a port": ("s3://bucket/", "http://host:8080/"),
+    "a URL with a user": ("s3://bucket/", "sftp://me@host:22/"),
+    "a URL of a path": ("s3://bucket/", "file:///data/"),
+    "a URL of no bucket": ("s3://bucket/", "memory://"),
+    "a label of several groups": (
+        "format: files",
+        "format: files\n      label: {pattern: '(a|b)/(?P<label>[^/]+)/(c)?'}",
+    ),
+    "a name of 64 letters": ("train:", "a" * 64 + ":"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), BOUNDS.values(), ids=BOUNDS.keys())
+def test_what_is_just_allowed_loads(loaded, good, old, new):
+    assert old in good
+    loaded(good.replace(old, new))
+
+
 @pytest.mark.parametrize("key", LATER)
 def test_a_key_of_a_later_version_is_refused_at_its_position(complaints, good, key):
     old, new, position = LATER[key]

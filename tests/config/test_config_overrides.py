@@ -95,6 +95,12 @@ def test_a_mistake_is_blamed_on_the_variable(complaints, good, name, value, comp
     assert line.startswith(f"CACHECD_{name}: {complaint}")
 
 
+def test_a_section_that_is_none_is_the_mistake_and_a_variable_below_it_is_not(complaints, good):
+    text = good + "sampler: fast\n"
+    (line,) = complaints(text, CACHECD_SAMPLER__WORKERS="8")
+    assert line.startswith("10:10: sampler: found 'fast', expected a section")
+
+
 def test_mistakes_of_the_file_come_before_those_of_variables(complaints, good):
     lines = complaints(good.replace("files", "zip"), CACHECD_CACHE__LIMIT="x", CACHECD_A__B="y")
     assert [line.split(": ")[0] for line in lines] == [
