@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,24 +23,18 @@ from cachecd import leases
 from cachecd.catalog import Catalog
 from cachecd.config import Config
 from cachecd.dataset import DatasetRules
-from cachecd.disk import allocated, free_bytes
-from cachecd.errors import DiskError, LimitTooSmallError, SourceError
+from cachecd.disk import free_bytes, metadata_bytes
+from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index
-from cachecd.ingest import list_source, publish_shard, unlink_shard, verify_shard
+from cachecd.ingest import keep_listed, publish_shard, unlink_shard, verify_shard
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.model import SetAside, ShardId
-from cachecd.preflight import Figures, figures, listing_of
+from cachecd.preflight import Figures, figures, listing_of, needs_restart, sampler_setup
 from cachecd.reconcile import remove_temporaries
-from cachecd.recovery import (
-    held_units,
-    lease_of,
-    lease_of_damaged,
-    manifest_of,
-    recover,
-    saved_plan,
-)
+from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
+from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.state import State
 from cachecd.status import document
@@ -52,7 +44,6 @@ from cachecd_client.errors import CallerError
 # A lease ends within a second of its last holder's death: probe well within that.
 _PROBE_EVERY = 0.25
 _MEASURE_EVERY = 1.0
-_RELIST_AFTER = 60.0
 _RETRY_UNLINK_AFTER = 5.0
 
 _log = structlog.get_logger("cachecd.daemon")
@@ -82,21 +73,15 @@ class Daemon:
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._foreign = 0
         self._index_ahead = 0
         for rules in found.datasets:
             self._recover(rules)
-        self._recover_leases()
+        if removed := remove_temporaries(self._layout):
+            _log.info("temporary files of a killed run removed", files=len(removed))
+        for line in recover_leases(self._layout, self.state, time.monotonic()):
+            _log.warning("damaged manifest", what=line)
         self._executor = LocalExecutor(
-            messages.Setup(
-                datasets={n: d.model_dump(mode="json") for n, d in config.datasets.items()},
-                connections=max(1, config.sampler.connections // config.sampler.workers),
-                bandwidth=(
-                    config.sampler.bandwidth / config.sampler.workers
-                    if config.sampler.bandwidth
-                    else None
-                ),
-            ),
+            sampler_setup(config),
             workers,
             config.sampler.python,
             self._deliver,
@@ -118,22 +103,6 @@ class Daemon:
         for line in recovered.found.removed:
             _log.warning("shard removed", why=line)
 
-    def _recover_leases(self) -> None:
-        removed = remove_temporaries(self._layout)
-        if removed:
-            _log.info("temporary files of a killed run removed", files=len(removed))
-        found, damaged = leases.read_manifests(self._layout)
-        now = time.monotonic()
-        for manifest in found:
-            self.state.adopt_lease(lease_of(manifest), now)
-        serial = itertools.count(1)
-        for bad in damaged:
-            _log.warning("damaged manifest", path=str(bad.path), why=bad.why, held=bad.held)
-            if bad.held:
-                for dataset in self.state.datasets.values():
-                    lease = lease_of_damaged(bad.path.stem, dataset, serial)
-                    self.state.adopt_lease(lease, now)
-
     async def start(self) -> None:
         """Starts samplers, listing and the clock."""
         self._measure()
@@ -144,7 +113,13 @@ class Daemon:
                     self._feed(
                         ev.Listed(name, len(self._indexes[name]), self._indexes[name].complete)
                     )
-                self._spawn(self._keep_listed(name))
+                source = self._config.datasets[name].source
+                assert source is not None, "the configuration requires a source"
+                connections = self._config.sampler.connections
+                listing = keep_listed(
+                    name, source, self._indexes[name], connections, self._reserve_index, self._feed
+                )
+                self._spawn(listing)
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._measure))
 
@@ -173,7 +148,7 @@ class Daemon:
         except CallerError as error:
             _log.error("configuration not reloaded", why=str(error))
             return
-        changed = _needs_restart(self._config, config)
+        changed = needs_restart(self._config, config)
         if changed:
             _log.error("configuration not reloaded: restart to change it", changed=changed)
             return
@@ -280,20 +255,11 @@ class Daemon:
                 with self._logged("lease not ended"):
                     if leases.end(self._layout.manifest(lease)):
                         self._events.append(ev.LeaseEnded(lease))
-            case ev.ReplyGranted(request, lease):
-                if why := self._failed_manifests.pop(lease, None):
-                    self._replies[request] = protocol.Waiting(request, 0, 0, 0.0, why)
-                else:
-                    path = self._layout.manifest(lease).relative_to(self._layout.root)
-                    self._replies[request] = protocol.Granted(
-                        request, lease, str(self._layout.root), str(path)
-                    )
-            case ev.ReplyDone(request):
-                self._replies[request] = protocol.Done(request)
-            case ev.ReplyWaiting(request, have, want, rate, reason):
-                self._replies[request] = protocol.Waiting(request, have, want, rate, reason)
-            case ev.ReplyRefused(request, code, message):
-                self._replies[request] = protocol.Refused(request, code, message)
+            case ev.ReplyGranted(request, lease) if lease in self._failed_manifests:
+                why = self._failed_manifests.pop(lease)
+                self._replies[request] = protocol.Waiting(request, 0, 0, 0.0, why)
+            case _:
+                self._replies[command.request] = reply_of(command, self._layout)
 
     def _start_shard(self, command: ev.StartShard) -> None:
         assignment = command.assignment
@@ -367,25 +333,6 @@ class Daemon:
 
     # --- the listing
 
-    async def _keep_listed(self, name: str) -> None:
-        """Lists the source until that has succeeded once in this run."""
-        source, index = self._config.datasets[name].source, self._indexes[name]
-        assert source is not None, "the configuration requires a source"
-        pause = 1.0
-        while True:
-            try:
-                await list_source(
-                    source, index, self._config.sampler.connections, self._reserve_index
-                )
-            except (SourceError, DiskError, LimitTooSmallError) as error:
-                _log.warning("source not listed", dataset=name, why=str(error), again_in_s=pause)
-                self._feed(ev.IngestStopped(name, str(error)))
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _RELIST_AFTER)
-            else:
-                self._feed(ev.Listed(name, len(index), complete=True))
-                return
-
     def _reserve_index(self, cost: int) -> None:
         """Counts what the index is about to take before it takes it."""
         self._index_ahead += cost
@@ -415,18 +362,8 @@ class Daemon:
             self._index_ahead = 0
         with self._logged("disk not measured"):
             spare = free_bytes(self._layout.root) - self._config.cache.reserve_free
-            self._feed(ev.MetadataMeasured(self._metadata() + self._index_ahead, spare))
-
-    def _metadata(self) -> int:
-        """Blocks of everything under cache.dir but shards and temporary files."""
-        root, shards = self._layout.root, self._layout.shards
-        total = _own(root) + _own(shards) + _own(self._layout.tmp)
-        for entry in root.iterdir():
-            if entry not in (shards, self._layout.tmp):
-                total += allocated(entry)
-        for entry in shards.iterdir():
-            total += _own(entry) if entry.name in self.state.datasets else allocated(entry)
-        return total
+            taken = metadata_bytes(self._layout, self.state.datasets) + self._index_ahead
+            self._feed(ev.MetadataMeasured(taken, spare))
 
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:
@@ -449,26 +386,6 @@ class Daemon:
             yield
         except (DiskError, OSError) as error:
             _log.warning(what, why=str(error))
-
-
-def _needs_restart(old: Config, new: Config) -> list[str]:
-    """Which keys differ that a running daemon cannot change."""
-
-    def fixed(config: Config) -> dict[str, Any]:
-        values = config.model_dump(mode="json")
-        for key in ("limit", "reserve_free"):
-            del values["cache"][key]
-        for dataset in values["datasets"].values():
-            for key in ("grow", "evict", "limit"):
-                del dataset[key]
-        return values
-
-    before, after = fixed(old), fixed(new)
-    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-
-
-def _own(path: Path) -> int:
-    return path.stat().st_blocks * 512
 
 
 def _report(task: asyncio.Task[None]) -> None:

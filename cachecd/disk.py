@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,6 +111,21 @@ def _blocks(entry: os.DirEntry[str]) -> int:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
         return 0
+
+
+def metadata_bytes(layout: Layout, datasets: Container[str]) -> int:
+    """Blocks of everything under cache.dir but the shards of `datasets` and temporary files."""
+    total = sum(map(_own, (layout.root, layout.shards, layout.tmp)))
+    for entry in layout.root.iterdir():
+        if entry not in (layout.shards, layout.tmp):
+            total += allocated(entry)
+    for entry in layout.shards.iterdir():
+        total += _own(entry) if entry.name in datasets else allocated(entry)
+    return total
+
+
+def _own(path: Path) -> int:
+    return path.stat().st_blocks * 512
 
 
 def total_bytes(path: Path) -> int:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from cachecd.config import SourceConfig
 from cachecd.disk import publish, refusing, sync_directory
-from cachecd.errors import DiskError
+from cachecd.errors import DiskError, LimitTooSmallError, SourceError
+from cachecd.events import Event, IngestStopped, Listed
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.model import ObjectInfo, Outcome, Shard, ShardId
@@ -22,6 +24,33 @@ from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CorruptError
+
+_LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
+
+_log = structlog.get_logger("cachecd.ingest")
+
+
+async def keep_listed(
+    name: str,
+    source: SourceConfig,
+    index: Index,
+    connections: int,
+    reserve: Callable[[int], None],
+    feed: Callable[[Event], None],
+) -> None:
+    """Lists the source until that has succeeded once in this run; the index on disk serves till then."""
+    pause = 1.0
+    while True:
+        try:
+            await list_source(source, index, connections, reserve)
+        except (SourceError, DiskError, LimitTooSmallError) as error:
+            _log.warning("source not listed", dataset=name, why=str(error), again_in_s=pause)
+            feed(IngestStopped(name, str(error)))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        else:
+            feed(Listed(name, len(index), complete=True))
+            return
 
 
 async def list_source(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.dataset import DatasetRules
@@ -14,6 +15,7 @@ from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
 from cachecd.sampler.fetch import open_store
+from cachecd.sampler.messages import Setup
 from cachecd.sampler.sources.files import label_of
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
@@ -132,3 +134,29 @@ def _check_source(name: str, dataset: DatasetConfig, connections: int) -> None:
         f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the {seen} "
         f"keys under {source.url} (for example {example!r})"
     )
+
+
+def sampler_setup(config: Config) -> Setup:
+    """What each sampler process is told first: the common figures, divided among them."""
+    workers, bandwidth = config.sampler.workers, config.sampler.bandwidth
+    return Setup(
+        datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
+        connections=max(1, config.sampler.connections // workers),
+        bandwidth=bandwidth / workers if bandwidth else None,
+    )
+
+
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """Which keys differ that a running daemon cannot change."""
+
+    def fixed(config: Config) -> dict[str, Any]:
+        values = config.model_dump(mode="json")
+        for key in ("limit", "reserve_free"):
+            del values["cache"][key]
+        for dataset in values["datasets"].values():
+            for key in ("grow", "evict", "limit"):
+                del dataset[key]
+        return values
+
+    before, after = fixed(old), fixed(new)
+    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
+from cachecd.leases import read_manifests
 from cachecd.model import Lease, ShardId
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -153,14 +153,21 @@ def lease_of(manifest: Manifest) -> Lease:
     )
 
 
-def lease_of_damaged(name: str, dataset: DatasetState, serial: itertools.count[int]) -> Lease:
-    """A held manifest that cannot be read keeps everything that is there now."""
-    last = max(dataset.live, default=0)
-    return Lease(
-        id=name, dataset=dataset.rules.name, job=f"(damaged manifest {next(serial)})", epoch=0,
-        generation="", shards=((1, last),), num_records=0, num_bytes=0, seed=0, pinned=False,
-        fingerprint="",
-    )  # fmt: skip
+def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
+    """Takes up every manifest on disk; a line for each that is damaged.
+
+    A damaged manifest that somebody holds may name any shard: until it ends, all stay.
+    """
+    found, damaged = read_manifests(layout)
+    for manifest in found:
+        state.adopt_lease(lease_of(manifest), now)
+    for bad in damaged:
+        name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
+        if bad.held and name in state.datasets:
+            everything = ((1, max(state.datasets[name].live, default=0)),)
+            lease = Lease(bad.path.stem, name, "(damaged)", 0, "", everything, 0, 0, 0, False, "")
+            state.adopt_lease(lease, now)
+    return [f"{bad.path}: {bad.why}{' (held)' if bad.held else ''}" for bad in damaged]
 
 
 def manifest_of(lease: Lease, schema: dict[str, Any]) -> Manifest:

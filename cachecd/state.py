@@ -22,6 +22,7 @@ from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ledger import Ledger
 from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
 from cachecd.room import Room
+from cachecd.waiting import not_ready
 
 # A source or disk that fails is tried again after 1 s, 2 s, 4 s ... but at least this often, so
 # that ingest resumes within a minute of the repair.
@@ -157,7 +158,8 @@ class State:
             needed = 0  # the limit is reached: the plan's last shards are all that fits
         generation = dataset.generation_to_lease(needed)
         if generation is None:
-            out.append(self._not_ready(dataset, asked.request, needed, stuck, now))
+            disk = self.disk_reason
+            out.append(not_ready(dataset, self.ledger, needed, stuck, disk, asked.request, now))
             return None
         self._boundary(dataset, generation, out)
         shards = dataset.choose(asked.epoch, generation)
@@ -176,34 +178,6 @@ class State:
         out.append(ev.WriteManifest(lease))
         self._unlink_unheld(rules.name, out)
         return lease.id
-
-    def _not_ready(
-        self, dataset: DatasetState, request: str, needed: int, stuck: bool, now: float
-    ) -> ev.Command:
-        rules, plan = dataset.rules, dataset.plan
-        have = dataset.data()
-        if dataset.listed and not plan.num_units:
-            message = f"the source of {rules.name} has no objects: there is nothing to lease"
-            return ev.ReplyRefused(request, "impossible", message)
-        if dataset.whole and not have:
-            message = (
-                f"no record of {rules.name} could be made: all {plan.num_aside} units are set "
-                "aside; `cachecd status` names the reasons"
-            )
-            return ev.ReplyRefused(request, "impossible", message)
-        want = plan.estimated_bytes if rules.pin else needed
-        if stuck:
-            more = max(want - have, 0) + 2 * self.ledger.footprint
-            message = (
-                f"{rules.name} needs {want} bytes before it can be leased, {have} fit: raise "
-                f"cache.limit from {self.ledger.limit} to about {self.ledger.limit + more} bytes"
-            )
-            return ev.ReplyRefused(request, "impossible", message)
-        have += sum(min(m.fetched_bytes, self._shard_size) for m in dataset.making.values())
-        reason = dataset.stopped_reason or self.disk_reason
-        if not reason and not dataset.listed and not plan.num_units:
-            reason = "listing the source"
-        return ev.ReplyWaiting(request, have, want, dataset.rate_now(now), reason)
 
     def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
         state = self.leases.get(lease)

@@ -30,14 +30,16 @@ PARTS = {
     "ledger": "model",
     "grant": "dataset model",
     "room": "dataset ledger",
-    "state": "dataset events grant ledger model room",
+    "waiting": "dataset events ledger",
+    "state": "dataset events grant ledger model room waiting",
     # The disk
     "locks": "",
     "digests": "",
     "disk": "errors layout",
     "ownership": "disk errors locks",
     "leases": "disk layout locks client.errors client.protocol",
-    "index": "digests disk errors model client._core",
+    "blockfile": "disk errors client._core",
+    "index": "blockfile digests disk model",
     "catalog": "errors model",
     "reconcile": "catalog disk layout model client._core client.errors",
     # The samplers, which run in processes of their own
@@ -51,21 +53,34 @@ PARTS = {
     "notify": "",
     "server": "client.protocol client.errors",
     "status": "dataset model state",
-    "ingest": "config disk errors index layout model sampler client._core client.errors",
-    "preflight": "config dataset disk errors layout ledger quantities sampler",
-    "recovery": "catalog dataset index layout model plan reconcile state client.protocol",
+    "ingest": "config disk errors events index layout model sampler client._core client.errors",
+    "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
+    "recovery": "catalog dataset index layout leases model plan reconcile state client.protocol",
+    "replies": "events layout client.protocol",
     "daemon": "catalog config dataset disk errors events executors index ingest layout leases ledger "
-    "model preflight reconcile recovery sampler.messages state status client.errors client.protocol",
+    "model preflight reconcile recovery replies sampler.messages state status client.errors "
+    "client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
     "verify": "layout client._core client.errors",
-    "demo": "client client.epoch client.errors",  # lives on what every trainer has
+    "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
     "cli": "config demo errors preflight quantities service verify client client.errors",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 
-PURE = {"model", "quantities", "events", "plan", "dataset", "ledger", "grant", "room", "state"}
+PURE = {
+    "model",
+    "quantities",
+    "events",
+    "plan",
+    "dataset",
+    "ledger",
+    "grant",
+    "room",
+    "state",
+    "waiting",
+}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 WITHOUT_IO = {
     *("__future__", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions"),
