@@ -18,12 +18,10 @@ using Clock = std::chrono::steady_clock;
 // How long a signal may go unseen while next() waits.
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
-class PyReader;
-
 // Readers whose threads must end before the interpreter does. Guarded by the GIL; never destroyed,
 // as objects may outlive static ones.
-std::set<PyReader*>& LiveReaders() {
-  static auto* readers = new std::set<PyReader*>;
+std::set<std::shared_ptr<BatchReader>>& LiveReaders() {
+  static auto* readers = new std::set<std::shared_ptr<BatchReader>>;
   return *readers;
 }
 
@@ -32,20 +30,18 @@ class PyReader {
   PyReader(std::vector<FileSet::Input> files, ReaderOptions options) {
     {
       const nb::gil_scoped_release release;
-      reader_ = std::make_unique<BatchReader>(std::move(files), std::move(options));
+      reader_ = std::make_shared<BatchReader>(std::move(files), std::move(options));
     }
-    LiveReaders().insert(this);
+    LiveReaders().insert(reader_);
   }
   PyReader(const PyReader&) = delete;
   PyReader& operator=(const PyReader&) = delete;
 
   ~PyReader() {
-    LiveReaders().erase(this);
-    if (reader_->forked()) {
-      reader_.release();  // its threads and mutexes are not ours to touch
-    } else {
-      Close();
-    }
+    // In a forked child its threads and mutexes are not ours to touch: it stays among the live.
+    if (reader_->forked()) return;
+    LiveReaders().erase(reader_);
+    Close();
   }
 
   void Close() {
@@ -93,45 +89,59 @@ class PyReader {
       } else {
         value = nb::make_tuple(arrays[0], arrays[1], arrays[2]);
       }
-      columns[column.name.c_str()] = value;
+      columns[nb::str(column.name.data(), column.name.size())] = value;
     }
     return columns;
   }
 
-  std::unique_ptr<BatchReader> reader_;
+  std::shared_ptr<BatchReader> reader_;
   double seconds_waited_ = 0;
 };
+
+// The items of a tuple of `size`; TypeError says what was expected.
+nb::tuple TupleArgument(nb::handle value, size_t size, const char* expected) {
+  if (!PyTuple_Check(value.ptr()) || nb::len(value) != size) throw nb::type_error(expected);
+  return nb::borrow<nb::tuple>(value);
+}
+
+std::string TextArgument(nb::handle value, const char* expected) {
+  if (!PyUnicode_Check(value.ptr())) throw nb::type_error(expected);
+  return nb::cast<std::string>(value);
+}
+
+int64_t IntegerArgument(nb::handle value) {
+  const Py_ssize_t number = PyNumber_AsSsize_t(value.ptr(), PyExc_OverflowError);
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
 
 std::vector<FileSet::Input> FilesArgument(nb::sequence files) {
   std::vector<FileSet::Input> inputs;
   for (nb::handle item : files) {
-    const auto pair = nb::cast<nb::tuple>(item);
-    if (pair.size() != 2) throw nb::type_error("files: expected (path, offsets or None)");
-    FileSet::Input input{PathArgument(pair[0]), std::nullopt};
-    if (!nb::object(pair[1]).is_none()) input.offsets = OffsetsArgument(pair[1], "files");
+    const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
+    FileSet::Input input{PathArgument(file[0]), std::nullopt};
+    const nb::object offsets = file[1];
+    if (!offsets.is_none()) input.offsets = OffsetsArgument(offsets, "files");
     inputs.push_back(std::move(input));
   }
   return inputs;
 }
 
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
+  constexpr const char* kExpected = "features: expected (name, kind, dtype, shape, raw) tuples";
   std::vector<FeatureSpec> specs;
   for (nb::handle item : features) {
-    const auto fields = nb::cast<nb::tuple>(item);
-    if (fields.size() != 5) {
-      throw nb::type_error("features: expected (name, kind, dtype, shape, raw)");
-    }
-    std::vector<int64_t> shape;
+    const nb::tuple fields = TupleArgument(item, 5, kExpected);
     const nb::object extents = fields[3];
+    std::vector<int64_t> shape;
     if (!extents.is_none()) {
-      for (nb::handle extent : nb::cast<nb::sequence>(extents)) {
-        shape.push_back(nb::cast<int64_t>(extent));
-      }
+      for (nb::handle extent : nb::iter(extents)) shape.push_back(IntegerArgument(extent));
     }
-    specs.push_back(FeatureSpec::Make(nb::cast<std::string>(nb::str(fields[0])),
-                                      nb::cast<std::string>(nb::str(fields[1])),
-                                      nb::cast<std::string>(nb::str(fields[2])), extents.is_none(),
-                                      std::move(shape), nb::cast<bool>(fields[4])));
+    const int raw = PyObject_IsTrue(nb::object(fields[4]).ptr());
+    if (raw < 0) throw nb::python_error();
+    specs.push_back(FeatureSpec::Make(
+        TextArgument(fields[0], kExpected), TextArgument(fields[1], kExpected),
+        TextArgument(fields[2], kExpected), extents.is_none(), std::move(shape), raw != 0));
   }
   return specs;
 }
@@ -151,8 +161,12 @@ nb::list Findings(const PyReader& self) {
 }
 
 void CloseAll() {
-  for (PyReader* reader : LiveReaders()) {
-    if (!reader->reader().forked()) reader->Close();
+  // A copy: while one is closed without the GIL, another may go.
+  const std::set<std::shared_ptr<BatchReader>> readers = LiveReaders();
+  for (const std::shared_ptr<BatchReader>& reader : readers) {
+    if (reader->forked()) continue;
+    const nb::gil_scoped_release release;
+    reader->Close();
   }
 }
 

@@ -89,7 +89,7 @@ nb::object PathObject(const std::string& path) {
 std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what) {
   using Offsets = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
   Offsets offsets;
-  if (!nb::try_cast(array, offsets)) {
+  if (!nb::try_cast(array, offsets, false)) {
     const std::string message = std::string(what) + ": expected a uint64 array of one dimension";
     throw nb::type_error(message.c_str());
   }

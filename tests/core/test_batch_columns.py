@@ -1,0 +1,389 @@
+"""BatchReader: what columns hold, of every kind of feature, and what does not fit."""
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from cachecd_client._core import BatchReader
+from cachecd_client.errors import SchemaError
+from tests.core.shards import batches, write
+
+RAW_DTYPES = ["bool", "float16", "float32", "float64"]
+RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+def read(path, feature, rows, **options):
+    """The column of one feature of the first `rows` records, in one batch."""
+    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    (batch,) = batches(reader)
+    assert list(batch)[:1] == [feature[0]]
+    return batch[feature[0]]
+
+
+def shard(path, values):
+    """A shard with one record per value, each a feature `x` and one that nobody asks for."""
+    return write(path, [_core.encode_example({"x": v, "other": b"ignored" * 9}) for v in values])
+
+
+def items(data, offsets):
+    return [bytes(data[a:b]) for a, b in itertools.pairwise(offsets)]
+
+
+# Kinds of columns
+
+
+@pytest.mark.parametrize("dtype", RAW_DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3), (1, 2, 3, 4)])
+def test_raw_arrays_keep_dtype_shape_and_bits(tmp_path, dtype, shape):
+    source = np.random.default_rng(1)
+    values = (source.random((4, *shape)) * 2).astype(dtype)
+    path = shard(tmp_path / "a", [v.tobytes() for v in values])
+    column = read(path, ("x", "bytes", dtype, shape, True), 4)
+    assert (column.dtype, column.shape) == (np.dtype(dtype), (4, *shape))
+    assert column.tobytes() == values.tobytes()
+
+
+def test_bfloat16_is_carried_as_its_bits(tmp_path):
+    path = shard(tmp_path / "a", [b"\x80\x3f\x00\xc0"])
+    column = read(path, ("x", "bytes", "bfloat16", (2,), True), 1)
+    assert column.dtype == np.uint16
+    assert column.tolist() == [[0x3F80, 0xC000]]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("int64", "int64"), ("float", "float32")])
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
+def test_lists_of_fixed_length_are_dense(tmp_path, kind, dtype, shape):
+    values = np.arange(18, dtype=dtype).reshape(3, 6) - 9
+    if shape == ():
+        values = values[:, :1]
+    path = shard(tmp_path / "a", list(values))
+    column = read(path, ("x", kind, dtype, shape, False), 3)
+    assert (column.dtype, column.shape) == (np.dtype(dtype), (3, *shape))
+    assert column.reshape(3, -1).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("int64", "int64"), ("float", "float32")])
+def test_lists_of_any_length_are_values_and_row_splits(tmp_path, kind, dtype):
+    rows = [[], [1, 2, 3], [4], [], list(range(5000)), []]
+    path = shard(tmp_path / "a", [np.array(row, dtype) for row in rows])
+    values, splits = read(path, ("x", kind, dtype, None, False), 6)
+    assert (values.dtype, splits.dtype) == (np.dtype(dtype), np.int64)
+    assert [values[a:b].tolist() for a, b in itertools.pairwise(splits)] == rows
+
+
+def test_bytes_are_data_and_offsets(tmp_path):
+    rows = [b"one", b"", b"three" * 10_000, b"four"]
+    data, offsets = read(shard(tmp_path / "a", rows), ("x", "bytes", "bytes", (), False), 4)
+    assert (data.dtype, offsets.dtype) == (np.uint8, np.int64)
+    assert items(data, offsets) == rows
+
+
+def test_several_bytes_per_record_are_data_and_an_offset_for_each(tmp_path):
+    rows = [[b"a", b"", b"ccc", b"d"], [b"e", b"f", b"", b"h"]]
+    data, offsets = read(shard(tmp_path / "a", rows), ("x", "bytes", "bytes", (2, 2), False), 2)
+    assert items(data, offsets) == rows[0] + rows[1]
+
+
+def test_lists_of_bytes_are_data_offsets_and_row_splits(tmp_path):
+    rows = [[b"a", b""], [], [b"ccc"] * 1000, []]
+    path = shard(tmp_path / "a", rows)
+    data, offsets, splits = read(path, ("x", "bytes", "bytes", None, False), 4)
+    assert splits.dtype == np.int64
+    values = items(data, offsets)
+    assert [values[a:b] for a, b in itertools.pairwise(splits)] == rows
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
+            st.lists(st.binary(max_size=20), max_size=10),
+            st.binary(max_size=100),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_any_mixture_of_lengths_comes_back(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("mixture") / "a"
+    write(
+        path,
+        [_core.encode_example({"i": ints, "l": texts, "b": whole}) for ints, texts, whole in rows],
+    )
+    features = [
+        ("b", "bytes", "bytes", (), False),
+        ("l", "bytes", "bytes", None, False),
+        ("i", "int64", "int64", None, False),
+    ]
+    reader = BatchReader([(str(path), None)], features, batch_size=len(rows), shuffle=False)
+    (batch,) = batches(reader)
+    values, splits = batch["i"]
+    data, offsets, lists = batch["l"]
+    found = items(data, offsets)
+    again = [
+        (values[splits[n] : splits[n + 1]].tolist(), found[lists[n] : lists[n + 1]], whole)
+        for n, whole in enumerate(items(*batch["b"]))
+    ]
+    assert again == rows
+
+
+def test_a_ragged_feature_that_a_record_lacks_is_empty(tmp_path):
+    path = write(
+        tmp_path / "a",
+        [_core.encode_example(r) for r in ({"x": [1]}, {}, {"x": []}, {"x": [2, 3]})],
+    )
+    values, splits = read(path, ("x", "int64", "int64", None, False), 4)
+    assert (values.tolist(), splits.tolist()) == ([1, 2, 3], [0, 1, 1, 1, 3])
+
+
+def test_rows_without_a_record_are_zero_or_empty(tmp_path):
+    record = {
+        "d": np.array([1, 2], np.float32),
+        "b": b"bb",
+        "k": ["x", "y"],
+        "l": ["z"],
+        "r": [5, 6],
+    }
+    record["w"] = b"\xff" * 6
+    path = write(tmp_path / "a", [_core.encode_example(record)])
+    features = [
+        ("w", "bytes", "uint16", (3,), True),
+        ("d", "float", "float32", (2,), False),
+        ("b", "bytes", "bytes", (), False),
+        ("k", "bytes", "bytes", (2,), False),
+        ("l", "bytes", "bytes", None, False),
+        ("r", "int64", "int64", None, False),
+    ]
+    # Twice over the same buffers, so that what is zero has been made so.
+    for _ in range(2):
+        reader = BatchReader(
+            [(str(path), None)], features, batch_size=3, shuffle=False, drop_last=False
+        )
+        (batch,) = batches(reader)
+        assert list(batch) == ["w", "d", "b", "k", "l", "r"]
+        assert batch["w"].tolist() == [[65535] * 3, [0] * 3, [0] * 3]
+        assert batch["d"].tolist() == [[1, 2], [0, 0], [0, 0]]
+        assert items(*batch["b"]) == [b"bb", b"", b""]
+        assert items(*batch["k"]) == [b"x", b"y", b"", b"", b"", b""]
+        assert batch["l"][2].tolist() == [0, 1, 1, 1]
+        assert batch["r"][1].tolist() == [0, 2, 2, 2]
+
+
+def test_columns_come_in_the_order_asked_for(tmp_path):
+    path = write(tmp_path / "a", [_core.encode_example({"a": 1, "b": 2, "c": 3})])
+    features = [(name, "int64", "int64", (), False) for name in "cab"]
+    (batch,) = batches(BatchReader([(str(path), None)], features, batch_size=1))
+    assert {name: column.tolist() for name, column in batch.items()} == {
+        "c": [3],
+        "a": [1],
+        "b": [2],
+    }
+    assert list(batch) == ["c", "a", "b"]
+
+
+def test_records_that_list_their_features_in_other_orders_are_read(tmp_path):
+    def entry(name, value):
+        inner = b"\x0a\x01" + name + b"\x12\x05\x1a\x03\x0a\x01" + bytes([value])
+        return b"\x0a" + bytes([len(inner)]) + inner
+
+    def record(*entries):
+        body = b"".join(entries)
+        return b"\x0a" + bytes([len(body)]) + body
+
+    records = [
+        record(entry(b"a", 1), entry(b"b", 2)),
+        record(entry(b"b", 4), entry(b"z", 9), entry(b"a", 3)),
+        record(entry(b"z", 9), entry(b"a", 7), entry(b"a", 5), entry(b"b", 6)),
+    ]
+    path = write(tmp_path / "a", records)
+    features = [(name, "int64", "int64", (), False) for name in "ab"]
+    reader = BatchReader([(str(path), None)], features, batch_size=3, shuffle=False)
+    (batch,) = batches(reader)
+    assert (batch["a"].tolist(), batch["b"].tolist()) == ([1, 3, 5], [2, 4, 6])
+
+
+# Memory
+
+
+def arrays(batch):
+    for column in batch.values():
+        yield from column if isinstance(column, tuple) else (column,)
+
+
+MIXED = [
+    ("d", "bytes", "uint8", (11,), True),
+    ("b", "bytes", "bytes", (), False),
+    ("l", "bytes", "bytes", None, False),
+    ("r", "int64", "int64", None, False),
+]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """300 records whose four features all tell the record's number."""
+    records = [
+        {"d": bytes([n % 256]) * 11, "b": b"%d" % n, "l": [b"%d" % n] * (n % 4), "r": [n] * (n % 3)}
+        for n in range(300)
+    ]
+    path = tmp_path_factory.mktemp("mixed") / "a"
+    return write(path, [_core.encode_example(record) for record in records])
+
+
+def tells(batch, first):
+    """Whether the batch is that of the records from `first` on."""
+    rows = range(first, first + len(batch["d"]))
+    data, offsets, _ = batch["l"]
+    return (
+        [set(row) for row in batch["d"].tolist()] == [{n % 256} for n in rows]
+        and items(*batch["b"]) == [b"%d" % n for n in rows]
+        and items(data, offsets) == [b"%d" % n for n in rows for _ in range(n % 4)]
+        and batch["r"][0].tolist() == [n for n in rows for _ in range(n % 3)]
+    )
+
+
+def test_every_array_is_aligned_writable_and_contiguous(mixed):
+    options = {"batch_size": 7, "drop_last": False, "pad_tail": True, "ids": True}
+    for batch in batches(BatchReader([(str(mixed), None)], MIXED, **options)):
+        for array in arrays(batch):
+            assert array.ctypes.data % 64 == 0
+            assert array.flags.writeable
+            assert array.flags.c_contiguous
+
+
+def test_kept_batches_keep_their_values_beyond_the_reader(mixed):
+    reader = BatchReader([(str(mixed), None)], MIXED, batch_size=10, shuffle=False, threads=3)
+    kept = batches(reader)
+    reader.close()
+    del reader
+    gc.collect()
+    assert all(tells(batch, 10 * number) for number, batch in enumerate(kept))
+
+
+def test_a_view_keeps_its_batchs_memory(mixed):
+    reader = BatchReader(
+        [(str(mixed), None)], MIXED, batch_size=10, shuffle=False, prefetch_bytes=0
+    )
+    corner = reader.next()["d"][3:, 5:]
+    batches(reader)
+    gc.collect()
+    assert corner.tolist() == [[n] * 6 for n in range(3, 10)]
+
+
+def test_writing_to_a_batch_changes_no_other(mixed):
+    reader = BatchReader([(str(mixed), None)], MIXED, batch_size=10, shuffle=False)
+    first = reader.next()
+    rest = batches(reader)
+    for array in arrays(first):
+        array[...] = 77
+    assert all(tells(batch, 10 * number) for number, batch in enumerate(rest, 1))
+
+
+def test_memory_that_was_let_go_is_used_again(mixed):
+    reader = BatchReader(
+        [(str(mixed), None)], MIXED[:1], batch_size=10, shuffle=False, threads=1, prefetch_bytes=0
+    )
+    addresses = []
+    while (batch := reader.next()) is not None:
+        addresses.append(batch["d"].ctypes.data)
+    assert len(addresses) == 30
+    assert len(set(addresses)) <= 4
+
+
+def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
+    feature = ("d", "bytes", "uint8", (2**40, 2**40), True)
+    reader = BatchReader([(str(mixed), None)], [feature], batch_size=10)
+    with pytest.raises(MemoryError):
+        reader.next()
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "message"),
+    [
+        (("y", "int64", "int64", (), False), 1, "feature 'y': the record has no such feature"),
+        (("x", "int64", "int64", (), False), 1.5, "has a float list, the schema says a int64 list"),
+        (("x", "float", "float32", None, False), b"a", "has a bytes list, .* a float list"),
+        (("x", "int64", "int64", (), False), [1, 2], "has 2 values, the schema says 1"),
+        (("x", "int64", "int64", (3,), False), [1, 2], "has 2 values, the schema says 3"),
+        (("x", "float", "float32", (2,), False), [1.0], "has 1 value, the schema says 2"),
+        (("x", "bytes", "bytes", (), False), [b"a", b"b"], "has 2 values, the schema says 1"),
+        (("x", "bytes", "bytes", (3,), False), [b"a", b"b"], "has 2 values, the schema says 3"),
+        (("x", "bytes", "uint8", (3,), True), b"ab", "an array of 2 bytes, the schema says 3"),
+        (("x", "bytes", "uint16", (1,), True), b"abc", "an array of 3 bytes, the schema says 2"),
+        (("x", "bytes", "uint8", (2,), True), [b"ab", b"ab"], "has 2 values, .* holds an array"),
+    ],
+)
+def test_a_record_that_does_not_fit_names_feature_file_and_offset(
+    tmp_path, feature, value, message
+):
+    path = write(tmp_path / "a", [_core.encode_example({"x": value})])
+    for on_corrupt in ("replace", "raise"):
+        reader = BatchReader([(str(path), None)], [feature], batch_size=1, on_corrupt=on_corrupt)
+        with pytest.raises(SchemaError, match=message) as caught:
+            reader.next()
+        assert str(caught.value).startswith(f"{path}: record at byte 0: feature '{feature[0]}'")
+
+
+def test_the_offset_is_the_misfits(tmp_path):
+    path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in (1, 2, 3.0)])
+    offset = int(_core.scan(str(path))[2])
+    reader = BatchReader([(str(path), None)], [("x", "int64", "int64", (), False)], batch_size=3)
+    with pytest.raises(SchemaError, match=f"record at byte {offset}:"):
+        reader.next()
+
+
+def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):
+    path = write(tmp_path / "a", [b"\x0a\xffnot an example"])
+    reader = BatchReader([(str(path), None)], [("x", "int64", "int64", (), False)], batch_size=1)
+    with pytest.raises(SchemaError, match=r"record at byte 0: not a tf.train.Example: .* at byte"):
+        reader.next()
+
+
+def test_an_error_waits_for_its_batchs_turn_and_stays(tmp_path):
+    values = [*range(10), 1.5, *range(10)]
+    path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in values])
+    feature = ("x", "int64", "int64", (), False)
+    for threads in (1, 4):
+        reader = BatchReader(
+            [(str(path), None)], [feature], batch_size=2, shuffle=False, threads=threads
+        )
+        assert [reader.next()["x"].tolist() for _ in range(5)] == [
+            [i, i + 1] for i in range(0, 10, 2)
+        ]
+        for _ in range(2):
+            with pytest.raises(SchemaError, match="float list"):
+                reader.next()
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        (("x", "double", "float64", (), False), "kind 'double', expected"),
+        (("x", "int64", "int32", (), False), "dtype 'int64', not 'int32'"),
+        (("x", "float", "float64", (), False), "dtype 'float32', not 'float64'"),
+        (("x", "bytes", "uint8", (), False), "dtype 'bytes', not 'uint8'"),
+        (("x", "bytes", "complex64", (), True), "unknown dtype 'complex64'"),
+        (("x", "bytes", "bytes", (), True), "unknown dtype 'bytes'"),
+        (("x", "int64", "int64", (), True), "a raw array is of kind 'bytes'"),
+        (("x", "bytes", "uint8", None, True), "needs a shape"),
+        (("x", "int64", "int64", (-1,), False), "negative extent"),
+    ],
+)
+def test_a_feature_that_cannot_be_is_refused_at_once(feature, message):
+    with pytest.raises(SchemaError, match=f"feature 'x': .*{message}"):
+        BatchReader([], [feature], batch_size=1)
+
+
+@pytest.mark.parametrize("name", ["x", "_valid", "_shard", "_record"])
+def test_two_columns_of_one_name_are_refused(name):
+    features = [(n, "int64", "int64", (), False) for n in ("x", name)]
+    with pytest.raises(SchemaError, match=f"'{name}': two columns"):
+        BatchReader([], features, batch_size=1, drop_last=False, pad_tail=True, ids=True)

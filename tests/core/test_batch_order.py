@@ -1,0 +1,244 @@
+"""BatchReader: which record comes when, on which rank, from where one resumes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from cachecd_client._core import BatchReader, Permutation
+from tests.core.shards import FEATURES, batches, example, frames, labels, write
+
+N = 97
+SIZES = [40, 0, 1, 56]  # of the files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("order")
+    first = 0
+    paths = []
+    for number, size in enumerate(SIZES):
+        path = folder / f"{number}.tfrecord"
+        write(path, [example(i) for i in range(first, first + size)])
+        paths.append((str(path), None))
+        first += size
+    return paths
+
+
+def arrays(column):
+    return column if isinstance(column, tuple) else (column,)
+
+
+def test_unshuffled_records_come_in_the_files_order(files):
+    reader = BatchReader(files, FEATURES, batch_size=1, shuffle=False)
+    assert reader.num_records == N
+    assert labels(reader) == list(range(N))
+
+
+def test_a_shuffled_order_is_the_permutations(files):
+    reader = BatchReader(files, FEATURES, batch_size=1, seed=5)
+    assert labels(reader) == Permutation(N, 5).take(0, N).tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("prefetch_bytes", [0, 1000, 1 << 30])
+def test_the_order_depends_neither_on_threads_nor_on_prefetch(files, threads, prefetch_bytes):
+    options = {"batch_size": 3, "seed": 9, "drop_last": False, "pad_tail": True, "ids": True}
+    plain = batches(BatchReader(files, FEATURES, threads=1, **options))
+    varied = batches(
+        BatchReader(files, FEATURES, threads=threads, prefetch_bytes=prefetch_bytes, **options)
+    )
+    assert len(plain) == len(varied) == 33
+    for one, other in zip(plain, varied, strict=True):
+        assert one.keys() == other.keys()
+        for name, column in one.items():
+            for a, b in zip(arrays(column), arrays(other[name]), strict=True):
+                assert np.array_equal(a, b)
+
+
+@given(
+    world=st.integers(1, 9),
+    batch_size=st.integers(1, 120),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_ranks_take_equal_steps_and_never_the_same_record(files, world, batch_size, shuffle, seed):
+    taken = []
+    for rank in range(world):
+        reader = BatchReader(
+            files,
+            FEATURES,
+            batch_size=batch_size,
+            rank=rank,
+            world=world,
+            shuffle=shuffle,
+            seed=seed,
+        )
+        assert reader.num_batches == N // world // batch_size
+        mine = labels(reader)
+        assert len(mine) == reader.num_batches * batch_size
+        taken += mine
+    assert len(set(taken)) == len(taken)
+    # Nothing is dropped but what makes batches whole and steps equal.
+    assert N - len(taken) < world * batch_size + world
+
+
+@given(world=st.integers(1, 9), batch_size=st.integers(1, 120), shuffle=st.booleans())
+def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch_size, shuffle):
+    taken = []
+    steps = set()
+    for rank in range(world):
+        reader = BatchReader(
+            files,
+            FEATURES,
+            batch_size=batch_size,
+            rank=rank,
+            world=world,
+            shuffle=shuffle,
+            drop_last=False,
+            pad_tail=True,
+        )
+        found = batches(reader)
+        steps.add(len(found))
+        assert len(found) == reader.num_batches
+        for batch in found:
+            assert batch["_valid"].dtype == np.bool_
+            assert batch["_valid"].shape == batch["label"].shape == (batch_size,)
+            taken += batch["label"][batch["_valid"]].tolist()
+    assert sorted(taken) == list(range(N))
+    assert steps == {math.ceil(math.ceil(N / world) / batch_size)}
+
+
+def test_more_ranks_than_records_still_step_together(tmp_path):
+    path = write(tmp_path / "a", [example(0), example(1)])
+    for rank in range(5):
+        reader = BatchReader(
+            [(str(path), None)],
+            FEATURES,
+            batch_size=2,
+            rank=rank,
+            world=5,
+            shuffle=False,
+            drop_last=False,
+            pad_tail=True,
+        )
+        (batch,) = batches(reader)
+        assert batch["_valid"].tolist() == [rank < 2, False]
+
+
+@given(start=st.integers(0, 10), seed=st.integers(0, 100))
+def test_resuming_delivers_what_was_left(files, start, seed):
+    options = {"batch_size": 9, "seed": seed}
+    whole = batches(BatchReader(files, FEATURES, **options))
+    reader = BatchReader(files, FEATURES, start=start, **options)
+    assert reader.num_batches == 10
+    rest = batches(reader)
+    assert [b["label"].tolist() for b in rest] == [b["label"].tolist() for b in whole[start:]]
+
+
+def test_ids_tell_file_and_record(files):
+    options = {"batch_size": 10, "drop_last": False, "pad_tail": True, "ids": True, "seed": 3}
+    starts = np.cumsum([0, *SIZES])
+    for batch in batches(BatchReader(files, FEATURES, **options)):
+        assert batch["_shard"].dtype == batch["_record"].dtype == np.int64
+        valid = batch["_valid"]
+        numbers = starts[batch["_shard"][valid]] + batch["_record"][valid]
+        assert numbers.tolist() == batch["label"][valid].tolist()
+        # A row without a record has no id that a record could have.
+        assert (batch["_shard"][~valid] == -1).all()
+        assert (batch["_record"][~valid] == -1).all()
+
+
+def test_after_the_end_there_is_nothing_more(files):
+    reader = BatchReader(files, FEATURES, batch_size=50)
+    assert len(batches(reader)) == 1
+    assert reader.next() is None
+    assert reader.next() is None
+
+
+@pytest.mark.parametrize("size", [98, 2**62])
+def test_a_batch_larger_than_the_set_leaves_nothing(files, size):
+    reader = BatchReader(files, FEATURES, batch_size=size)
+    assert reader.num_batches == 0
+    assert reader.next() is None
+
+
+def test_no_files_are_no_records():
+    reader = BatchReader([], FEATURES, batch_size=1, drop_last=False)
+    assert (reader.num_records, reader.num_batches, reader.next()) == (0, 0, None)
+
+
+# How records are found
+
+
+def test_a_file_without_sidecar_is_walked(tmp_path):
+    (tmp_path / "a").write_bytes(frames(example(i) for i in range(10)))
+    reader = BatchReader([(str(tmp_path / "a"), None)], FEATURES, batch_size=10, shuffle=False)
+    assert labels(reader) == list(range(10))
+
+
+def test_known_offsets_save_the_walk(tmp_path):
+    path = write(tmp_path / "a", [example(i) for i in range(10)])
+    offsets = _core.scan(str(path))
+    (tmp_path / "a.idx").unlink()
+    reader = BatchReader([(str(path), offsets)], FEATURES, batch_size=10, shuffle=False)
+    assert labels(reader) == list(range(10))
+
+
+@pytest.mark.parametrize("offsets", [[0, 0], [5, 3], [0, 10**6]])
+def test_offsets_that_cannot_be_are_refused(tmp_path, offsets):
+    path = write(tmp_path / "a", [example(0), example(1)])
+    with pytest.raises(ValueError, match="does not ascend or lies beyond"):
+        BatchReader([(str(path), np.array(offsets, np.uint64))], FEATURES, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    "offsets", [np.zeros((1, 1), np.uint64), np.array([0.0]), np.array([-1]), "text", [0]]
+)
+def test_offsets_of_another_type_are_a_type_error(tmp_path, offsets):
+    path = write(tmp_path / "a", [example(0)])
+    with pytest.raises(TypeError, match="uint64 array"):
+        BatchReader([(str(path), offsets)], FEATURES, batch_size=1)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        BatchReader([(str(tmp_path / "missing"), None)], FEATURES, batch_size=1)
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
+# Requests that cannot be
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 1, "rank": 2, "world": 2}, "rank 2 of 2"),
+        ({"batch_size": 1, "world": 0}, "rank 0 of 0"),
+        ({"batch_size": 1, "pad_tail": True}, "drop_last=False"),
+        ({"batch_size": 1, "start": N + 1}, "start is 98, there are 97 batches"),
+        ({"batch_size": 1, "on_corrupt": "ignore"}, "'ignore', expected 'replace' or 'raise'"),
+    ],
+)
+def test_impossible_options_are_value_errors(files, options, message):
+    with pytest.raises(ValueError, match=message):
+        BatchReader(files, FEATURES, **options)
+
+
+@pytest.mark.parametrize("files", [["a"], [("a",)], [("a", None, None)], [(1, None)]])
+def test_files_of_another_form_are_type_errors(files):
+    with pytest.raises(TypeError):
+        BatchReader(files, FEATURES, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [["x"], [("x",)], [("x", "int64", "int64", 3, False)], [(1, "int64", "int64", (), 0)]],
+)
+def test_features_of_another_form_are_type_errors(features):
+    with pytest.raises(TypeError):
+        BatchReader([], features, batch_size=1)
