@@ -271,9 +271,7 @@ def test_a_full_disk_leaves_the_index_as_it_was_and_the_append_can_be_repeated(i
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
     try:
-        with pytest.raises(
-            DiskError, match=r"cannot extend the index .*train\.units: File too large"
-        ):
+        with pytest.raises(DiskError, match=r"cannot extend .*train\.units: File too large"):
             index.append(objects(100, 200))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
