@@ -66,7 +66,7 @@ class Server:
             return None
         try:
             body = json.loads(frames[3])
-        except ValueError:
+        except (ValueError, RecursionError):  # RecursionError: nested deeper than any request
             return None
         if not isinstance(body, dict) or not isinstance(body.get("id"), str):
             return None

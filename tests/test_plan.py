@@ -1,0 +1,174 @@
+"""The plan: the same shards on every run, every unit once a pass, nothing lost in between."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
+from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
+from tests.world import SHARD_SIZE, Units
+
+
+def plan_of(sizes: list[int], seed: int = 17) -> Plan:
+    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE)
+    plan.extend()
+    return plan
+
+
+def outcome(assignment: Assignment, fit: int | None = None, growth: float = 1.0) -> Outcome:
+    """The first `fit` units become records, each byte `growth` bytes; the rest is left over."""
+    done = assignment.units[:fit]
+    size = int(sum(u.size for u in done) * growth)
+    rest = assignment.units[len(done) :]
+    return Outcome(len(done), size, 0, size, 0, 0.0, rest)
+
+
+def finish(plan: Plan, assignment: Assignment, fit: int | None = None, growth: float = 1.0) -> None:
+    made = outcome(assignment, fit, growth)
+    held = {u.unit for u in assignment.units} - {u.unit for u in made.remainder}
+    plan.finish(assignment.shard.number, made, sorted(held))
+
+
+def run_out(plan: Plan, at_once: int, order: random.Random, fit: int | None = None) -> list:
+    """Assigns and finishes shards in a random order until nothing is left; unit numbers by shard."""
+    shards, open_ones = {}, []
+    while True:
+        found = plan.assign() if len(open_ones) < at_once else Blocked()
+        if isinstance(found, Assignment):
+            shards[found.shard.number] = [(u.unit, u.ordinal) for u in found.units]
+            open_ones.append(found)
+        elif open_ones:
+            finish(plan, open_ones.pop(order.randrange(len(open_ones))), fit)
+        elif isinstance(found, Exhausted):
+            return [shards[n] for n in sorted(shards)]
+
+
+def test_every_unit_is_handed_out_exactly_once_until_everything_is_held():
+    plan = plan_of([5000] * 500)
+    handed = Counter(unit for shard in run_out(plan, 4, random.Random(1)) for unit, _ in shard)
+    assert handed == Counter(range(500))
+    assert not plan.has_work
+
+
+def test_a_shard_is_given_about_what_fills_it():
+    plan = plan_of([5000] * 500)
+    first = plan.assign()
+    assert 0.8 * SHARD_SIZE < sum(u.size for u in first.units) <= SHARD_SIZE
+
+
+def test_a_unit_larger_than_a_shard_gets_one_of_its_own():
+    plan = plan_of([10 * SHARD_SIZE] * 3)
+    assert [len(plan.assign().units) for _ in range(3)] == [1, 1, 1]
+
+
+def test_another_seed_gives_another_order():
+    orders = [[u.unit for u in plan_of([5000] * 500, seed).assign().units] for seed in (1, 2)]
+    assert orders[0] != orders[1]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, WINDOW), st.integers(1, 20), st.integers(1, 200))
+def test_the_plan_is_the_same_however_many_are_made_at_once_and_in_whatever_order(
+    chance, at_once, fit, units
+):
+    sizes = [random.Random(i).randrange(0, 20_000) for i in range(units)]
+    alone = run_out(plan_of(sizes), 1, random.Random(0), fit)
+    together = run_out(plan_of(sizes), at_once, random.Random(chance), fit)
+    assert together == alone
+    assert {unit for shard in alone for unit, _ in shard} == set(range(units))
+
+
+def test_no_shard_is_planned_while_one_it_depends_on_is_being_made():
+    plan = plan_of([SHARD_SIZE] * 100)
+    started = [plan.assign() for _ in range(WINDOW)]
+    assert isinstance(plan.assign(), Blocked)
+    for late in started[1:]:
+        finish(plan, late)
+    assert isinstance(plan.assign(), Blocked)
+    finish(plan, started[0])
+    assert isinstance(plan.assign(), Assignment)
+
+
+def test_what_a_byte_becomes_decides_how_many_units_later_shards_get():
+    plan = plan_of([1000] * 5000)
+    counts = []
+    for _ in range(3 * WINDOW):
+        found = plan.assign()
+        counts.append(len(found.units))
+        finish(plan, found, growth=4.0)
+    assert counts[0] > 50
+    assert 12 <= counts[-1] <= 16
+
+
+def test_units_of_a_vanished_shard_come_again_in_the_next_pass():
+    plan = plan_of([SHARD_SIZE // 2] * 10)
+    first = plan.assign()
+    finish(plan, first)
+    while isinstance(found := plan.assign(), Assignment):
+        finish(plan, found)
+    assert isinstance(found, Exhausted)
+    plan.release([u.unit for u in first.units])
+    again = plan.assign()
+    assert {u.unit for u in again.units} == {u.unit for u in first.units}
+    assert again.shard.number == plan.next_number - 1
+
+
+def test_a_unit_set_aside_never_comes_again():
+    plan = plan_of([SHARD_SIZE] * 3)
+    found = plan.assign()
+    bad = found.units[0]
+    plan.finish(1, Outcome(0, 0, 0, 0, 0, 0.0, (), (SetAside(bad.unit, bad.key, "bad"),)), [])
+    others = run_out(plan, 1, random.Random(0))
+    assert bad.unit not in {unit for shard in others for unit, _ in shard}
+    assert (plan.num_aside, plan.has_work) == (1, False)
+
+
+def test_new_objects_are_walked_after_those_that_were_known():
+    plan = plan_of([SHARD_SIZE] * 4)
+    known = [plan.assign().units[0].unit for _ in range(2)]
+    plan._units.append([SHARD_SIZE] * 4)
+    plan.extend()
+    rest = [plan.assign().units[0].unit for _ in range(6)]
+    assert sorted(known + rest[:2]) == [0, 1, 2, 3]
+    assert sorted(rest[2:]) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 5, 20, 40])
+def test_a_saved_plan_goes_on_as_if_it_had_never_stopped(stop_after):
+    sizes = [random.Random(i).randrange(0, 9_000) for i in range(600)]
+
+    def steps(plan: Plan, count: int, lag: list[Assignment]) -> list:
+        found = []
+        for _ in range(count):
+            given_out = plan.assign()
+            found.append(given_out)
+            lag.append(given_out)
+            if len(lag) > 3:
+                finish(plan, lag.pop(0), fit=6)
+        return found
+
+    straight = plan_of(sizes)
+    expected = steps(straight, 60, [])
+    before, lag = plan_of(sizes), []
+    seen = steps(before, stop_after, lag)
+    after = Plan("train", "g", Units(sizes), 17, SHARD_SIZE)
+    after.restore(before.to_json(), before.open.values())
+    after.hold(sorted(unit for n in seen if n.shard.number not in before.open for unit in _held(n)))
+    assert seen + steps(after, 60 - stop_after, lag) == expected
+
+
+def _held(assignment: Assignment) -> list[int]:
+    return [u.unit for u in assignment.units[:6]]
+
+
+def test_half_a_unit_left_over_goes_on_where_it_was_cut():
+    plan = plan_of([3 * SHARD_SIZE])
+    whole = plan.assign().units[0]
+    rest = UnitSlice(whole.unit, whole.key, whole.size, whole.etag, ordinal=7, offset=70_000)
+    plan.finish(1, Outcome(7, 70_000, 0, 0, 0, 0.0, (rest,)), [whole.unit])
+    assert plan.assign().units == (rest,)

@@ -1,0 +1,146 @@
+"""The control socket: requests are answered, everything else is dropped, nobody can stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cachecd.server import Server
+from cachecd_client import protocol
+
+
+class Peer:
+    """A server in a thread, and a raw DEALER that talks to it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.asked: list[protocol.Request] = []
+        self.endpoint = endpoint
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        assert self._ready.wait(10)
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(endpoint)
+
+    async def _main(self) -> None:
+        self.server = Server(self.endpoint, self._answer)
+        self._loop = asyncio.get_running_loop()
+        serving = asyncio.ensure_future(self.server.serve())
+        self._stop = serving.cancel
+        self._ready.set()
+        await asyncio.gather(serving, return_exceptions=True)
+        self.server.close()
+
+    def _answer(self, request: protocol.Request) -> protocol.Reply:
+        self.asked.append(request)
+        if isinstance(request, protocol.Released):
+            raise RuntimeError("a defect")
+        return protocol.Done(request.id)
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.send_multipart([b"", *frames])
+
+    def reply(self) -> protocol.Reply:
+        assert self.socket.poll(5000), "no reply"
+        return protocol.decode_reply(self.socket.recv_multipart()[1:])
+
+    def ask(self, request: protocol.Request) -> protocol.Reply:
+        self.send(*protocol.encode(request))
+        return self.reply()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop)
+        self._thread.join(10)
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory) -> Iterator[Peer]:
+    peer = Peer(f"ipc://{tmp_path_factory.mktemp('socket')}/s.sock")
+    yield peer
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        protocol.Acquire("a", "train", "job", 3, 1, 2),
+        protocol.Held("b", "lease", 1),
+        protocol.ReportCorrupt("c", "train", 7, 4096, "bad CRC"),
+        protocol.AskStatus("d"),
+    ],
+)
+def test_each_request_arrives_as_it_was_sent_and_is_answered_under_its_id(peer, request_):
+    assert peer.ask(request_) == protocol.Done(request_.id)
+    assert peer.asked[-1] == request_
+
+
+def test_another_major_version_gets_one_clear_answer(peer):
+    peer.send(b"cachecd/2.0", json.dumps({"type": "Anything", "id": "x"}).encode())
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert reply.code == "version"
+    assert "speaks 2" in reply.message
+
+
+def test_a_minor_version_may_add_fields(peer):
+    body = {"type": "AskStatus", "id": "x", "verbose": True}
+    peer.send(b"cachecd/1.9", json.dumps(body).encode())
+    assert peer.reply() == protocol.Done("x")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "j", "epoch": "3"},
+        {"type": "Acquire", "id": "x", "dataset": "train"},
+        {"type": "Acquire", "id": "x", "dataset": 1, "job": "j", "epoch": 0},
+        {"type": "Nonsense", "id": "x"},
+        {"type": ["Acquire"], "id": "x"},
+        {"id": "x"},
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_with_the_field(peer, body):
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert (reply.id, reply.code) == ("x", "bad-request")
+
+
+def test_a_defect_in_one_request_does_not_end_the_server(peer):
+    reply = peer.ask(protocol.Released("r", "lease"))
+    assert isinstance(reply, protocol.Refused)
+    assert "internal error" in reply.message
+    assert peer.ask(protocol.AskStatus("s")) == protocol.Done("s")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames):
+    peer.socket.send_multipart(frames)
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
+def test_a_body_nested_without_end_is_dropped(peer):
+    peer.send(protocol.VERSION_FRAME, b"[" * 500_000)
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
+def test_an_oversized_message_is_cut_off_and_others_are_served(peer):
+    rude = peer.context.socket(zmq.DEALER)
+    rude.setsockopt(zmq.LINGER, 0)
+    rude.connect(peer.endpoint)
+    rude.send_multipart([b"", protocol.VERSION_FRAME, b"x" * (protocol.MAX_MESSAGE_BYTES + 1)])
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+    assert not rude.poll(0)
+    rude.close()
