@@ -144,27 +144,38 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
+int MappedFile::Populate(uint64_t begin, uint64_t end) const {
+  if (RetryInterrupted([&] {
+        return madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_READ);
+      }) == 0) {
+    return 0;
+  }
+  // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it to
+  // the faults.
+  return errno == EINVAL || errno == ENOMEM || errno == EAGAIN ? 0 : errno;
+}
+
 int MappedFile::Prefault(uint64_t begin, uint64_t end) {
-  if (begin >= end) return 0;
-  for (uint64_t granule = begin / kGranule; granule * kGranule < end; ++granule) {
-    if (__atomic_load_n(&resident_[granule], __ATOMIC_RELAXED) != 0) continue;
+  static const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto is_resident = [this](uint64_t granule) {
+    return __atomic_load_n(&resident_[granule], __ATOMIC_RELAXED) != 0;
+  };
+  const uint64_t beyond = (end + kGranule - 1) / kGranule;
+  for (uint64_t granule = begin / kGranule; granule < beyond;) {
     // One call for a run of granules: a large record is one request to the disk.
-    uint64_t last = granule;
-    while ((last + 1) * kGranule < end &&
-           __atomic_load_n(&resident_[last + 1], __ATOMIC_RELAXED) == 0) {
-      ++last;
+    uint64_t after = granule;
+    while (after < beyond && !is_resident(after)) ++after;
+    if (after == granule) {
+      ++granule;
+      continue;
     }
-    const uint64_t from = granule * kGranule;
-    const uint64_t to = std::min(size_, (last + 1) * kGranule);
-    const int failed = RetryInterrupted(
-        [&] { return madvise(const_cast<uint8_t*>(data_) + from, to - from, MADV_POPULATE_READ); });
-    // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it
-    // to the faults.
-    if (failed != 0 && errno != EINVAL && errno != ENOMEM && errno != EAGAIN) return errno;
-    for (uint64_t i = granule; i <= last; ++i) {
-      __atomic_store_n(&resident_[i], uint8_t{1}, __ATOMIC_RELAXED);
+    if (Populate(granule * kGranule, std::min(size_, after * kGranule)) != 0) {
+      // What cannot be read may lie in the granules, but not in what was asked for.
+      return Populate(begin / page * page, end);
     }
-    granule = last;
+    for (; granule < after; ++granule) {
+      __atomic_store_n(&resident_[granule], uint8_t{1}, __ATOMIC_RELAXED);
+    }
   }
   return 0;
 }

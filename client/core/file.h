@@ -70,6 +70,8 @@ class MappedFile {
   int Prefault(uint64_t begin, uint64_t end);
 
  private:
+  int Populate(uint64_t begin, uint64_t end) const;
+
   std::string path_;
   const uint8_t* data_ = nullptr;
   uint64_t size_ = 0;

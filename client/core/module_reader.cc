@@ -13,7 +13,20 @@
 namespace cachecd {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Adds the time from its construction to its destruction.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* total) : total_(total) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { *total_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  double* total_;
+  Clock::time_point start_ = Clock::now();
+};
 
 // How long a signal may go unseen while next() waits.
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
@@ -62,7 +75,7 @@ class PyReader {
 
  private:
   std::optional<Batch> Wait() {
-    const Clock::time_point start = Clock::now();
+    const Stopwatch stopwatch(&seconds_waited_);
     std::optional<Batch> batch;
     while (!batch && !reader_->AtEnd()) {
       {
@@ -72,7 +85,6 @@ class PyReader {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       batch = reader_->TryNext();
     }
-    seconds_waited_ += std::chrono::duration<double>(Clock::now() - start).count();
     return batch;
   }
 

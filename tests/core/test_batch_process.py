@@ -1,0 +1,301 @@
+"""BatchReader and the process around it: the GIL, threads, memory, forks, signals, the end."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cachecd_client import _core
+from cachecd_client._core import BatchReader
+from tests.core.shards import FEATURES, batches, example, frames, labels, write
+
+
+def until(condition):
+    """Polls until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.002)
+
+
+def thread_state(native_id):
+    """R for running, S for sleeping."""
+    return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def reader_threads():
+    """States of the reader's threads in this process."""
+    states = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:  # it ended
+            continue
+        if name == "cachecd":
+            states.append(rest.split()[0])
+    return states
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    gc.collect()
+    until(lambda: not reader_threads())
+    yield
+    gc.collect()
+    until(lambda: not reader_threads())
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory):
+    path = tmp_path_factory.mktemp("process") / "a"
+    return str(write(path, [example(i) for i in range(200)]))
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A file whose every record is corrupt: looking for a good one takes seconds."""
+    path = tmp_path_factory.mktemp("endless") / "a"
+    frame = bytearray(frames([example(1)]))
+    frame[-1] ^= 1
+    path.write_bytes(frame * 1_000_000)
+    return (str(path), np.arange(1_000_000, dtype=np.uint64) * np.uint64(len(frame)))
+
+
+# The GIL
+
+
+def test_a_ready_batch_is_returned_without_giving_the_gil_away(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=2, prefetch_bytes=1 << 30)
+    until(lambda: not reader_threads())  # they end when everything is made
+    stop = threading.Event()
+    ran = 0
+
+    def compute():
+        nonlocal ran
+        while not stop.is_set():
+            ran += 1
+
+    rival = threading.Thread(target=compute)
+    interval = sys.getswitchinterval()
+    rival.start()
+    try:
+        # Whoever gives the GIL away to a computing thread waits this long to get it back.
+        sys.setswitchinterval(5)
+        before = ran
+        found = [reader.next() for _ in range(100)]
+        during = ran - before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        rival.join()
+    assert all(batch is not None for batch in found)
+    assert during == 0
+    assert reader.seconds_waited == 0
+
+
+def test_waiting_leaves_the_gil_to_others_and_is_accounted_for(endless):
+    reader = BatchReader([endless], FEATURES, batch_size=1)
+    raised = []
+
+    def wait():
+        with pytest.raises(RuntimeError, match="the reader is closed") as caught:
+            reader.next()
+        raised.append(caught)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: thread_state(waiting.native_id) == "S")
+    reader.close()  # would not be reached if next() kept the GIL
+    waiting.join()
+    assert len(raised) == 1
+    assert reader.seconds_waited > 0
+
+
+def test_bytes_read_are_those_of_delivered_payloads(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=50, shuffle=False)
+    assert reader.bytes_read == 0
+    reader.next()
+    assert reader.bytes_read == sum(len(example(i)) for i in range(50))
+    batches(reader)
+    assert reader.bytes_read == sum(len(example(i)) for i in range(200))
+
+
+def test_several_python_threads_share_one_reader(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, prefetch_bytes=0)
+    taken = []
+    consumers = [threading.Thread(target=lambda: taken.extend(labels(reader))) for _ in range(4)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join()
+    assert sorted(taken) == list(range(200))
+
+
+# Memory
+
+
+def anonymous_bytes():
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no RssAnon in /proc/self/status")
+
+
+def test_what_is_made_ahead_is_bounded_by_bytes(tmp_path):
+    record = _core.encode_example({"x": bytes(1 << 20)})
+    path = write(tmp_path / "a", [record] * 200)
+    feature = ("x", "bytes", "uint8", (1 << 20,), True)
+    before = anonymous_bytes()
+    reader = BatchReader(
+        [(str(path), None)], [feature], batch_size=2, threads=3, prefetch_bytes=16 << 20
+    )
+
+    def settled():
+        states = [reader_threads() for _ in range(20)]
+        return all(state == ["S"] * 3 for state in states)
+
+    until(lambda: anonymous_bytes() > before + (8 << 20) and settled())
+    assert anonymous_bytes() - before < 40 << 20
+    # Nor does what was delivered and let go pile up.
+    for _ in range(60):
+        reader.next()
+    assert anonymous_bytes() - before < 60 << 20
+
+
+# The end
+
+
+def test_closing_is_idempotent_and_next_then_says_so(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    kept = reader.next()["label"]
+    value = kept.item()
+    reader.close()
+    reader.close()
+    assert reader_threads() == []
+    assert kept.item() == value
+    with pytest.raises(RuntimeError, match="the reader is closed"):
+        reader.next()
+
+
+def test_dropping_a_reader_ends_its_threads(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=3, prefetch_bytes=0)
+    assert len(reader_threads()) == 3
+    del reader
+    assert reader_threads() == []
+
+
+def test_closing_interrupts_a_search_for_a_replacement(endless):
+    reader = BatchReader([endless], FEATURES, batch_size=1)
+    until(lambda: reader_threads() == ["R"])
+    start = time.monotonic()
+    reader.close()
+    assert time.monotonic() - start < 0.5  # the search itself takes seconds
+
+
+def test_an_interrupt_is_raised_while_waiting(endless):
+    reader = BatchReader([endless], FEATURES, batch_size=1)
+    main = threading.main_thread().ident
+    interrupt = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        reader.next()
+    interrupt.join()
+    reader.close()
+
+
+SCRIPT = """
+import sys
+from cachecd_client._core import BatchReader
+feature = ("label", "int64", "int64", (), False)
+reader = BatchReader([(sys.argv[1], None)], [feature], batch_size=1, threads=4, prefetch_bytes=0)
+kept = reader.next()["label"]
+cycle = [reader]; cycle.append(cycle)
+"""
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(0)", "raise SystemExit(0)", "import os; os._exit(0)"]
+)
+def test_a_process_ends_though_a_reader_is_open(shard, ending):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT + ending, shard],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# Forks
+
+
+def in_child(check):
+    """Runs `check` in a forked child; its result must be true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    status = []
+    until(lambda: status.append(os.waitpid(child, os.WNOHANG)) or status[-1][0] == child)
+    assert os.waitstatus_to_exitcode(status[-1][1]) == 0
+
+
+def says_where_to_create_it(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return "create the loader in the worker" in str(error)
+    return False
+
+
+def test_a_forked_child_is_told_to_create_its_own_reader(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.bytes_read]
+    for call in calls:
+        in_child(lambda call=call: says_where_to_create_it(call))
+    in_child(lambda: reader.num_records == reader.num_batches == 200)
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    inherited = [reader, reader.next(), reader.next()]
+    del reader
+
+    def drop():
+        inherited.clear()
+        gc.collect()
+        return True
+
+    for _ in range(20):
+        in_child(drop)
+    assert len(batches(inherited[0])) == 198
+
+
+def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    own = lambda: labels(BatchReader([(shard, None)], FEATURES, batch_size=1, shuffle=False))  # noqa: E731
+    in_child(lambda: own() == list(range(200)))
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_that_ends_like_any_process_ends(shard):
+    script = SCRIPT + (
+        "import os\n"
+        "child = os.fork()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, shard], capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
