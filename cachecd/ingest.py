@@ -22,7 +22,8 @@ from cachecd.layout import Layout
 from cachecd.model import ObjectInfo, Outcome, Shard, ShardId
 from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources.files import class_names, label_of
-from cachecd_client._core import Sidecar, scan
+from cachecd.verify import check_file
+from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
@@ -114,12 +115,7 @@ def unlink_shard(layout: Layout, shard: ShardId) -> None:
 
 def verify_shard(layout: Layout, shard: ShardId) -> str:
     """Reads the shard and its sidecar wholly; what is wrong with it, or "" if it is sound."""
-    path = layout.shard(shard)
-    try:
-        sidecar = Sidecar.read(str(Layout.sidecar(path)))
-        offsets = scan(str(path), verify=True)
-    except (CorruptError, OSError) as error:
-        return str(error)
-    if not np.array_equal(offsets, sidecar.offsets) or path.stat().st_size != sidecar.data_bytes:
-        return f"{path}: its records are not where its sidecar says"
-    return ""
+    checked = check_file(layout.shard(shard), of_cache=True)
+    if checked is None:
+        return f"{layout.shard(shard)} is gone"
+    return "; ".join(f"{fault.path}: {fault.why}" for fault in checked.faults)

@@ -83,8 +83,10 @@ def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | 
 
 
 def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
+    """Whether the shard's unit numbers are those of this listing and generation."""
     meta = kept.adopted or {}
-    return (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
+    known = len(kept.units) == 0 or int(kept.units[-1]) < len(index)
+    return known and (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
 
 
 def _adopt(kept: Kept, dataset: DatasetState, catalog: Catalog, index: Index, state: State) -> None:

@@ -53,7 +53,7 @@ PARTS = {
     "notify": "",
     "server": "client.protocol client.errors",
     "status": "dataset model state",
-    "ingest": "config disk errors events index layout model sampler client._core client.errors",
+    "ingest": "config disk errors events index layout model sampler verify client._core client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
     "recovery": "catalog dataset index layout leases model plan reconcile state client.protocol",
     "replies": "events layout client.protocol",

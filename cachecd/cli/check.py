@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also look whether each source can be listed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and say what it comes to on this machine.
@@ -32,6 +35,8 @@ def command(
 
     figures = preflight.figures(loaded)
     preflight.check_disk(loaded)
+    if sources:
+        preflight.check_sources(loaded)
     if as_json:
         print(json.dumps(_document(loaded, figures), indent=2))
         return

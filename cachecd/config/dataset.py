@@ -237,14 +237,13 @@ class DatasetConfig(SectionModel):
             "transform's function. The old shards are served until the new ones suffice."
         ),
     )
-    interleave: Integer = Field(
-        16,
-        ge=1,
-        le=1024,
+    interleave: Later[int | None] = Field(
+        None,
         description=(
             "How many units are mixed into a shard at a time, so that neighbours in the source do "
-            "not stay neighbours."
+            "not stay neighbours. Not available in this version."
         ),
+        examples=[16],
     )
     relist: Later[Duration | None] = Field(
         None,

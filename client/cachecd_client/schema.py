@@ -45,7 +45,9 @@ class Feature:
         if self.dtype != "bytes" and self.dtype not in NUMERIC_DTYPES:
             raise SchemaError(f"feature {self.name!r}: unknown dtype {self.dtype!r}")
         if self.raw and (self.dtype == "bytes" or self.shape is None):
-            raise SchemaError(f"feature {self.name!r}: a raw array needs a numeric dtype and a shape")
+            raise SchemaError(
+                f"feature {self.name!r}: a raw array needs a numeric dtype and a shape"
+            )
 
     def for_reader(self) -> tuple[str, str, str, tuple[int, ...] | None, bool]:
         """The feature as the core's BatchReader takes it."""
@@ -100,7 +102,9 @@ class Schema:
         document = json.loads(value) if isinstance(value, str) else value
         try:
             if document["version"] != 1:
-                raise SchemaError(f"schema version {document['version']}, expected 1: upgrade cachecd-client")
+                raise SchemaError(
+                    f"schema version {document['version']}, expected 1: upgrade cachecd-client"
+                )
             return Schema(
                 tuple(
                     Feature(
@@ -150,7 +154,9 @@ def infer_examples(records: Iterable[bytes]) -> Schema:
         count += 1
         for name, (kind, values) in _core.decode_example(record).items():
             if kinds.setdefault(name, kind) != kind:
-                raise SchemaError(f"feature {name!r} is {kinds[name]} in one record and {kind} in another")
+                raise SchemaError(
+                    f"feature {name!r} is {kinds[name]} in one record and {kind} in another"
+                )
             lengths.setdefault(name, {0} if count > 1 else set()).add(len(values))
         for name in lengths.keys() - _core.decode_example(record).keys():
             lengths[name].add(0)
@@ -168,7 +174,9 @@ def infer_examples(records: Iterable[bytes]) -> Schema:
 def _feature(name: str, value: Any) -> Feature:
     if isinstance(value, (list, tuple)):
         if not value:
-            raise SchemaError(f"feature {name!r}: the kind of an empty list is unknown; return an array")
+            raise SchemaError(
+                f"feature {name!r}: the kind of an empty list is unknown; return an array"
+            )
         return Feature(name, (first := _feature(name, value[0])).kind, first.dtype, None)
     if isinstance(value, (bytes, bytearray, memoryview, str)):
         return Feature(name, "bytes", "bytes", ())
@@ -176,7 +184,10 @@ def _feature(name: str, value: Any) -> Feature:
         return Feature(name, "int64", "int64", ())
     if isinstance(value, float) and not isinstance(value, np.generic):
         return Feature(name, "float", "float32", ())
-    if isinstance(value, (np.ndarray, np.generic)) and (dtype := value.dtype.name) in NUMERIC_DTYPES:
+    if (
+        isinstance(value, (np.ndarray, np.generic))
+        and (dtype := value.dtype.name) in NUMERIC_DTYPES
+    ):
         if value.ndim <= 1 and dtype in ("int64", "float32"):
             return Feature(name, "int64" if dtype == "int64" else "float", dtype, value.shape)
         return Feature(name, "bytes", dtype, value.shape, raw=True)
@@ -189,7 +200,9 @@ def _feature(name: str, value: Any) -> Feature:
 def _stored(feature: Feature, value: Any) -> Any:
     """The value in the form encode_example takes, checked against the feature."""
     if feature.dtype == "bytes" or feature.shape is None:
-        found = _feature(feature.name, value) if feature.shape is not None or len(value) else feature
+        found = (
+            _feature(feature.name, value) if feature.shape is not None or len(value) else feature
+        )
         if (found.kind, found.dtype, found.shape) != (feature.kind, feature.dtype, feature.shape):
             raise _misfit(feature, found.dtype, found.shape)
         return value
@@ -200,7 +213,9 @@ def _stored(feature: Feature, value: Any) -> Any:
     if array.dtype.name not in (feature.dtype, carrier) or array.shape != feature.shape:
         raise _misfit(feature, array.dtype.name, array.shape)
     if feature.raw:
-        return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        return (
+            np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        )
     return array
 
 

@@ -19,7 +19,7 @@ def test_a_minimal_configuration_has_the_documented_defaults(loaded, good):
     assert (train.source.url, train.source.format) == ("s3://bucket/train/", "files")
     assert (train.grow.first, train.grow.per_epoch, train.grow.wait) == (None, None, False)
     assert (train.evict.refresh, train.seed, train.pin) == (0.25, 0, False)
-    assert (train.generation, train.interleave, train.transform) == (1, 16, ())
+    assert (train.generation, train.transform) == (1, ())
     assert (config.sampler.workers, config.sampler.connections) == (2, 32)
     assert config.server.endpoint == "ipc:///run/cachecd/cachecd.sock"
 
@@ -89,6 +89,7 @@ LATER = {
         "partition: {index: 0, count: 2}\n    source:\n",
         "7:16",
     ),
+    "datasets.train.interleave": ("source:\n", "interleave: 16\n    source:\n", "7:17"),
     "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
     "sampler.egress_limit": ("version: 1", "version: 1\nsampler: {egress_limit: 1GB}", "2:25"),
     "sampler.idle": ("version: 1", "version: 1\nsampler: {idle: 10m}", "2:17"),

@@ -171,10 +171,6 @@ ADDED = {
         "generation: true",
         "10:17: datasets.train.generation: found true, expected a whole number",
     ),
-    "interleave 1.5": (
-        "interleave: 1.5",
-        "10:17: datasets.train.interleave: found 1.5, expected a whole number",
-    ),
     "wait for what": (
         "grow: {wait: true}",
         "10:18: datasets.train.grow.wait: found true without per_epoch",

@@ -60,6 +60,7 @@ def test_the_unavailable_keys_are_exactly_those_of_later_versions():
         "datasets.NAME.sources",
         "datasets.NAME.split",
         "datasets.NAME.partition",
+        "datasets.NAME.interleave",
         "datasets.NAME.relist",
         "sampler.egress_limit",
         "sampler.idle",
