@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,13 @@ class S3Server:
         return name
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
-        """Puts objects, key -> content."""
-        for key, body in objects.items():
-            self.client.put_object(Bucket=bucket, Key=key, Body=body)
+        """Puts objects, key -> content, a few at a time."""
+
+        def put_one(item: tuple[str, bytes]) -> None:
+            self.client.put_object(Bucket=bucket, Key=item[0], Body=item[1])
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(put_one, objects.items()))
 
 
 @contextlib.contextmanager

@@ -89,6 +89,8 @@ def explain(error: Exception, where: str) -> SourceError:
         return refusal(404, "", where)
     if isinstance(error, obstore.exceptions.PreconditionError):
         return refusal(412, "", where)
+    if "Invalid range" in text:
+        return refusal(416, "", where)
     if isinstance(error, obstore.exceptions.UnauthenticatedError):
         return SourceUnreachableError(f"{where}: no usable credentials found")
     if "BareRedirect" in text or "without LOCATION" in text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionError,
     HTTPClientError,
     NoCredentialsError,
 )
@@ -27,7 +29,7 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import PAGE, TransientError
 from cachecd.sampler.stores.answers import refusal
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options
-from cachecd.sampler.stores.credentials import ChainCredentials, missing
+from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,7 +59,9 @@ class S3Backend:
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
-        client = self._client()
+        self._client: Any = None
+        self._client_made = 0.0
+        client = self._signed_in()
         endpoint: str = client.meta.endpoint_url
         parts = urlsplit(endpoint)
         amazon = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
@@ -89,7 +93,7 @@ class S3Backend:
     def list(self) -> Iterator[list[ObjectInfo]]:
         try:
             pages = (
-                self._client()
+                self._signed_in()
                 .get_paginator("list_objects_v2")
                 .paginate(
                     Bucket=self._bucket, Prefix=self._prefix, PaginationConfig={"PageSize": PAGE}
@@ -125,7 +129,7 @@ class S3Backend:
         if start or stop is not None:
             wanted["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
         try:
-            answer = self._client(tries=1).get_object(
+            answer = self._signed_in().get_object(
                 Bucket=self._bucket, Key=self._prefix + key, **wanted
             )
             body: bytes = answer["Body"].read()
@@ -133,8 +137,13 @@ class S3Backend:
             raise self._explain(error) from None
         return body
 
-    def _client(self, tries: int | None = None) -> Any:
-        """A client of a new session, so that credentials renewed since the last one are seen."""
+    def _signed_in(self) -> Any:
+        """boto3's client, made anew now and then, so that renewed credentials are noticed."""
+        if self._client is None or time.monotonic() - self._client_made > LIFE:
+            self._client, self._client_made = self._new_client(), time.monotonic()
+        return self._client
+
+    def _new_client(self) -> Any:
         source = self._source
         try:
             session = boto3.Session()
@@ -144,7 +153,7 @@ class S3Backend:
                 region_name=source.region or session.region_name or "us-east-1",
                 config=Config(
                     signature_version=botocore.UNSIGNED if source.anonymous else None,
-                    retries={"mode": "standard", "total_max_attempts": tries or self._tries},
+                    retries={"mode": "standard", "total_max_attempts": self._tries},
                     connect_timeout=5,
                     read_timeout=30,
                 ),
@@ -162,10 +171,11 @@ class S3Backend:
                 return refusal(status, "" if code.isdigit() else code, self.where)
             case NoCredentialsError():
                 return SourceUnreachableError(f"{self.where}: {missing()}")
-            case HTTPClientError():
+            case HTTPClientError() | ConnectionError():
                 cause = str(error.kwargs.get("error", ""))
+                reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
-                    return TransientError("cannot resolve the store's host name")
-                return TransientError(f"cannot connect to the store: {cause or error}")
+                    return TransientError(f"cannot resolve the store's host name: {reason}")
+                return TransientError(f"cannot connect to the store: {reason or error}")
             case _:
                 return SourceUnreachableError(f"{self.where}: {error}")

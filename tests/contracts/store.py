@@ -1,0 +1,98 @@
+"""What every kind of store must do. A test class inherits this and says how to fill its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cachecd.errors import UnitError
+from cachecd.sampler.fetch import Store
+
+Filled = Callable[[dict[str, bytes]], Store]
+
+
+def listed(store: Store) -> dict[str, int]:
+    """Key -> size, in the order of the listing."""
+    return {found.key: found.size for page in store.list() for found in page}
+
+
+def get(store: Store, key: str, size: int, etag: str = "", **bounds: int) -> bytes:
+    return bytes(asyncio.run(store.get(key, size, etag, **bounds)))
+
+
+class StoreContract:
+    """Inherit, and supply the fixture `filled`: puts objects below the source's URL, not by way of
+    the store itself, and returns the store opened on them."""
+
+    in_order = True  # whether the listing promises an order: that of the keys' bytes
+
+    def test_lists_every_object_once_with_its_size(self, filled: Filled):
+        objects = {"b/x": b"1", "a.b": b"22", "a/z": b"333", "a/b/c": b"", "B": b"4444", "é": b"5"}
+        found = listed(filled(objects))
+        assert found == {key: len(body) for key, body in objects.items()}
+        if self.in_order:
+            assert list(found) == sorted(objects, key=str.encode)
+
+    def test_a_listing_longer_than_a_page_is_complete(self, filled: Filled):
+        objects = {f"{number:04d}": b"x" for number in range(1001)}
+        pages = list(filled(objects).list())
+        assert [found.key for page in pages for found in page] == sorted(objects)
+        assert max(map(len, pages)) <= 1000
+
+    def test_an_empty_prefix_lists_nothing(self, filled: Filled):
+        assert listed(filled({})) == {}
+
+    def test_listing_twice_gives_the_same(self, filled: Filled):
+        store = filled({"a": b"1", "b": b"2"})
+        assert list(store.list()) == list(store.list())
+
+    @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 5000])
+    def test_an_object_is_read_byte_for_byte(self, filled: Filled, body: bytes):
+        store = filled({"folder/object": body})
+        [[found]] = store.list()
+        assert get(store, found.key, found.size, found.etag) == body
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 1), (3, 7), (5, 10), (9, 10), (0, 10)])
+    def test_a_part_of_an_object_is_read(self, filled: Filled, start: int, stop: int):
+        store = filled({"object": b"0123456789"})
+        [[found]] = store.list()
+        assert (
+            get(store, "object", 10, found.etag, start=start, stop=stop)
+            == b"0123456789"[start:stop]
+        )
+
+    @pytest.mark.parametrize("key", ["a b", "a+b", "a%20b", "ü/ß", "q?x=1&y#z", "'\"<[{*~"])
+    def test_awkward_keys_are_read(self, filled: Filled, key: str):
+        store = filled({key: b"content"})
+        [[found]] = store.list()
+        assert found.key == key
+        assert get(store, key, 7, found.etag) == b"content"
+
+    def test_reads_run_concurrently(self, filled: Filled):
+        objects = {f"{number}": bytes([number]) * 1000 for number in range(40)}
+        store = filled(objects)
+
+        async def all_of_them() -> list[bytes]:
+            return [bytes(b) for b in await asyncio.gather(*(store.get(k, 1000) for k in objects))]
+
+        assert asyncio.run(all_of_them()) == list(objects.values())
+
+    def test_a_missing_object_is_the_units_fault(self, filled: Filled):
+        store = filled({"there": b"1"})
+        with pytest.raises(UnitError, match=r"gone|No such file"):
+            get(store, "not there", 1)
+
+    @pytest.mark.parametrize("size", [3, 5])
+    def test_an_object_of_another_size_than_listed_is_the_units_fault(
+        self, filled: Filled, size: int
+    ):
+        store = filled({"object": b"1234"})
+        with pytest.raises(UnitError, match=f"4 bytes, {size} were listed|more than 3 bytes, 3"):
+            get(store, "object", size)
+
+    def test_a_piece_beyond_the_end_is_the_units_fault(self, filled: Filled):
+        store = filled({"object": b"1234"})
+        with pytest.raises(UnitError, match=r"bytes, 100 were listed|shorter than it was listed"):
+            get(store, "object", 100, start=50, stop=60)

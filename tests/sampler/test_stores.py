@@ -1,0 +1,209 @@
+"""Each kind of store keeps the contract, and what is special about it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import fsspec
+import obstore
+import obstore.store
+import pytest
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.sampler.fetch import Retry, Store, open_store
+from cachecd.sampler.stores.cloud import CloudBackend
+from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.stores import S3Server
+
+IMPATIENT = Retry(tries=2, first=0.01)
+
+
+def opened(url: str, **more: object) -> Store:
+    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
+    return open_store(source, 8, IMPATIENT)
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: S3Server) -> str:
+    return s3.bucket("stores")
+
+
+class TestS3(StoreContract):
+    in_order = False  # SeaweedFS lists folder by folder
+
+    @pytest.fixture
+    def filled(self, s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Filled:
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        self.prefix = f"{uuid.uuid4().hex}/prefix"
+
+        def fill(objects: dict[str, bytes]) -> Store:
+            objects = {f"{self.prefix}/{key}": body for key, body in objects.items()}
+            s3.put(bucket, {**objects, f"{self.prefix}-too": b"a neighbour"})
+            return opened(f"s3://{bucket}/{self.prefix}")
+
+        return fill
+
+    def test_a_bucket_without_prefix_is_listed_whole(self, filled: Filled, s3: S3Server):
+        filled({})
+        s3.put(s3.bucket("whole"), {"a": b"1", "b/c": b"2"})
+        assert listed(opened("s3://whole")) == listed(opened("s3://whole/")) == {"a": 1, "b/c": 1}
+
+    def test_folder_markers_are_left_out_and_other_empty_objects_are_not(self, filled: Filled):
+        assert set(listed(filled({"folder/": b"", "empty": b"", "folder/x": b"1"}))) == {
+            "empty",
+            "folder/x",
+        }
+
+    @pytest.mark.parametrize("key", ["new\nline", "tab\there"])
+    def test_keys_that_obstore_cannot_name_are_read_all_the_same(self, filled: Filled, key: str):
+        store = filled({key: b"0123456789"})
+        [[found]] = store.list()
+        assert found.key == key
+        assert get(store, key, 10, found.etag) == b"0123456789"
+        assert get(store, key, 10, found.etag, start=2, stop=5) == b"234"
+        with pytest.raises(UnitError, match="changed since it was listed"):
+            get(store, key, 10, '"another"')
+
+    def test_a_changed_object_is_the_units_fault(self, filled: Filled, s3: S3Server, bucket: str):
+        store = filled({"object": b"before"})
+        [[found]] = store.list()
+        s3.put(bucket, {f"{self.prefix}/object": b"after!"})
+        with pytest.raises(UnitError, match="changed since it was listed"):
+            get(store, found.key, found.size, found.etag)
+        with pytest.raises(UnitError, match="changed since it was listed"):
+            get(store, found.key, found.size, found.etag, start=1, stop=2)
+
+    def test_the_endpoint_of_the_source_counts_before_the_environments(
+        self, filled: Filled, s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        filled({"a": b"1"})
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+        store = opened(f"s3://{bucket}/{self.prefix}/", endpoint=s3.endpoint)
+        assert listed(store) == {"a": 1}
+        assert get(store, "a", 1) == b"1"
+
+    def test_a_profile_supplies_keys_region_and_endpoint(
+        self,
+        filled: Filled,
+        s3: S3Server,
+        bucket: str,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ):
+        filled({"a": b"1"})
+        config = tmp_path / "config"
+        config.write_text(
+            f"[profile mine]\naws_access_key_id = {s3.environ['AWS_ACCESS_KEY_ID']}\n"
+            f"aws_secret_access_key = {s3.environ['AWS_SECRET_ACCESS_KEY']}\n"
+            f"region = eu-north-1\nendpoint_url = {s3.endpoint}\n"
+        )
+        for name in s3.environ:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+        store = opened(f"s3://{bucket}/{self.prefix}/")
+        assert listed(store) == {"a": 1}
+        assert get(store, "a", 1) == b"1"
+
+
+class TestFiles(StoreContract):
+    @pytest.fixture
+    def filled(self, tmp_path: Path) -> Filled:
+        def fill(objects: dict[str, bytes]) -> Store:
+            self.root = tmp_path / "a folder"
+            self.root.mkdir()
+            for key, body in objects.items():
+                path = self.root / key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(body)
+            return opened(f"file://{self.root}/")
+
+        return fill
+
+    def test_hidden_and_special_files_are_left_out(self, filled: Filled):
+        store = filled({"a": b"1", ".hidden": b"2", ".folder/b": b"3", "c/.temporary": b"4"})
+        os.mkfifo(self.root / "fifo")
+        (self.root / "to nothing").symlink_to("nowhere")
+        assert listed(store) == {"a": 1}
+
+    def test_links_are_followed_but_not_in_circles(self, filled: Filled, tmp_path: Path):
+        store = filled({"a/x": b"1"})
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "y").write_bytes(b"22")
+        (self.root / "linked").symlink_to(elsewhere)
+        (self.root / "a" / "up").symlink_to(self.root)
+        assert listed(store) == {"a/x": 1, "linked/y": 2}
+        assert get(store, "linked/y", 2) == b"22"
+
+    def test_a_name_that_is_not_utf8_is_left_out_with_a_warning(
+        self, filled: Filled, caplog: pytest.LogCaptureFixture
+    ):
+        store = filled({"a": b"1"})
+        (self.root / os.fsdecode(b"caf\xe9")).write_bytes(b"2")
+        assert listed(store) == {"a": 1}
+        assert "caf\\xe9" in caplog.text
+
+    def test_a_changed_file_is_the_units_fault(self, filled: Filled):
+        store = filled({"a": b"before"})
+        [[found]] = store.list()
+        os.utime(self.root / "a", ns=(1, 1))
+        with pytest.raises(UnitError, match="changed since it was listed"):
+            get(store, "a", 6, found.etag)
+
+    def test_a_folder_that_does_not_exist_is_unreachable(self, tmp_path: Path):
+        store = opened(f"file://{tmp_path}/nowhere")
+        with pytest.raises(SourceUnreachableError, match=r"cannot list .*/nowhere: No such file"):
+            listed(store)
+        with pytest.raises(SourceUnreachableError, match="/nowhere: the folder does not exist"):
+            get(store, "a", 1)
+
+
+class TestFsspec(StoreContract):
+    @pytest.fixture
+    def filled(self) -> Filled:
+        def fill(objects: dict[str, bytes]) -> Store:
+            root = f"/{uuid.uuid4().hex}/some/prefix"
+            fsspec.filesystem("memory").makedirs(root)
+            for key, body in objects.items():
+                fsspec.filesystem("memory").pipe(f"{root}/{key}", body)
+            return opened(f"memory:/{root}/")
+
+        return fill
+
+    def test_an_unknown_scheme_is_a_configuration_error(self):
+        with pytest.raises(ConfigError, match="gopher"):
+            opened("gopher://host/data/")
+
+    def test_a_scheme_whose_package_is_missing_says_which(self):
+        with pytest.raises(ConfigError, match=r"sftp:// needs a package: .*paramiko"):
+            opened("sftp://host/data/")
+
+
+class TestCloud(StoreContract):
+    """Google's and Azure's way, over obstore's own store of files: theirs need their services."""
+
+    @pytest.fixture
+    def filled(self, tmp_path: Path) -> Filled:
+        def fill(objects: dict[str, bytes]) -> Store:
+            store = obstore.store.MemoryStore()
+            for key, body in objects.items():
+                obstore.put(store, key, body)
+            return Store(CloudBackend(store, "memory"), IMPATIENT)
+
+        return fill
+
+    def test_google_and_azure_are_opened_without_touching_the_network(self):
+        assert opened("gs://bucket/prefix/", anonymous=True).where == "gs://bucket/prefix/"
+        with pytest.raises(ConfigError, match="az://container"):
+            opened("az://container/prefix/")
+
+
+def test_an_endpoint_belongs_to_s3_alone():
+    with pytest.raises(ConfigError, match="endpoint is for s3://"):
+        opened("gs://bucket/", endpoint="https://elsewhere.example")
