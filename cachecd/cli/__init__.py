@@ -31,6 +31,7 @@ COMMANDS = (
     "schema",
     "status",
     "verify",
+    "demo",
 )
 
 

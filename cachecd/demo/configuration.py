@@ -1,0 +1,60 @@
+"""The YAML that the demo's daemon is started with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cachecd.demo.store import Location
+
+BANDWIDTH = "400kB/s"
+
+# A shard takes 76 KiB at most, for 14 images of 4 KiB, and 1 MiB is kept back for the catalog's ups
+# and downs. So the limit holds the test images and some 45 % of the training images, and the link
+# brings another 14 % in a second, which is an epoch here: growth, then rotation, within ten of them.
+_TEXT = """\
+version: 1
+cache:
+  dir: {cache}
+  limit: 6MiB              # less than the data: the cache has to rotate
+  shard_size: 64KiB        # as small as they come, as the data is
+datasets:
+  train:
+    source:
+      url: {train}{endpoint}
+      format: files        # one object, one record
+      label: {{pattern: "^([0-9])/"}}
+    transform: [decode_image]   # pixels are cached, not PNG
+    grow: {{first: 256KiB}}
+    evict: {{refresh: 0.25}}
+    seed: 17
+  test:
+    source:
+      url: {test}{endpoint}
+      format: files
+      label: {{pattern: "^([0-9])/"}}
+    transform: [decode_image]
+    pin: true              # whole, and never evicted
+sampler:
+  workers: 2
+  bandwidth: {bandwidth}       # a slow link, so that growth is seen
+"""
+
+
+def configuration(location: Location, cache: Path) -> str:
+    """The configuration of a cache in `cache` for the images at `location`."""
+    endpoint = ""
+    if location.endpoint:
+        endpoint = f"\n      endpoint: {_text(location.endpoint)}\n      anonymous: true"
+    return _TEXT.format(
+        cache=_text(str(cache)),
+        train=_text(f"{location.url}/train/"),
+        test=_text(f"{location.url}/test/"),
+        endpoint=endpoint,
+        bandwidth=BANDWIDTH,
+    )
+
+
+def _text(value: str) -> str:
+    """As YAML text; a dollar would begin a variable."""
+    return json.dumps(value.replace("$", "$$"))

@@ -1,0 +1,42 @@
+"""An epoch of the demo: passes over the leased set for a fixed time, whatever the machine's speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Batch = TypeVar("Batch")
+
+
+class Passes:
+    """Times one epoch's reading.
+
+    `batches`: how many the loop was given. `seconds`: the time it ran. `waited`: the part of it in
+    which it stood still for a batch.
+    """
+
+    def __init__(self, budget: float) -> None:
+        """`budget`: seconds after which no batch is begun, except in the first pass."""
+        self._budget = budget
+        self.batches = 0
+        self.seconds = 0.0
+        self.waited = 0.0
+
+    def over(self, open_pass: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
+        """The batches of `open_pass(0)`, `open_pass(1)` ...: the first pass whole, then as much as
+        the budget allows."""
+        began = time.monotonic()
+        number = 0
+        while True:
+            asked = time.monotonic()
+            for batch in open_pass(number):
+                now = time.monotonic()
+                self.waited += now - asked
+                if number and now - began > self._budget:
+                    self.seconds = now - began
+                    return
+                self.batches += 1
+                yield batch
+                asked = time.monotonic()
+            number += 1
