@@ -26,7 +26,8 @@ from cachecd_client.schema import Schema, infer_examples
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
-_SAMPLE = 64  # records that decide the schema
+# Records that decide the schema, and bytes that are looked at for them.
+_SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
 
 
 class Verbatim:
@@ -58,6 +59,7 @@ class Verbatim:
                     raise shard.too_large(length - _AROUND)
                 return dataclasses.replace(unit, ordinal=ordinal, offset=frames.offset)
             if not await frames.more():
+                frames.end()
                 if not ordinal:
                     raise UnitError("it has no records")
                 return None
@@ -86,24 +88,28 @@ class Examples:
                 consumed += len(payload) + _AROUND
             frames.drop(consumed)
             if not await frames.more():
+                frames.end()
                 return
 
 
 async def _describe(frames: _Frames, shard: Draft) -> None:
     """Finds the dataset's schema in the first records, without consuming them."""
     sample: list[bytes] = []
-    while len(sample) < _SAMPLE:
-        sample.clear()
-        try:
+    try:
+        while not sample or (len(sample) < _SAMPLE and len(frames.buffer) < _SAMPLE_BYTES):
+            length = frames.next_length() or 0
+            if length > shard.room:
+                raise shard.too_large(length - _AROUND)
+            if not await frames.more():
+                break
+            sample = []
             for _, payload in islice(frames.whole(), _SAMPLE):
                 sample.append(bytes(payload))
-            if len(sample) < _SAMPLE and not await frames.more():
-                break
-        except UnitError:
-            if not sample:
-                raise
-            break  # met again when the records are carried over
+    except UnitError:  # of a later record, it is met again when the records are carried over
+        if not sample:
+            raise
     if not sample:
+        frames.end()
         raise UnitError("it has no records")
     try:
         shard.describe(infer_examples(sample))
@@ -165,24 +171,25 @@ class _Frames:
         return length + _AROUND
 
     async def more(self) -> bool:
-        """Gets more bytes: one piece, or as many as complete the frame at the beginning.
-
-        False at the object's end; UnitError if that is within a frame.
-        """
+        """Gets more bytes: one piece, or as many as complete the frame at the beginning; False if
+        the object has no more."""
         parts = [self.buffer]
         have = len(self.buffer)
         wanted = max(self.next_length() or 0, have + 1)
-        while have < wanted:
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
-                if have:
-                    raise UnitError(
-                        f"truncated: the record at byte {self.offset} has {have} bytes"
-                        + (f" of {wanted}" if have >= _HEADER.size else "")
-                        + ("; the records before it are kept" if self.offset else "")
-                    )
-                return False
+        while have < wanted and (chunk := await anext(self._chunks, None)) is not None:
             parts.append(memoryview(chunk).cast("B"))
             have += len(parts[-1])
+        if have == len(self.buffer):
+            return False
         self.buffer = memoryview(b"".join(parts))
         return True
+
+    def end(self) -> None:
+        """UnitError if the object has ended within a frame."""
+        if self.buffer:
+            length = self.next_length()
+            raise UnitError(
+                f"truncated: the record at byte {self.offset} has {len(self.buffer)} bytes"
+                + (f" of {length}" if length is not None else "")
+                + ("; the records before it are kept" if self.offset else "")
+            )

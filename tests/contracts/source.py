@@ -1,0 +1,157 @@
+"""What every format must do. A test class inherits this and says what its objects hold."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.config import DatasetConfig
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft
+from cachecd.sampler.sources import Source, open_source
+from cachecd_client._core import Sidecar, read_record
+from cachecd_client.schema import Schema
+
+CAPACITY = 64 << 10
+
+
+@dataclass
+class Shard:
+    """A sealed shard read back: (unit, ordinal, record) in order."""
+
+    records: list[tuple[int, int, bytes]]
+    file: bytes
+
+
+@dataclass
+class Bench:
+    """Pours objects into shards, as the worker does, but without store or process."""
+
+    source: Source
+    folder: Path
+    capacity: int = CAPACITY
+    cut: int = 1 << 20  # length of the chunks in which objects arrive
+    schema: Schema | None = None
+    set_aside: dict[int, str] = field(default_factory=dict)
+    taken: int = 0  # bytes of the objects that were asked for
+
+    def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
+        """Everything, into as many shards as it takes."""
+        todo = [
+            UnitSlice(number, keys[number] if keys else f"{number:04d}", len(body))
+            for number, body in enumerate(objects)
+        ]
+        shards: list[Shard] = []
+        while todo:
+            draft = Draft(
+                str(self.folder / f"{len(shards)}"), self.capacity, self.schema, self.described, {}
+            )
+            before = [(u.unit, u.ordinal) for u in todo]
+            todo = asyncio.run(self._fill(draft, todo, objects))
+            if draft.records:
+                draft.seal(todo)
+                shards.append(read_back(Path(draft.path)))
+            draft.abort()
+            assert [(u.unit, u.ordinal) for u in todo] != before, "no progress"
+        return shards
+
+    def described(self, schema: Schema) -> None:
+        self.schema = schema
+
+    async def _fill(
+        self, draft: Draft, todo: list[UnitSlice], objects: list[bytes]
+    ) -> list[UnitSlice]:
+        for index, unit in enumerate(todo):
+            reason = self.source.refusal(unit, self.capacity)
+            try:
+                if reason is not None:
+                    raise UnitError(reason)
+                rest = await self.source.pour(unit, self._chunks(objects[unit.unit], unit), draft)
+            except UnitError as error:
+                self.set_aside[unit.unit] = str(error)
+                continue
+            if rest is not None:
+                return [rest, *todo[index + 1 :]]
+        return []
+
+    async def _chunks(self, body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
+        body = body[unit.offset :]
+        for start in range(0, len(body), self.cut) if body else (0,):
+            chunk = body[start : start + self.cut]
+            self.taken += len(chunk)
+            yield chunk
+
+
+def read_back(path: Path) -> Shard:
+    sidecar = Sidecar.read(f"{path}.idx")
+    records = [read_record(str(path), int(offset)) for offset in sidecar.offsets]
+    names = zip(sidecar.units.tolist(), sidecar.ordinals.tolist(), records, strict=True)
+    return Shard(list(names), path.read_bytes())
+
+
+class SourceContract(ABC):
+    """Inherit, and say what a dataset's objects are and which records they hold."""
+
+    config: dict[str, Any]
+    """Of the dataset."""
+
+    @abstractmethod
+    def objects(self) -> list[bytes]:
+        """Contents of some objects, all sound; more than fits into one shard of CAPACITY."""
+
+    @abstractmethod
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        """(unit, ordinal, record) of all of them, in order."""
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        return Bench(self.open(), tmp_path)
+
+    def open(self) -> Source:
+        return open_source(DatasetConfig.model_validate(self.config), ())
+
+    def test_every_record_is_written_once_and_in_order(self, bench: Bench):
+        shards = bench.pour(self.objects())
+        assert len(shards) > 1, "the objects are too small to test what is left over"
+        assert [r for shard in shards for r in shard.records] == list(self.records())
+        assert bench.set_aside == {}
+
+    @pytest.mark.parametrize("capacity", [20 << 10, 37 << 10, 1 << 20])
+    def test_what_is_left_of_a_full_shard_continues_exactly_there(
+        self, bench: Bench, capacity: int
+    ):
+        bench.capacity = capacity
+        assert [r for s in bench.pour(self.objects()) for r in s.records] == list(self.records())
+
+    @pytest.mark.parametrize("cut", [11, 1000, 4096, 33_333])
+    def test_where_chunks_are_cut_does_not_matter(self, bench: Bench, tmp_path: Path, cut: int):
+        (tmp_path / "cut").mkdir()
+        other = Bench(self.open(), tmp_path / "cut", cut=cut)
+        assert other.pour(self.objects()) == bench.pour(self.objects())
+
+    def test_the_schema_is_found_once_and_fits_every_shard(self, bench: Bench):
+        told: list[Schema] = []
+        bench.described = lambda schema: told.append(schema) or setattr(bench, "schema", schema)  # type: ignore[method-assign]
+        bench.pour(self.objects())
+        assert told == [bench.schema]
+
+    def test_a_chunk_that_cannot_be_fetched_sets_the_unit_aside_and_no_other(self, bench: Bench):
+        fetch = bench._chunks
+
+        async def failing(body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
+            if unit.unit == 1:
+                raise UnitError("gone")
+            async for chunk in fetch(body, unit):
+                yield chunk
+
+        bench._chunks = failing  # type: ignore[method-assign]
+        shards = bench.pour(self.objects())
+        assert bench.set_aside == {1: "gone"}
+        assert [r for s in shards for r in s.records] == [r for r in self.records() if r[0] != 1]

@@ -1,0 +1,106 @@
+"""Steps of transforms for tests; sampler processes import them by name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+seen: list[Record] = []
+
+
+def remember(record: Record) -> Record:
+    seen.append(record)
+    return record
+
+
+def twice(record: Record) -> Iterator[Record]:
+    for variant in range(2):
+        yield {**record, "variant": variant}
+
+
+def keep_large(record: Record) -> Record | None:
+    return record if len(record["payload"]) > 5 else None
+
+
+def chatty(record: Record) -> Record:
+    """Prints in every way there is, and reads stdin."""
+    print("a print")  # noqa: T201
+    os.write(1, b"a write to descriptor 1\n")
+    subprocess.run(["echo", "a child's output"], check=True)
+    return {**record, "stdin": sys.stdin.read()}
+
+
+def wild(record: Record) -> Record | int | None:
+    """Does what the payload says."""
+    match record["payload"]:
+        case b"raise":
+            raise ValueError("no good")
+        case b"exit":
+            sys.exit(3)
+        case b"really exit":
+            os._exit(3)
+        case b"segfault":
+            ctypes.string_at(0)
+        case b"kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case b"hang":
+            time.sleep(3600)
+        case b"drop":
+            return None
+        case b"number":
+            return 5
+        case b"misfit":
+            return {**record, "payload": 1.5}
+    return record
+
+
+def spawn_and_wait(record: Record) -> Record:
+    """Starts a process, writes its number beside this file's stead, and waits for ever."""
+    child = subprocess.Popen(["sleep", "3600"])
+    Path(os.environ["CHILD_FILE"]).write_text(str(child.pid))
+    time.sleep(3600)
+    return record
+
+
+def wait_for_ever(record: Record) -> Record:
+    time.sleep(3600)
+    return record
+
+
+def endless(record: Record) -> Iterator[Record]:
+    number = 0
+    while True:
+        yield {"n": number}
+        number += 1
+
+
+def one_then_raise(record: Record) -> Iterator[Record]:
+    yield {"n": 1}
+    raise RuntimeError("late")
+
+
+def singular(record: Record) -> Record:
+    return {"inverse": np.linalg.inv(np.zeros((2, 2)))}
+
+
+def returns_number(record: Record) -> int:
+    return 5
+
+
+def returns_text(record: Record) -> str:
+    return "text"
+
+
+def returns_numbers(record: Record) -> list[int]:
+    return [1, 2]

@@ -1,0 +1,298 @@
+"""Each format keeps the contract, and what is special about it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.sampler.draft import Draft
+from cachecd.sampler.sources import open_source
+from cachecd.sampler.sources.files import class_names, label_of
+from cachecd_client._core import decode_example, encode_example, masked_crc32c
+from cachecd_client.schema import Feature, Schema
+from tests.contracts.source import CAPACITY, Bench, SourceContract
+from tests.sampler import steps
+
+CONFIG = {"source": {"url": "file:///nowhere", "format": "files"}}
+RNG = np.random.default_rng(5)
+
+
+def frame(payload: bytes) -> bytes:
+    head = struct.pack("<Q", len(payload))
+    return (
+        head
+        + struct.pack("<I", masked_crc32c(head))
+        + payload
+        + struct.pack("<I", masked_crc32c(payload))
+    )
+
+
+def tfrecord(records: list[bytes]) -> bytes:
+    return b"".join(map(frame, records))
+
+
+class TestFiles(SourceContract):
+    config = CONFIG
+    bodies = [RNG.bytes(size) for size in (10, 0, 3000, 9000, 1, 8000) * 8]
+
+    def objects(self) -> list[bytes]:
+        return self.bodies
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, body in enumerate(self.bodies):
+            yield unit, 0, encode_example({"key": f"{unit:04d}".encode(), "payload": body})
+
+    def test_an_object_larger_than_a_shard_is_set_aside_without_being_fetched(self, bench: Bench):
+        [shard] = bench.pour([b"small", bytes(CAPACITY + 1), b"too"])
+        assert [unit for unit, _, _ in shard.records] == [0, 2]
+        assert f"{CAPACITY + 1} bytes" in bench.set_aside[1]
+        assert "shard_size" in bench.set_aside[1]
+        assert bench.taken == 8
+
+    def test_an_object_that_just_fails_to_fit_an_empty_shard_is_set_aside(self, bench: Bench):
+        [shard] = bench.pour([bytes(CAPACITY - 10), b"small"])
+        assert [unit for unit, _, _ in shard.records] == [1]
+        assert f"does not fit into a shard of {CAPACITY}" in bench.set_aside[0]
+
+    def test_an_object_that_does_not_fit_any_more_is_not_fetched(self, bench: Bench):
+        bench.pour([bytes(40_000)] * 3)
+        assert bench.taken == 3 * 40_000
+
+    def test_a_key_that_is_not_utf8_keeps_its_bytes(self, bench: Bench):
+        key = os.fsdecode(b"caf\xe9")
+        [shard] = bench.pour([b"x"], [key])
+        assert decode_example(shard.records[0][2])["key"] == ("bytes", [b"caf\xe9"])
+
+
+class TestFilesThroughATransform(SourceContract):
+    config = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
+    bodies = TestFiles.bodies
+
+    def objects(self) -> list[bytes]:
+        return self.bodies
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, body in enumerate(self.bodies):
+            for variant in range(2):
+                record = {"key": f"{unit:04d}".encode(), "payload": body, "variant": variant}
+                yield unit, variant, encode_example(record)
+
+
+class TestFilesWithLabels:
+    source = SourceConfig.model_validate(
+        {**CONFIG["source"], "label": {"pattern": r"^([^/]+)/"}}  # type: ignore[dict-item]
+    )
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        config = DatasetConfig(source=self.source)
+        return Bench(open_source(config, ("cat", "dog")), tmp_path)
+
+    def test_the_label_is_the_number_of_the_class_and_the_schema_names_it(self, bench: Bench):
+        [shard] = bench.pour([b"1", b"2", b"3"], ["dog/1", "cat/2", "dog/3"])
+        labels = [decode_example(record)["label"] for _, _, record in shard.records]
+        assert labels == [("int64", [1]), ("int64", [0]), ("int64", [1])]
+        assert bench.schema is not None
+        assert bench.schema["label"] == Feature(
+            "label", "int64", "int64", (), classes=("cat", "dog")
+        )
+
+    def test_a_key_without_a_label_is_set_aside_without_being_fetched(self, bench: Bench):
+        [shard] = bench.pour([b"1", b"2", b"3"], ["readme", "cat/2", "bird/3"])
+        assert [unit for unit, _, _ in shard.records] == [1]
+        assert bench.set_aside[0] == "label pattern '^([^/]+)/' does not match the key"
+        assert "'bird' was not there when the source was listed" in bench.set_aside[2]
+        assert bench.taken == 1
+
+    def test_a_transform_may_change_the_rest_and_keep_the_classes(self, tmp_path: Path):
+        config = DatasetConfig.model_validate(
+            {"source": self.source.model_dump(), "transform": ["tests.sampler.steps:twice"]}
+        )
+        bench = Bench(open_source(config, ("cat", "dog")), tmp_path)
+        draft = Draft(str(tmp_path / "x"), CAPACITY, None, bench.described, {}, ("cat", "dog"))
+        assert draft.add({"label": 1, "payload": b"x"}, 0, 0)
+        draft.abort()
+        assert bench.schema is not None
+        assert bench.schema["label"].classes == ("cat", "dog")
+        assert bench.schema["payload"].classes == ()
+
+    @pytest.mark.parametrize(
+        ("pattern", "key", "label"),
+        [
+            (r"^([^/]+)/", "cat/1.png", "cat"),
+            (r"class=(?P<label>\d+)", "a/class=12/b", "12"),
+            (r"(\d+)/(?P<label>\w+)", "7/dog", "dog"),
+            (r"^([^/]+)/", "no folder", None),
+            (r"x(y)?", "x", None),
+        ],
+    )
+    def test_the_label_is_the_group_of_that_name_or_the_only_one(
+        self, pattern: str, key: str, label: str | None
+    ):
+        source = {**CONFIG["source"], "label": {"pattern": pattern}}  # type: ignore[dict-item]
+        assert label_of(SourceConfig.model_validate(source), key) == label
+
+    def test_without_a_pattern_nothing_has_a_label(self):
+        assert label_of(SourceConfig.model_validate(CONFIG["source"]), "cat/1") is None
+
+    def test_class_names_sort_by_value_if_all_are_whole_numbers(self):
+        assert class_names({"10", "9", "-1", "09"}) == ("-1", "09", "9", "10")
+        assert class_names({"10", "9", "a"}) == ("10", "9", "a")
+        assert class_names(set()) == ()
+
+
+class TestTFRecord(SourceContract):
+    """Verbatim: records need not even be Examples, but for the schema's sake these are."""
+
+    config = {"source": {"url": "file:///nowhere", "format": "tfrecord"}}
+    payloads = [
+        [
+            encode_example({"id": 100 * unit + n, "data": RNG.bytes(int(size))})
+            for n, size in enumerate(RNG.integers(0, 4000, 30))
+        ]
+        for unit in range(4)
+    ]
+
+    def objects(self) -> list[bytes]:
+        return [tfrecord(records) for records in self.payloads]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, records in enumerate(self.payloads):
+            for ordinal, record in enumerate(records):
+                yield unit, ordinal, record
+
+    def test_the_file_is_the_objects_one_after_another(self, bench: Bench):
+        bench.capacity = 1 << 20
+        [shard] = bench.pour(self.objects())
+        assert shard.file == b"".join(self.objects())
+
+    def test_records_that_are_no_examples_are_carried_all_the_same(self, bench: Bench):
+        bench.schema = Schema((Feature("x", "bytes", "bytes", ()),))
+        records = [b"\xff\xfe no protocol buffer", b"", RNG.bytes(500)]
+        [shard] = bench.pour([tfrecord(records)])
+        assert [record for _, _, record in shard.records] == records
+
+    def test_the_schema_comes_from_the_first_records(self, bench: Bench):
+        records = [encode_example({"n": [1] * (1 + number % 2), "x": 0.5}) for number in range(70)]
+        bench.pour([tfrecord(records)])
+        assert bench.schema == Schema(
+            (Feature("n", "int64", "int64", None), Feature("x", "float", "float32", ()))
+        )
+
+    def test_records_of_no_schema_set_their_unit_aside(self, bench: Bench):
+        mixed = [encode_example({"x": 1}), encode_example({"x": 1.0})]
+        [shard] = bench.pour([tfrecord(mixed), tfrecord([encode_example({"x": 7})])])
+        assert "no schema fits its first 2 records" in bench.set_aside[0]
+        assert "'x' is int64 in one record and float in another" in bench.set_aside[0]
+        assert [unit for unit, _, _ in shard.records] == [1]
+
+    @pytest.mark.parametrize("at", [0, 10, 29])
+    @pytest.mark.parametrize("part", ["length", "length's CRC", "data", "data's CRC"])
+    @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
+    def test_a_corrupt_record_ends_its_unit_and_those_before_it_stay(
+        self, bench: Bench, at: int, part: str, known: bool
+    ):
+        if known:
+            bench.schema = Schema(())
+        first, *others = self.objects()
+        offset = sum(len(frame(r)) for r in self.payloads[0][:at])
+        end = offset + len(frame(self.payloads[0][at]))
+        flip = {"length": 0, "length's CRC": 8, "data": 12, "data's CRC": end - offset - 1}[part]
+        damaged = bytearray(first)
+        damaged[offset + flip] ^= 1
+        shards = bench.pour([bytes(damaged), *others])
+        good = [r for r in self.records() if r[0] > 0 or r[1] < at]
+        assert [r for s in shards for r in s.records] == good
+        assert bench.set_aside[0].startswith(f"corrupt record at byte {offset}: ")
+        assert ("records before it are kept" in bench.set_aside[0]) == (at > 0)
+
+    @pytest.mark.parametrize("missing", [1, 3, 5, 100])
+    def test_a_truncated_object_ends_there_with_the_offset(self, bench: Bench, missing: int):
+        first, *others = self.objects()
+        shards = bench.pour([first[:-missing], *others])
+        last = len(first) - len(frame(self.payloads[0][29]))
+        assert [r for s in shards for r in s.records] == [
+            r for r in self.records() if r[:2] != (0, 29)
+        ]
+        assert f"truncated: the record at byte {last} has " in bench.set_aside[0]
+
+    def test_a_tail_shorter_than_a_header_is_truncated_too(self, bench: Bench):
+        bench.pour([self.objects()[0] + b"\0\0\0"])
+        assert "has 3 bytes" in bench.set_aside[0]
+
+    def test_an_object_without_records_is_set_aside(self, bench: Bench):
+        shards = bench.pour([b"", self.objects()[0]])
+        assert bench.set_aside == {0: "it has no records"}
+        assert {unit for s in shards for unit, _, _ in s.records} == {1}
+
+    def test_a_record_larger_than_a_shard_sets_its_unit_aside_with_both_sizes(self, bench: Bench):
+        large = encode_example({"id": 0, "data": bytes(CAPACITY)})
+        small = self.payloads[0][0]
+        shards = bench.pour([tfrecord([small, large, small]), tfrecord([small])])
+        assert [r[:2] for s in shards for r in s.records] == [(0, 0), (1, 0)]
+        assert (
+            f"a record of {len(large)} bytes does not fit into a shard of {CAPACITY}"
+            in (bench.set_aside[0])
+        )
+
+    def test_what_cannot_fit_any_more_is_not_asked_for(self, bench: Bench):
+        bench.cut, bench.schema = 1000, Schema(())
+        records = [encode_example({"data": RNG.bytes(20_000)}) for _ in range(6)]
+        bench.pour([tfrecord(records)])
+        # Twice one begun record is thrown away; never the twenty pieces that would complete it.
+        assert bench.taken < len(tfrecord(records)) + 2 * 2000
+
+    @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
+    def test_a_record_that_can_never_fit_is_not_waited_for(self, bench: Bench, known: bool):
+        bench.schema = Schema(()) if known else None
+        head = struct.pack("<Q", 1 << 60)
+        huge = head + struct.pack("<I", masked_crc32c(head)) + b"x" * 100
+        assert bench.pour([huge]) == []
+        assert f"a record of {1 << 60} bytes does not fit" in bench.set_aside[0]
+
+
+class TestTFRecordThroughATransform(SourceContract):
+    config = {**TestTFRecord.config, "transform": ["tests.sampler.steps:twice"]}
+    payloads = TestTFRecord.payloads
+
+    def objects(self) -> list[bytes]:
+        return [tfrecord(records) for records in self.payloads]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, records in enumerate(self.payloads):
+            for n, record in enumerate(records):
+                values = {name: value[0] for name, (_, value) in decode_example(record).items()}
+                for variant in range(2):
+                    yield unit, 2 * n + variant, encode_example({**values, "variant": variant})
+
+    def test_one_value_is_that_value_and_several_are_an_array(self, tmp_path: Path):
+        config = {**self.config, "transform": ["tests.sampler.steps:remember"]}
+        bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
+        steps.seen.clear()
+        record = {"i": 7, "is": [1, 2], "f": 0.5, "fs": [0.5, 1.5], "b": b"x", "bs": [b"y", b"z"]}
+        bench.pour([tfrecord([encode_example(record)])])
+        [found] = steps.seen
+        assert (found["i"], found["f"], found["b"], found["bs"]) == (7, 0.5, b"x", [b"y", b"z"])
+        assert found["is"].dtype == np.int64
+        assert found["fs"].dtype == np.float32
+        assert found["is"].tolist() == [1, 2]
+        assert found["fs"].tolist() == [0.5, 1.5]
+
+    def test_a_record_that_is_no_example_sets_its_unit_aside(self, bench: Bench):
+        bench.pour([tfrecord([self.payloads[0][0], b"\xff\xff\xff"])])
+        offset = len(frame(self.payloads[0][0]))
+        assert f"corrupt record at byte {offset}: not an Example" in bench.set_aside[0]
+
+
+def test_a_unit_of_which_the_transform_keeps_nothing_is_set_aside(tmp_path: Path):
+    config = {**CONFIG, "transform": ["tests.sampler.steps:keep_large"]}
+    bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
+    [shard] = bench.pour([b"tiny", b"large enough"])
+    assert [unit for unit, _, _ in shard.records] == [1]
+    assert bench.set_aside == {0: "its transform made no record of it"}

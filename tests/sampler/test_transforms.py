@@ -1,0 +1,188 @@
+"""Steps: the user's, and the ready-made ones."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cachecd.config import TransformStep
+from cachecd.errors import ConfigError, UnitError
+from cachecd.sampler.transforms import build
+
+
+def run(record: dict[str, Any], *steps: object) -> list[Any]:
+    transform = build([TransformStep.model_validate(step) for step in steps])
+    assert transform is not None
+    return list(transform(record))
+
+
+def step(name: str) -> str:
+    return f"tests.sampler.steps:{name}"
+
+
+def image_bytes(
+    pixels: np.ndarray, mode: str | None = None, file: str = "PNG", **how: Any
+) -> bytes:
+    out = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(out, file, **how)
+    return out.getvalue()
+
+
+RGB = np.random.default_rng(1).integers(0, 256, (6, 9, 3), np.uint8)
+GREY = RGB[:, :, 0]
+
+
+class TestUsersSteps:
+    def test_no_steps_are_no_transform(self):
+        assert build([]) is None
+
+    def test_results_pass_through_the_whole_chain_in_order(self):
+        results = run({"payload": b"large enough"}, step("twice"), step("twice"))
+        assert [r["variant"] for r in results] == [0, 1, 0, 1]
+
+    def test_none_drops_the_record(self):
+        assert run({"payload": b"tiny"}, step("twice"), step("keep_large")) == []
+        assert len(run({"payload": b"large enough"}, step("keep_large"), step("twice"))) == 2
+
+    def test_results_are_made_when_asked_for(self):
+        transform = build([TransformStep.model_validate(step("endless"))])
+        assert transform is not None
+        results = transform({})
+        assert [next(results)["n"] for _ in range(3)] == [0, 1, 2]
+
+    @pytest.mark.parametrize(
+        ("payload", "name"), [(b"raise", "ValueError: no good"), (b"exit", "SystemExit: 3")]
+    )
+    def test_an_exception_names_the_step_and_the_users_line(self, payload: bytes, name: str):
+        with pytest.raises(UnitError) as caught:
+            run({"payload": payload}, step("wild"))
+        assert str(caught.value).startswith(f"tests.sampler.steps:wild raised {name} (")
+        place = re.search(r"\((.*steps\.py):(\d+)\)$", str(caught.value))
+        assert place is not None
+        line = Path(place[1]).read_text().splitlines()[int(place[2]) - 1]
+        assert "raise ValueError" in line or "sys.exit" in line
+
+    def test_the_line_is_the_users_where_a_library_raised(self):
+        with pytest.raises(UnitError, match=r"raised .*LinAlgError: .*steps\.py:\d+\)"):
+            run({}, step("singular"))
+
+    def test_an_exception_in_a_generator_comes_after_its_first_results(self):
+        transform = build([TransformStep.model_validate(step("one_then_raise"))])
+        assert transform is not None
+        results = transform({})
+        assert next(results) == {"n": 1}
+        with pytest.raises(UnitError, match=r"one_then_raise raised RuntimeError: late"):
+            next(results)
+
+    @pytest.mark.parametrize(
+        ("name", "found"), [("number", "int"), ("text", "str"), ("numbers", "int")]
+    )
+    def test_anything_but_records_is_refused(self, name: str, found: str):
+        with pytest.raises(
+            UnitError, match=f"returns_{name} returned {found}, expected a dict, None"
+        ):
+            run({}, step(f"returns_{name}"))
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("no.such.module:f", "ModuleNotFoundError: No module named 'no'"),
+            ("tests.sampler.steps:nothing", "AttributeError: .*nothing"),
+            ("tests.sampler.steps:seen", "found list, expected a function"),
+        ],
+    )
+    def test_what_cannot_be_imported_is_a_configuration_error(self, name: str, reason: str):
+        with pytest.raises(ConfigError, match=f"transform {name}: .*{reason}"):
+            build([TransformStep.model_validate(name)])
+
+    def test_a_module_that_fails_says_where(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        (tmp_path / "broken_module_of_a_user.py").write_text("import os\n\n1 / 0\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(
+            ConfigError, match=r"ZeroDivisionError: .*broken_module_of_a_user.py:3\)"
+        ):
+            build([TransformStep.model_validate("broken_module_of_a_user:f")])
+
+
+class TestDecodeImage:
+    def decoded(self, body: bytes) -> np.ndarray:
+        [record] = run({"key": b"k", "payload": body, "label": 3}, "decode_image")
+        assert record.keys() == {"key", "label", "image"}
+        image: np.ndarray = record["image"]
+        assert image.dtype == np.uint8
+        return image
+
+    def test_colour_is_three_channels(self):
+        assert np.array_equal(self.decoded(image_bytes(RGB)), RGB)
+
+    def test_grey_is_one_channel(self):
+        assert np.array_equal(self.decoded(image_bytes(GREY)), GREY[:, :, None])
+
+    def test_jpeg_is_decoded_as_pillow_decodes_it(self):
+        body = image_bytes(RGB, file="JPEG", quality=95)
+        assert np.array_equal(self.decoded(body), np.asarray(Image.open(io.BytesIO(body))))
+
+    @pytest.mark.parametrize(
+        ("mode", "file", "channels"),
+        [
+            ("RGBA", "PNG", 3),
+            ("P", "PNG", 3),
+            ("CMYK", "JPEG", 3),
+            ("LA", "PNG", 1),
+            ("1", "PNG", 1),
+        ],
+    )
+    def test_other_modes_become_grey_or_colour(self, mode: str, file: str, channels: int):
+        assert self.decoded(image_bytes(RGB, mode, file)).shape == (6, 9, channels)
+
+    def test_sixteen_bits_are_scaled_down_to_eight(self):
+        deep = np.array([[0, 255, 256, 0x1234, 0xFFFF]], np.uint16)
+        assert self.decoded(image_bytes(deep)).ravel().tolist() == [0, 0, 1, 0x12, 0xFF]
+
+    def test_another_feature_may_be_decoded(self):
+        [record] = run({"png": image_bytes(RGB)}, {"decode_image": "png"})
+        assert record.keys() == {"image"}
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [(b"no image", "cannot identify image"), (image_bytes(RGB)[:-30], "truncated|broken")],
+    )
+    def test_what_is_no_image_is_the_units_fault(self, body: bytes, reason: str):
+        with pytest.raises(UnitError, match=f"decode_image raised .*({reason})"):
+            run({"payload": body}, "decode_image")
+
+    def test_a_missing_feature_is_named_with_those_there(self):
+        with pytest.raises(
+            UnitError, match="no feature 'payload' to decode; the record has jpg, key"
+        ):
+            run({"jpg": b"", "key": b""}, "decode_image")
+
+
+class TestResize:
+    @pytest.mark.parametrize("size", [(4, 5), (12, 18), (6, 9)])
+    @pytest.mark.parametrize("pixels", [RGB, GREY[:, :, None]], ids=["colour", "grey"])
+    def test_has_the_size_and_pillows_pixels(self, size: tuple[int, int], pixels: np.ndarray):
+        [record] = run({"image": pixels}, {"resize": list(size)})
+        flat = Image.fromarray(pixels.squeeze())
+        expected = np.asarray(flat.resize(size[::-1], Image.Resampling.BILINEAR))
+        assert np.array_equal(record["image"], expected.reshape(*size, -1))
+        assert record["image"].dtype == np.uint8
+
+    def test_one_number_is_both_sides(self):
+        [record] = run({"image": RGB, "x": 1}, {"resize": 4})
+        assert record["image"].shape == (4, 4, 3)
+        assert record["x"] == 1
+
+    @pytest.mark.parametrize(
+        "record", [{"payload": b""}, {"image": b"bytes"}, {"image": RGB.astype(np.float32)}]
+    )
+    def test_without_an_image_it_says_what_to_do(self, record: dict[str, Any]):
+        with pytest.raises(UnitError, match="resize raised .*put decode_image before resize"):
+            run(record, {"resize": 4})
