@@ -108,7 +108,7 @@ class Draft:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
             encoded = self.schema.encode(record)
-        except (SchemaError, TypeError, ValueError) as error:
+        except (SchemaError, TypeError, ValueError, OverflowError) as error:
             raise UnitError(str(error)) from error
         with self._disk():
             fits = self._open().append(encoded, unit, ordinal)

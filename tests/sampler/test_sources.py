@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
@@ -20,7 +19,18 @@ from tests.contracts.source import CAPACITY, Bench, SourceContract
 from tests.sampler import steps
 
 CONFIG = {"source": {"url": "file:///nowhere", "format": "files"}}
+TWICE = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
+TFRECORD = {"source": {"url": "file:///nowhere", "format": "tfrecord"}}
+TFRECORD_TWICE = {**TFRECORD, "transform": ["tests.sampler.steps:twice"]}
 RNG = np.random.default_rng(5)
+BODIES = [RNG.bytes(size) for size in (10, 0, 3000, 9000, 1, 8000) * 8]
+PAYLOADS = [
+    [
+        encode_example({"id": 100 * unit + n, "data": RNG.bytes(int(size))})
+        for n, size in enumerate(RNG.integers(0, 4000, 30))
+    ]
+    for unit in range(4)
+]
 
 
 def frame(payload: bytes) -> bytes:
@@ -39,7 +49,7 @@ def tfrecord(records: list[bytes]) -> bytes:
 
 class TestFiles(SourceContract):
     config = CONFIG
-    bodies = [RNG.bytes(size) for size in (10, 0, 3000, 9000, 1, 8000) * 8]
+    bodies = BODIES
 
     def objects(self) -> list[bytes]:
         return self.bodies
@@ -71,8 +81,8 @@ class TestFiles(SourceContract):
 
 
 class TestFilesThroughATransform(SourceContract):
-    config = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
-    bodies = TestFiles.bodies
+    config = TWICE
+    bodies = BODIES
 
     def objects(self) -> list[bytes]:
         return self.bodies
@@ -110,18 +120,6 @@ class TestFilesWithLabels:
         assert "'bird' was not there when the source was listed" in bench.set_aside[2]
         assert bench.taken == 1
 
-    def test_a_transform_may_change_the_rest_and_keep_the_classes(self, tmp_path: Path):
-        config = DatasetConfig.model_validate(
-            {"source": self.source.model_dump(), "transform": ["tests.sampler.steps:twice"]}
-        )
-        bench = Bench(open_source(config, ("cat", "dog")), tmp_path)
-        draft = Draft(str(tmp_path / "x"), CAPACITY, None, bench.described, {}, ("cat", "dog"))
-        assert draft.add({"label": 1, "payload": b"x"}, 0, 0)
-        draft.abort()
-        assert bench.schema is not None
-        assert bench.schema["label"].classes == ("cat", "dog")
-        assert bench.schema["payload"].classes == ()
-
     @pytest.mark.parametrize(
         ("pattern", "key", "label"),
         [
@@ -150,14 +148,8 @@ class TestFilesWithLabels:
 class TestTFRecord(SourceContract):
     """Verbatim: records need not even be Examples, but for the schema's sake these are."""
 
-    config = {"source": {"url": "file:///nowhere", "format": "tfrecord"}}
-    payloads = [
-        [
-            encode_example({"id": 100 * unit + n, "data": RNG.bytes(int(size))})
-            for n, size in enumerate(RNG.integers(0, 4000, 30))
-        ]
-        for unit in range(4)
-    ]
+    config = TFRECORD
+    payloads = PAYLOADS
 
     def objects(self) -> list[bytes]:
         return [tfrecord(records) for records in self.payloads]
@@ -258,8 +250,8 @@ class TestTFRecord(SourceContract):
 
 
 class TestTFRecordThroughATransform(SourceContract):
-    config = {**TestTFRecord.config, "transform": ["tests.sampler.steps:twice"]}
-    payloads = TestTFRecord.payloads
+    config = TFRECORD_TWICE
+    payloads = PAYLOADS
 
     def objects(self) -> list[bytes]:
         return [tfrecord(records) for records in self.payloads]

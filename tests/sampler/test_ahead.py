@@ -1,0 +1,227 @@
+"""Fetching ahead: order, bounds, and what is not fetched at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler import ahead
+from cachecd.sampler.ahead import Ahead, Throttle
+
+Asked = tuple[int, int, int]
+
+
+class Fetcher:
+    """Answers requests when told to. `asked` are all so far, `open` those not yet answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.open: dict[Asked, asyncio.Future[bytes]] = {}
+        self.most = 0
+
+    async def fetch(self, unit: UnitSlice, start: int, stop: int) -> bytes:
+        asked = (unit.unit, start, stop)
+        self.asked.append(asked)
+        self.open[asked] = asyncio.get_running_loop().create_future()
+        self.most = max(self.most, len(self.open))
+        try:
+            return await self.open[asked]
+        finally:
+            del self.open[asked]
+
+    def answer(self, *asked: Asked) -> None:
+        for one in asked or list(self.open):
+            self.open[one].set_result(f"{one[0]}:{one[1]}-{one[2]}".encode())
+
+
+def units(*sizes: int) -> list[UnitSlice]:
+    return [UnitSlice(number, f"{number}", size) for number, size in enumerate(sizes)]
+
+
+async def settle() -> None:
+    """Lets everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def everything(reader: Ahead, count: int) -> list[bytes]:
+    return [bytes(chunk) for index in range(count) async for chunk in reader.chunks(index)]
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_pieces_come_in_order_whatever_arrives_first():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
+        result = asyncio.create_task(everything(reader, 3))
+        await settle()
+        for asked in reversed(fetcher.asked):
+            fetcher.answer(asked)
+            await settle()
+        assert await result == [b"0:0-10", b"0:10-20", b"0:20-25", b"1:0-0", b"2:0-10"]
+
+    run(test)
+
+
+def test_what_is_left_of_a_unit_is_fetched_from_its_offset():
+    async def test() -> None:
+        fetcher = Fetcher()
+        rest = UnitSlice(7, "key", 30, ordinal=3, offset=12)
+        result = asyncio.create_task(
+            everything(Ahead([rest], fetcher.fetch, 8, lambda: 99, piece=10), 1)
+        )
+        await settle()
+        fetcher.answer()
+        assert await result == [b"7:12-22", b"7:22-30"]
+
+    run(test)
+
+
+def test_no_more_requests_run_at_once_than_connections():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+        result = asyncio.create_task(everything(reader, 50))
+        while not result.done():
+            await settle()
+            fetcher.answer(*list(fetcher.open)[-1:])
+        assert len(await result) == 50
+        assert fetcher.most == 3
+
+    run(test)
+
+
+def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+        result = asyncio.create_task(everything(reader, 50))
+        await settle()
+        while others := [asked for asked in fetcher.open if asked[0] != 0]:
+            fetcher.answer(*others)
+            await settle()
+        assert len(fetcher.asked) == 12  # four times the connections: there are bounds to patience
+        result.cancel()
+
+    run(test)
+
+
+def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted():
+    async def test(window: int, wanted: int) -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
+        result = asyncio.create_task(everything(reader, 20))
+        await settle()
+        assert len(fetcher.asked) == 3
+        fetcher.answer((1, 0, 10), (2, 0, 10))
+        await settle()
+        assert len(fetcher.asked) == 3, "what has not been taken is still held"
+        fetcher.answer((0, 0, 10))
+        await settle()
+        assert len(fetcher.asked) == 6
+        result.cancel()
+
+    run(lambda: test(window=39, wanted=1000))
+    run(lambda: test(window=1000, wanted=39))
+
+
+def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
+        result = asyncio.create_task(everything(reader, 2))
+        for number in range(2):
+            await settle()
+            assert fetcher.asked == [(n, 0, 10) for n in range(number + 1)]
+            fetcher.answer()
+        assert len(await result) == 2
+
+    run(test)
+
+
+def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
+        chunks = reader.chunks(0)
+        first = asyncio.ensure_future(anext(chunks))
+        await settle()
+        fetcher.answer()
+        await first
+        third = asyncio.ensure_future(anext(reader.chunks(2)))
+        await settle()
+        assert [asked[0] for asked in fetcher.open] == [2]
+        assert (0, 20, 30) not in fetcher.asked
+        assert not any(asked[0] == 1 for asked in fetcher.asked)
+        third.cancel()
+
+    run(test)
+
+
+def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
+    async def test() -> None:
+        async def fetch(unit: UnitSlice, start: int, stop: int) -> bytes:
+            if unit.unit == 1:
+                raise UnitError("gone")
+            return b"fine"
+
+        reader = Ahead(units(10, 10, 10), fetch, 8, lambda: 1000)
+        assert [chunk async for chunk in reader.chunks(0)] == [b"fine"]
+        for _ in range(2):
+            with pytest.raises(UnitError, match="gone"):
+                await anext(reader.chunks(1))
+        assert [chunk async for chunk in reader.chunks(2)] == [b"fine"]
+        assert reader.taken == 20
+
+    run(test)
+
+
+def test_closing_cancels_what_runs_and_starts_nothing():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(units(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
+        waiting = asyncio.ensure_future(anext(reader.chunks(0)))
+        await settle()
+        reader.close()
+        await settle()
+        assert waiting.cancelled()
+        assert not fetcher.open
+        assert len(fetcher.asked) == 3
+
+    run(test)
+
+
+def test_a_throttle_lets_through_its_rate_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    clock = [100.0]
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: clock[0])
+
+    async def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(ahead.asyncio, "sleep", sleep)
+
+    async def test() -> None:
+        throttle = Throttle(1000.0)
+        await throttle.take(500)
+        assert clock[0] == 100.0, "the first is let through at once"
+        for _ in range(20):
+            await throttle.take(500)
+        assert clock[0] == pytest.approx(110.0)
+        clock[0] += 60  # a pause saves up no right to a burst
+        await throttle.take(1000)
+        await throttle.take(1)
+        assert clock[0] == pytest.approx(171.0)
+
+    run(test)
+
+
+def test_without_a_rate_a_throttle_does_nothing():
+    run(lambda: Throttle(None).take(1 << 60))

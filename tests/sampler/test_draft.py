@@ -1,0 +1,161 @@
+"""The shard being written: its bounds, its schema, its end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cachecd.errors import DiskError, UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft, discard
+from cachecd_client._core import Sidecar, read_record
+from cachecd_client.schema import Feature, Schema
+
+CAPACITY = 64 << 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "shard.tfrecord")
+
+
+def draft(path: str, schema: Schema | None = None, capacity: int = CAPACITY, **more) -> Draft:
+    return Draft(path, capacity, schema, lambda _: None, {"dataset": "train", "number": 3}, **more)
+
+
+def unit(number: int, ordinal: int = 0, offset: int = 0) -> UnitSlice:
+    return UnitSlice(number, f"{number}", 1000, "", ordinal, offset)
+
+
+def test_nothing_is_on_disk_before_the_first_record_nor_after_an_abort(path: str, tmp_path: Path):
+    one = draft(path)
+    assert list(tmp_path.iterdir()) == []
+    assert one.room == CAPACITY
+    one.add({"x": 1}, 0, 0)
+    assert Path(path).exists()
+    one.abort()
+    one.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sealed_shard_is_described_by_its_sidecar_and_its_figures(path: str):
+    one = draft(path)
+    for number in range(5):
+        assert one.add({"x": number}, unit=number, ordinal=7)
+    sealed = one.seal([unit(8)])
+    sidecar = Sidecar.read(path + ".idx")
+    assert (sealed.records, sealed.data_bytes) == (5, os.path.getsize(path))
+    assert sealed.sidecar_bytes == os.path.getsize(path + ".idx")
+    assert sealed.allocated == sum(os.stat(p).st_blocks * 512 for p in (path, path + ".idx"))
+    assert sidecar.units.tolist() == [0, 1, 2, 3, 4]
+    assert sidecar.ordinals.tolist() == [7] * 5
+    meta = json.loads(sidecar.meta)
+    assert (meta["dataset"], meta["number"]) == ("train", 3)
+    assert Schema.from_json(meta["schema"]) == Schema((Feature("x", "int64", "int64", ()),))
+    assert meta["remainder"] == [[8, 0, 0]]
+    one.abort()
+    assert Path(path).exists(), "sealed is sealed"
+
+
+def test_a_long_remainder_names_only_the_unit_that_was_begun(path: str):
+    one = draft(path)
+    one.add({"x": 1}, 0, 0)
+    one.seal([unit(5, ordinal=2, offset=100), *(unit(n) for n in range(1000, 2000))])
+    assert json.loads(Sidecar.read(path + ".idx").meta)["remainder"] == [[5, 2, 100]]
+
+
+def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(path: str):
+    classes = tuple(f"n{number:08d}" for number in range(1000))
+    schema = Schema((Feature("label", "int64", "int64", (), classes=classes),))
+    one = draft(path, schema)
+    count = 0
+    while one.add({"label": 5}, count, 0):
+        count += 1
+    sealed = one.seal([unit(n, ordinal=1) for n in range(1)])
+    assert sealed.allocated <= CAPACITY
+    assert sealed.records == count
+    assert CAPACITY - sealed.allocated <= 3 * 4096, "hardly any room is wasted"
+    assert Schema.from_json(json.loads(Sidecar.read(path + ".idx").meta)["schema"]) == schema
+
+
+def test_a_record_that_does_not_fit_the_schema_names_both_shapes(path: str):
+    one = draft(path)
+    one.add({"image": np.zeros((2, 3), np.uint8)}, 0, 0)
+    with pytest.raises(
+        UnitError, match=r"'image': record has uint8\[3, 2\], the schema says uint8\[2, 3\]"
+    ):
+        one.add({"image": np.zeros((3, 2), np.uint8)}, 1, 0)
+    with pytest.raises(UnitError, match=r"missing \['image'\], extra \['picture'\]"):
+        one.add({"picture": b""}, 1, 0)
+    assert one.records == 1
+    one.abort()
+
+
+@pytest.mark.parametrize("value", [None, object(), {"a": 1}, [], 1 << 70, [1, "a"]])
+def test_a_value_that_cannot_be_stored_is_the_units_fault(path: str, value: object):
+    with pytest.raises(UnitError):
+        draft(path).add({"x": value}, 0, 0)
+    with pytest.raises(UnitError):
+        draft(path, Schema((Feature("x", "int64", "int64", ()),))).add({"x": value}, 0, 0)
+    assert not Path(path).exists()
+
+
+def test_the_first_record_describes_the_dataset_and_only_where_it_is_unknown(path: str):
+    told: list[Schema] = []
+    one = Draft(path, CAPACITY, None, told.append, {})
+    one.add({"x": 1}, 0, 0)
+    one.add({"x": 2}, 1, 0)
+    one.describe(Schema(()))
+    assert told == [Schema((Feature("x", "int64", "int64", ()),))]
+    one.abort()
+    known = Draft(path, CAPACITY, told[0], told.append, {})
+    known.add({"x": 1}, 0, 0)
+    known.abort()
+    assert len(told) == 1
+
+
+def test_files_left_by_a_killed_process_are_replaced(path: str):
+    for name in (path, path + ".idx"):
+        Path(name).write_bytes(b"left over")
+    one = draft(path)
+    one.add({"x": 1}, 0, 0)
+    one.seal([])
+    assert len(read_record(path, 0)) > 0
+    discard(path)
+    discard(path)
+    assert not Path(path).exists()
+
+
+def test_a_folder_that_is_gone_is_a_disk_error_with_its_number(tmp_path: Path):
+    with pytest.raises(DiskError, match=r"cannot write .*: No such file") as caught:
+        draft(str(tmp_path / "gone" / "x")).add({"x": 1}, 0, 0)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOENT
+
+
+def test_a_disk_that_refuses_leaves_nothing(path: str, tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (CAPACITY // 2, hard))
+    try:
+        with pytest.raises(DiskError) as caught:
+            draft(path).add({"x": 1}, 0, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_classes_of_a_label_survive_a_transform(path: str):
+    told: list[Schema] = []
+    one = Draft(path, CAPACITY, None, told.append, {}, classes=("cat", "dog"))
+    one.add({"label": 1, "weight": 3, "image": b"..."}, 0, 0)
+    one.abort()
+    assert told[0]["label"].classes == ("cat", "dog")
+    assert told[0]["weight"].classes == told[0]["image"].classes == ()
