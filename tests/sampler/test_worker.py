@@ -1,0 +1,356 @@
+"""One assignment from a store to a sealed shard, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cachecd.model import Assignment, Outcome, ShardId, UnitSlice
+from cachecd.sampler import fetch
+from cachecd.sampler.fetch import Retry
+from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.worker import Worker
+from cachecd_client._core import decode_example, encode_example
+from tests import scripted
+from tests.contracts.source import Shard, read_back
+from tests.sampler.test_sources import frame, tfrecord
+from tests.scripted import ScriptedServer, scripted_server
+from tests.stores import S3Server
+
+CAPACITY = 1 << 20
+RNG = np.random.default_rng(11)
+
+
+class Bench:
+    """A worker on one dataset, and what it says."""
+
+    def __init__(self, folder: Path, **dataset: Any) -> None:
+        self.folder = folder
+        self.said: list[FromSampler] = []
+        self.marked: list[int] = []
+        self.capacity = CAPACITY
+        self.schema: dict[str, Any] | None = None
+        self.classes: tuple[str, ...] = ()
+        setup = Setup({"train": dataset}, connections=8, bandwidth=None)
+        self.worker = Worker(setup, self.said.append, self.marked.append, Retry(2, first=0.01))
+
+    def make(self, units: list[UnitSlice], number: int = 1) -> Made | Failed:
+        assignment = Assignment(ShardId("train", number), "g", tuple(units))
+        meta = {"dataset": "train", "number": number}
+        path = str(self.folder / f"{number}.tfrecord")
+        make = Make(assignment, path, self.capacity, self.schema, self.classes, meta)
+        return asyncio.run(self.worker.make(make))
+
+    def made(self, units: list[UnitSlice], number: int = 1) -> tuple[Outcome, Shard]:
+        result = self.make(units, number)
+        assert isinstance(result, Made), result
+        return result.outcome, read_back(self.folder / f"{number}.tfrecord")
+
+    def failed(self, units: list[UnitSlice]) -> Failed:
+        result = self.make(units)
+        assert isinstance(result, Failed), result
+        assert list(self.folder.iterdir()) == [], "nothing of it is left on disk"
+        return result
+
+    def all_of(self, units: list[UnitSlice]) -> list[tuple[int, int, bytes]]:
+        """Every record, over as many shards as it takes; each remainder is the next assignment."""
+        records: list[tuple[int, int, bytes]] = []
+        number = 0
+        while units:
+            number += 1
+            outcome, shard = self.made(units, number)
+            for described in self.said:
+                if isinstance(described, Described):
+                    self.schema = described.schema
+            records += shard.records
+            units = list(outcome.remainder)
+        return records
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "tmp"
+    path.mkdir()
+    return path
+
+
+def written(root: Path, bodies: list[bytes]) -> list[UnitSlice]:
+    root.mkdir()
+    for number, body in enumerate(bodies):
+        (root / f"{number:04d}").write_bytes(body)
+    return [UnitSlice(number, f"{number:04d}", len(body)) for number, body in enumerate(bodies)]
+
+
+def files(root: Path) -> dict[str, Any]:
+    return {"source": {"url": f"file://{root}", "format": "files"}}
+
+
+def payloads(shard: Shard) -> dict[int, bytes]:
+    return {unit: decode_example(r)["payload"][1][0] for unit, _, r in shard.records}
+
+
+class TestS3:
+    @pytest.fixture
+    def bucket(self, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        return s3.bucket(f"worker-{uuid.uuid4().hex}")
+
+    def units(self, s3: S3Server, bucket: str) -> list[UnitSlice]:
+        pages = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
+        return [UnitSlice(n, o["Key"], o["Size"], o["ETag"]) for n, o in enumerate(pages)]
+
+    def test_tfrecords_are_carried_over_byte_for_byte(
+        self, s3: S3Server, bucket: str, folder: Path
+    ):
+        # Larger than one request, and than one shard.
+        records = [
+            [
+                encode_example({"id": n, "data": RNG.bytes(int(size))})
+                for n, size in enumerate(sizes)
+            ]
+            for sizes in RNG.integers(1, 200_000, (3, 60))
+        ]
+        s3.put(bucket, {f"{n}.tfrecord": tfrecord(of) for n, of in enumerate(records)})
+        bench = Bench(folder, source={"url": f"s3://{bucket}/", "format": "tfrecord"})
+        bench.capacity = 4 << 20
+        expected = [
+            (unit, n, record) for unit, of in enumerate(records) for n, record in enumerate(of)
+        ]
+        assert bench.all_of(self.units(s3, bucket)) == expected
+        assert [type(m) for m in bench.said].count(Described) == 1
+
+    def test_objects_become_records_and_what_is_gone_is_set_aside(
+        self, s3: S3Server, bucket: str, folder: Path
+    ):
+        bodies = {f"{n:03d}": RNG.bytes(n * 10) for n in range(50)}
+        s3.put(bucket, bodies)
+        units = self.units(s3, bucket)
+        s3.client.delete_object(Bucket=bucket, Key="007")
+        s3.put(bucket, {"008": b"changed"})
+        outcome, shard = Bench(folder, source={"url": f"s3://{bucket}/", "format": "files"}).made(
+            units
+        )
+        expected = {n: body for n, body in enumerate(bodies.values()) if n not in (7, 8)}
+        assert payloads(shard) == expected
+        assert [(s.unit, s.key) for s in outcome.set_aside] == [(7, "007"), (8, "008")]
+        assert "gone" in outcome.set_aside[0].reason
+        assert "changed" in outcome.set_aside[1].reason
+        assert outcome.fetched_bytes == sum(map(len, expected.values()))
+
+
+class TestOutcome:
+    def test_figures_are_those_of_the_files(self, tmp_path: Path, folder: Path):
+        units = written(tmp_path / "src", [RNG.bytes(5000) for _ in range(20)])
+        outcome, shard = Bench(folder, **files(tmp_path / "src")).made(units)
+        path, sidecar = folder / "1.tfrecord", folder / "1.tfrecord.idx"
+        assert outcome.records == len(shard.records) == 20
+        assert outcome.data_bytes == path.stat().st_size
+        assert outcome.sidecar_bytes == sidecar.stat().st_size
+        assert outcome.allocated == 512 * (path.stat().st_blocks + sidecar.stat().st_blocks)
+        assert outcome.fetched_bytes == 100_000
+        assert outcome.seconds > 0
+        assert outcome.remainder == outcome.set_aside == ()
+
+    def test_an_assignment_of_which_nothing_can_be_used_makes_no_file(
+        self, tmp_path: Path, folder: Path
+    ):
+        [unit] = written(tmp_path / "src", [b"x"])
+        (tmp_path / "src" / "0000").unlink()
+        result = Bench(folder, **files(tmp_path / "src")).make([unit])
+        assert isinstance(result, Made)
+        assert (result.outcome.records, result.outcome.allocated) == (0, 0)
+        assert [s.unit for s in result.outcome.set_aside] == [0]
+        assert list(folder.iterdir()) == []
+
+    def test_what_is_not_reached_is_left_over_as_it_was(self, tmp_path: Path, folder: Path):
+        units = written(tmp_path / "src", [RNG.bytes(100_000) for _ in range(30)])
+        outcome, shard = Bench(folder, **files(tmp_path / "src")).made(units)
+        assert outcome.remainder == tuple(units[len(shard.records) :])
+        assert outcome.allocated <= CAPACITY
+
+    def test_little_more_is_fetched_than_fits(self, tmp_path: Path, folder: Path):
+        units = written(tmp_path / "src", [RNG.bytes(10_000) for _ in range(1000)])
+        outcome, _ = Bench(folder, **files(tmp_path / "src")).made(units)
+        assert outcome.fetched_bytes < 1.1 * CAPACITY
+
+    def test_each_unit_is_marked_before_it_is_worked_on(self, tmp_path: Path, folder: Path):
+        units = written(tmp_path / "src", [b"x"] * 5)
+        bench = Bench(folder, **files(tmp_path / "src"))
+        bench.made(units)
+        assert bench.marked == [0, 1, 2, 3, 4]
+
+    def test_the_schema_is_told_before_the_shard_is_sealed_and_only_if_unknown(
+        self, tmp_path: Path, folder: Path
+    ):
+        units = written(tmp_path / "src", [b"x"] * 5)
+        bench = Bench(folder, **files(tmp_path / "src"))
+        bench.made(units)
+        [described] = [m for m in bench.said if isinstance(m, Described)]
+        assert [f["name"] for f in described.schema["features"]] == ["key", "payload"]
+        bench.said.clear()
+        bench.schema = described.schema
+        bench.made(units, 2)
+        assert [m for m in bench.said if isinstance(m, Described)] == []
+
+
+class TestDeterminism:
+    @pytest.mark.parametrize("steps", [[], ["tests.sampler.steps:twice"]])
+    def test_whatever_arrives_first_the_same_assignment_gives_the_same_bytes(
+        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
+    ):
+        units = written(tmp_path / "src", [RNG.bytes(int(n)) for n in RNG.integers(0, 9000, 300)])
+        RNG.shuffle(units)  # type: ignore[arg-type]
+        get = fetch.Store.get
+
+        async def late(*args: Any) -> Any:
+            await asyncio.sleep(random.random() * 0.005)
+            return await get(*args)
+
+        monkeypatch.setattr(fetch.Store, "get", late)
+        results = []
+        for number in (1, 2, 3):
+            (folder / f"{number}").mkdir()
+            bench = Bench(folder / f"{number}", **files(tmp_path / "src"), transform=steps)
+            outcome, shard = bench.made(units)
+            results.append((shard.file, shard.records, outcome.remainder))
+        assert results[0] == results[1] == results[2]
+        assert results[0][2], "the shard was full"
+
+
+class TestTransforms:
+    def test_one_bad_record_costs_its_unit_and_no_other(self, tmp_path: Path, folder: Path):
+        bodies = [b"first", b"raise", b"exit", b"drop", b"number", b"misfit", b"last"]
+        units = written(tmp_path / "src", bodies)
+        bench = Bench(folder, **files(tmp_path / "src"), transform="tests.sampler.steps:wild")
+        outcome, shard = bench.made(units)
+        assert payloads(shard) == {0: b"first", 6: b"last"}
+        reasons = {s.unit: s.reason for s in outcome.set_aside}
+        assert "wild raised ValueError: no good" in reasons[1]
+        assert "wild raised SystemExit: 3" in reasons[2]
+        assert reasons[3] == "its transform made no record of it"
+        assert "returned int" in reasons[4]
+        assert "'payload': record has float32[], the schema says bytes[]" in reasons[5]
+
+    def test_several_records_of_a_unit_are_written_once_each_over_all_shards(
+        self, tmp_path: Path, folder: Path
+    ):
+        units = written(tmp_path / "src", [RNG.bytes(60_000) for _ in range(20)])
+        bench = Bench(folder, **files(tmp_path / "src"), transform="tests.sampler.steps:twice")
+        bench.capacity = 200_000
+        records = bench.all_of(units)
+        assert [(unit, n) for unit, n, _ in records] == [(u, n) for u in range(20) for n in (0, 1)]
+
+    def test_a_transform_that_cannot_be_imported_stops_the_dataset_with_its_reason(
+        self, tmp_path: Path, folder: Path
+    ):
+        units = written(tmp_path / "src", [b"x"])
+        failed = Bench(folder, **files(tmp_path / "src"), transform="no.such:step").failed(units)
+        assert (failed.cause, failed.unit) == ("source", None)
+        assert "transform no.such:step: cannot be imported" in failed.reason
+
+
+class TestFaults:
+    @pytest.fixture
+    def server(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+        with scripted_server() as server:
+            yield server
+
+    def test_a_store_that_is_not_there_fails_the_assignment(self, tmp_path: Path, folder: Path):
+        failed = Bench(folder, **files(tmp_path / "nowhere")).failed([UnitSlice(0, "a", 1)])
+        assert failed.cause == "source"
+        assert "nowhere: the folder does not exist" in failed.reason
+
+    def test_a_store_that_goes_away_in_between_leaves_nothing(
+        self, server: ScriptedServer, folder: Path
+    ):
+        for number in range(20):
+            server.script[f"/b/{number}"] = [scripted.body(b"fine")]
+        server.script["/b/20"] = [scripted.refusal(503, "SlowDown")]
+        source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
+        units = [UnitSlice(number, f"{number}", 4) for number in range(21)]
+        failed = Bench(folder, source=source).failed(units)
+        assert failed.cause == "source"
+        assert "throttling" in failed.reason
+
+    def test_one_object_that_always_fails_does_not_stop_the_others(
+        self, server: ScriptedServer, folder: Path
+    ):
+        for number in range(20):
+            server.script[f"/b/{number}"] = [scripted.body(b"fine")]
+        server.script["/b/7"] = [scripted.refusal(500, "InternalError")]
+        source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
+        outcome, shard = Bench(folder, source=source).made(
+            [UnitSlice(number, f"{number}", 4) for number in range(20)]
+        )
+        assert len(shard.records) == 19
+        [aside] = outcome.set_aside
+        assert aside.unit == 7
+        assert "while other objects can be read" in aside.reason
+
+    def test_a_disk_that_refuses_fails_it_with_the_error_number(self, tmp_path: Path, folder: Path):
+        units = written(tmp_path / "src", [b"x"])
+        bench = Bench(folder / "gone", **files(tmp_path / "src"))
+        failed = bench.make(units)
+        assert isinstance(failed, Failed)
+        assert (failed.cause, failed.code) == ("disk", errno.ENOENT)
+
+    def test_a_defect_fails_it_with_a_traceback(
+        self, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        units = written(tmp_path / "src", [b"x"])
+        bench = Bench(folder, **files(tmp_path / "src"))
+        bench.capacity = 1  # no caller may ask for that
+        failed = bench.failed(units)
+        assert failed.cause == "worker"
+        assert "ValueError: capacity of 1 bytes" in failed.reason
+        assert "Traceback" in capsys.readouterr().err
+
+    def test_the_next_assignment_is_not_affected_by_one_that_failed(
+        self, tmp_path: Path, folder: Path
+    ):
+        units = written(tmp_path / "src", [b"x"])
+        (tmp_path / "src").rename(tmp_path / "away")
+        bench = Bench(folder, **files(tmp_path / "src"))
+        bench.failed(units)
+        (tmp_path / "away").rename(tmp_path / "src")
+        outcome, _ = bench.made(units)
+        assert outcome.records == 1
+
+
+def test_progress_is_reported_while_something_is_slow(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    units = written(tmp_path / "src", [b"12345", b"67890"])
+    bench = Bench(folder, **files(tmp_path / "src"))
+    get = fetch.Store.get
+    reported = asyncio.Event()
+
+    async def slow(self: fetch.Store, key: str, *args: Any) -> Any:
+        if key == "0001":
+            await asyncio.wait_for(reported.wait(), 30)
+        return await get(self, key, *args)
+
+    def said(message: FromSampler) -> None:
+        bench.said.append(message)
+        if isinstance(message, Working) and message.unit == 1:
+            reported.set()
+
+    monkeypatch.setattr(fetch.Store, "get", slow)
+    bench.worker._send = said
+    bench.made(units)
+    assert Working(ShardId("train", 1), 5, 1) in bench.said
+
+
+def test_frames_for_tests_are_what_the_core_reads():
+    assert frame(b"") == bytes.fromhex("0000000000000000 29039807 d8ea82a2")
