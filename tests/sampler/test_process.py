@@ -1,0 +1,185 @@
+"""The sampler process: its pipes, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.sampler import messages
+from cachecd.sampler.messages import FromSampler, Made, Make, Setup
+from cachecd_client._core import decode_example
+from tests.contracts.source import read_back
+
+Process = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts a sampler process on the files of `tmp_path`/src; stderr goes to `tmp_path`/stderr."""
+    started: list[Process] = []
+    (tmp_path / "src").mkdir()
+
+    def start(**dataset: Any) -> Process:
+        with (tmp_path / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cachecd.sampler"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        started.append(process)
+        source = {"url": f"file://{tmp_path}/src", "format": "files"}
+        send(process, Setup({"train": {"source": source, **dataset}}, 4, None))
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def send(process: Process, message: Setup | Make) -> None:
+    assert process.stdin is not None
+    process.stdin.write(messages.pack(message))
+    process.stdin.flush()
+
+
+def make(folder: Path, count: int = 3) -> Make:
+    for number in range(count):
+        (folder / "src" / f"{number}").write_bytes(b"%d" % number)
+    units = tuple(UnitSlice(number, f"{number}", 1) for number in range(count))
+    assignment = Assignment(ShardId("train", 1), "g", units)
+    return Make(assignment, str(folder / "1.tfrecord"), 1 << 20, None, (), {})
+
+
+def answer(process: Process) -> FromSampler:
+    """Its Made or Failed."""
+    assert process.stdout is not None
+    while True:
+        message = messages.read(process.stdout)  # type: ignore[arg-type]
+        assert message is not None, "the process has ended"
+        if isinstance(message, (Made, messages.Failed)):
+            return message
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
+    start: Callable[..., Process], tmp_path: Path
+):
+    process = start(transform="tests.sampler.steps:chatty")
+    send(process, make(tmp_path))
+    assert isinstance(answer(process), Made)
+    for _, _, record in read_back(tmp_path / "1.tfrecord").records:
+        assert decode_example(record)["stdin"] == ("bytes", [b""])
+    process.communicate()
+    printed = (tmp_path / "stderr").read_text().splitlines()
+    for line in ("a print", "a write to descriptor 1", "a child's output"):
+        assert printed.count(line) == 3
+
+
+def test_one_assignment_after_another_is_done(start: Callable[..., Process], tmp_path: Path):
+    process = start()
+    for number in range(1, 4):
+        one = make(tmp_path)
+        path = str(tmp_path / f"{number}.tfrecord")
+        send(process, Make(one.assignment, path, 1 << 20, None, (), {}))
+    for number in range(1, 4):
+        assert isinstance(answer(process), Made)
+        assert len(read_back(tmp_path / f"{number}.tfrecord").records) == 3
+
+
+def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process], tmp_path: Path):
+    process = start(transform="tests.sampler.steps:first_then_wait")
+    send(process, make(tmp_path))
+    until((tmp_path / "1.tfrecord").exists)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
+    assert not list(tmp_path.glob("1.tfrecord*"))
+
+
+def test_eof_before_any_word_ends_it(start: Callable[..., Process]):
+    process = subprocess.run(
+        [sys.executable, "-m", "cachecd.sampler"], input=b"", capture_output=True, check=True
+    )
+    assert process.stdout == process.stderr == b""
+
+
+def test_a_garbled_frame_ends_it_with_the_reason(start: Callable[..., Process], tmp_path: Path):
+    process = start()
+    assert process.stdin is not None
+    process.stdin.write(b"\xff\xff\xff\xff garbage")
+    process.stdin.flush()
+    assert process.wait(10) == 0
+    assert "frame of 4294967295 bytes" in (tmp_path / "stderr").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_for_the_whole_group_are_left_to_the_daemon(
+    start: Callable[..., Process], tmp_path: Path, number: signal.Signals
+):
+    process = start()
+    send(process, make(tmp_path))
+    answer(process)
+    process.send_signal(number)
+    send(
+        process,
+        Make(make(tmp_path).assignment, str(tmp_path / "2.tfrecord"), 1 << 20, None, (), {}),
+    )
+    assert isinstance(answer(process), Made)
+
+
+def test_it_does_not_outlive_its_parent_even_with_the_pipe_open(tmp_path: Path):
+    """The parent dies while a third process keeps the pipe's other end open."""
+    reading, writing = os.pipe()
+    parent = f"""
+import os, subprocess, sys
+command = [sys.executable, "-m", "cachecd.sampler"]
+child = subprocess.Popen(command, stdin={reading}, stdout=subprocess.PIPE)
+print(child.pid, flush=True)
+os.read(0, 1)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[reading],
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    (tmp_path / "src").mkdir()
+    source = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
+    os.write(writing, messages.pack(Setup({"train": source}, 4, None)))
+    os.write(writing, messages.pack(make(tmp_path)))
+    until((tmp_path / "1.tfrecord.idx").exists)  # it is up and at work
+    process.kill()
+    process.communicate()
+    until(lambda: not is_alive(pid))
+    os.close(reading)
+    os.close(writing)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
