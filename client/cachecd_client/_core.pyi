@@ -43,10 +43,12 @@ class ShardWriter:
 
     Creates `path` (FileExistsError if it exists) and, when capacity > 0, reserves `capacity` bytes
     with fallocate before anything is written, so that a full disk shows here as OSError(ENOSPC) and
-    not in the middle of a shard. The shard and its sidecar together never use more than `capacity`
-    bytes: a record that would exceed it is refused. capacity 0 means unlimited and unreserved.
+    not in the middle of a shard. The shard and its sidecar, each rounded up to whole blocks of 4096
+    bytes, together never use more than `capacity`: a record that would exceed it is refused.
+    capacity 0 means unlimited and unreserved; one that cannot hold an empty shard is a ValueError.
     `meta_bytes` of the capacity are kept for the text that finish is given.
-    Not thread-safe. A writer that is garbage-collected unfinished aborts.
+    Not thread-safe. A writer that is garbage-collected unfinished aborts, but not in a forked child:
+    there the files remain the parent's.
     """
 
     def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
@@ -120,22 +122,27 @@ def read_record(path: str, offset: int) -> bytes:
 def encode_example(features: dict[str, Any]) -> bytes:
     """A serialized tf.train.Example, features in sorted order (so equal dicts give equal bytes).
 
-    bytes or str -> bytes_list of one; int, bool -> int64_list of one; float -> float_list of one;
-    list/tuple of those (one kind) -> the list; 0-D or 1-D int64 array -> int64_list (packed);
-    0-D or 1-D float32 array -> float_list (packed). Anything else: TypeError naming the feature.
+    bytes, bytearray, memoryview or str (as UTF-8) -> bytes_list of one; int, bool -> int64_list of
+    one; float -> float_list of one; list/tuple of those (one kind) -> the list, empty -> a feature
+    without a kind; 0-D or 1-D int64 array -> int64_list (packed); 0-D or 1-D float32 array ->
+    float_list (packed). Anything else: TypeError naming the feature.
     """
 
-def decode_example(record: Buffer) -> dict[str, tuple[Literal["bytes", "float", "int64"], list[Any]]]:
+def decode_example(
+    record: Buffer,
+) -> dict[str, tuple[Literal["bytes", "float", "int64"], list[Any]]]:
     """All features of a serialized Example as (kind, values); ValueError with offset if malformed.
 
     A feature whose kind is not set is left out. Packed and unpacked lists are both read; a feature
-    that occurs twice takes its last value, as protocol buffers define.
+    that occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped.
     """
 
 Column = (
     NDArray[Any]  # dense: [rows, *shape]
-    | tuple[NDArray[Any], NDArray[np.int64]]  # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets
-    | tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]  # ragged bytes: data, offsets, row_splits
+    # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1]
+    | tuple[NDArray[Any], NDArray[np.int64]]
+    # ragged bytes: data, offsets [values + 1], row_splits [rows + 1]
+    | tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 )
 
 @final
@@ -145,7 +152,9 @@ class BatchReader:
     files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if there is none.
     features: (name, kind, dtype, shape, raw): kind is the Example's list ("bytes", "float",
       "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or "bytes"; shape a tuple,
-      or None for ragged; raw: one bytes value holding a little-endian array.
+      or None for ragged; raw: one bytes value holding a little-endian array. Lists that are not
+      raw have the dtype of their kind: "bytes", "float32", "int64". A ragged feature that a record
+      lacks is empty; any other that it lacks is a SchemaError.
     Record positions: i -> Permutation(N, seed)[i] if shuffle else i. Rank r of `world` takes the
       positions r, r + world, r + 2 * world, ...: with drop_last, floor(N / world) of them in whole
       batches; without, ceil(N / world) of them, every batch full, what lies beyond N zero or empty.
@@ -153,8 +162,13 @@ class BatchReader:
     start: the first batch to deliver (resume). prefetch_bytes bounds what is made ahead;
       threads 0 chooses.
     on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
-      another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`.
-    ids adds "_shard" (int64, index into files) and "_record" (int64).
+      another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`;
+      if none is good, CorruptRecordError. A sidecar that is damaged is noted too and replaced by
+      walking the file; with "raise" it is CorruptSidecarError from the constructor. A file without
+      a sidecar that does not begin with a record is CorruptRecordError from it in either case. What
+      the disk does not give back counts as corrupt.
+    ids adds "_shard" (int64, index into files) and "_record" (int64, index within the file), those
+      of the replacement if there is one, -1 in rows without a record.
     The order depends on files, seed, shuffle, rank and world alone.
     """
 
@@ -184,7 +198,7 @@ class BatchReader:
         """That this rank is given in all, `start` included."""
     @property
     def corrupt(self) -> list[tuple[str, int, str]]:
-        """(path, offset, why) of each corrupt record met so far."""
+        """(path, offset, why) of each corrupt record met so far, also by threads that run ahead."""
     @property
     def seconds_waited(self) -> float:
         """Time next() spent waiting for a batch that was not ready."""
@@ -197,8 +211,9 @@ class BatchReader:
         Returns a ready batch without releasing the GIL; otherwise waits without it, and stops
         waiting for a signal (KeyboardInterrupt). Arrays are 64-byte aligned and belong to the
         caller: their buffer is reused only when the last array over it is gone.
-        SchemaError names feature, file and offset of a record that does not fit; OSError carries
-        the file.
+        SchemaError names feature, file and offset of a record that does not fit. An error is raised
+        when its batch's turn comes, and by every later call. RuntimeError after close, and in a
+        forked child, which must make a reader of its own.
         """
     def close(self) -> None:
         """Stops the threads, at once. Idempotent. Arrays already handed out stay valid."""

@@ -9,9 +9,9 @@
 namespace cachecd {
 namespace {
 
-// How many records ahead the cache is warmed: far enough to hide a memory access behind the
-// decoding of a small record.
-constexpr uint64_t kRecordsAhead = 3;
+// How many records ahead the cache is warmed: one, as decoding even a small record takes longer
+// than a memory access.
+constexpr uint64_t kRecordsAhead = 1;
 
 // Entries whose names are remembered; a record may have any number of them.
 constexpr size_t kMostSeen = 1024;
