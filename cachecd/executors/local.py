@@ -107,27 +107,22 @@ class LocalExecutor:
         self._dispatch()
         return process
 
-    async def _keep(self, process: _Process | None) -> None:
+    async def _keep(self, process: _Process) -> None:
         """Looks after one process and, when it has died, its successors."""
         pause = 0.0
-        while not self._closing.is_set():
-            if process is None:
+        while True:
+            pause = 0.0 if await self._attend(process) else _longer(pause)
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), pause)
+                if self._closing.is_set():
+                    return
                 try:
                     process = await self._start_one()
+                    break
                 except OSError as error:
                     self._stuck(f"cannot start {self._command[0]}: {error}")
-            if process is not None:
-                try:
-                    useful = await self._attend(process)
-                finally:
-                    self._processes.discard(process)
-                process = None
-                if useful:
-                    pause = 0.0
-                    continue
-            pause = min(max(_FIRST_PAUSE, 2 * pause), _LONGEST_PAUSE)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), pause)
+                    pause = _longer(pause)
 
     async def _attend(self, process: _Process) -> bool:
         """Passes on what the process says until it has died; whether it had done any assignment."""
@@ -265,6 +260,10 @@ class _Process:
         self.hang_up()
         self._reading.close()
         os.close(self._progress)
+
+
+def _longer(pause: float) -> float:
+    return min(max(_FIRST_PAUSE, 2 * pause), _LONGEST_PAUSE)
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:

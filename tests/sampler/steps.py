@@ -74,7 +74,7 @@ def spawn_and_wait(record: Record) -> Record:
 
 
 def first_then_wait(record: Record) -> Record:
-    if record["key"] != b"0":
+    if not record["key"].endswith(b"0"):
         time.sleep(3600)
     return record
 

@@ -1,0 +1,355 @@
+"""Local sampler processes: work, death in every form, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.errors import ConfigError
+from cachecd.executors import Executor, local
+from cachecd.executors.local import LocalExecutor
+from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd_client._core import decode_example
+from tests.contracts.source import read_back
+
+
+class Bench:
+    """An executor over files of the test's own, and what it delivers."""
+
+    def __init__(self, folder: Path, workers: int, **options: Any) -> None:
+        self.folder = folder
+        self.said: list[FromSampler] = []
+        dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
+        steps = {"transform": options.pop("transform", [])}
+        self.executor = LocalExecutor(
+            Setup({"train": {**dataset, **steps}}, 4, None),
+            workers,
+            options.pop("python", None),
+            self.said.append,
+            **options,
+        )
+
+    def submit(self, number: int, *bodies: bytes) -> None:
+        """An assignment of these objects."""
+        (self.folder / "src").mkdir(exist_ok=True)
+        units = []
+        for body in bodies:
+            unit = 1000 * number + len(units)
+            (self.folder / "src" / f"{unit}").write_bytes(body)
+            units.append(UnitSlice(unit, f"{unit}", len(body)))
+        assignment = Assignment(ShardId("train", number), "g", tuple(units))
+        self.executor.submit(Make(assignment, self.path(number), 1 << 20, None, (), {}))
+
+    def path(self, number: int) -> str:
+        return str(self.folder / f"{number}.tfrecord")
+
+    async def answer(self, number: int) -> Made | Failed:
+        """What became of the assignment."""
+
+        def found() -> list[Made | Failed]:
+            return [
+                m for m in self.said if isinstance(m, (Made, Failed)) and m.shard.number == number
+            ]
+
+        await until(lambda: bool(found()))
+        [answer] = found()
+        return answer
+
+    async def failed(self, number: int) -> Failed:
+        answer = await self.answer(number)
+        assert isinstance(answer, Failed), answer
+        assert not list(self.folder.glob(f"{number}.tfrecord*")), "nothing of it is left"
+        return answer
+
+    def payloads(self, number: int) -> list[bytes]:
+        records = read_back(Path(self.path(number))).records
+        return [decode_example(record)["payload"][1][0] for _, _, record in records]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
+    one = Bench(folder, workers, **options)
+    await one.executor.start()
+    try:
+        yield one
+    finally:
+        pids = one.executor.pids
+        await one.executor.close(10)
+        assert not any(is_alive(pid) for pid in pids)
+        assert one.executor.pids == []
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        await test()
+        assert len(os.listdir("/proc/self/fd")) == descriptors, "descriptors are left open"
+
+    asyncio.run(main())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+WILD = "tests.sampler.steps:wild"
+
+
+def test_assignments_are_made_each_answered_once(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path, workers=2) as b:
+            for number in range(1, 8):
+                b.submit(number, b"%d" % number, b"x")
+            for number in range(1, 8):
+                assert isinstance(await b.answer(number), Made)
+                assert b.payloads(number) == [b"%d" % number, b"x"]
+            kinds = [type(m) for m in b.said if not isinstance(m, Working)]
+            assert kinds.count(Made) == kinds.count(Described) == 7
+            assert len(kinds) == 14
+
+    run(test)
+
+
+def test_it_keeps_the_contract_of_executors(tmp_path: Path):
+    executor: Executor = Bench(tmp_path, 1).executor
+    assert executor is not None
+
+
+def test_processes_are_groups_of_their_own_and_as_many_as_workers(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path, workers=3) as b:
+            assert len(set(b.executor.pids)) == 3
+            assert [os.getpgid(pid) for pid in b.executor.pids] == b.executor.pids
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        (b"segfault", "was killed by SIGSEGV"),
+        (b"kill", r"was killed by SIGKILL \(out of memory\?\)"),
+        (b"really exit", "exited with status 3"),
+    ],
+)
+def test_a_process_that_dies_costs_its_assignment_and_names_the_unit(
+    tmp_path: Path, deed: bytes, reason: str
+):
+    async def test() -> None:
+        async with bench(tmp_path, transform=WILD) as b:
+            b.submit(1, b"fine", b"fine too", deed, b"never reached")
+            b.submit(2, b"waiting")
+            failed = await b.failed(1)
+            assert (failed.cause, failed.unit) == ("worker", 1002)
+            assert_matches(rf"sampler process \d+ {reason}$", failed.reason)
+            assert isinstance(await b.answer(2), Made)
+
+    run(test)
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    import re
+
+    assert re.search(pattern, text), text
+
+
+def test_a_process_killed_from_outside_is_replaced(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path, transform="tests.sampler.steps:first_then_wait") as b:
+            b.submit(1, b"x", b"y")
+            await until(Path(b.path(1)).exists)
+            [pid] = b.executor.pids
+            os.kill(pid, signal.SIGKILL)
+            failed = await b.failed(1)
+            assert failed.unit == 1001
+            await until(lambda: b.executor.pids not in ([], [pid]))
+
+    run(test)
+
+
+def test_an_idle_process_that_dies_is_replaced_and_costs_nothing(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path) as b:
+            b.submit(1, b"x")
+            await b.answer(1)
+            [pid] = b.executor.pids
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: b.executor.pids not in ([], [pid]))
+            b.submit(2, b"y")
+            assert isinstance(await b.answer(2), Made)
+            assert not any(isinstance(m, Failed) for m in b.said)
+
+    run(test)
+
+
+def test_a_transform_that_hangs_is_killed_with_the_unit_named(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path, transform=WILD, silence=1.0) as b:
+            b.submit(1, b"fine", b"hang")
+            failed = await b.failed(1)
+            assert (failed.cause, failed.unit) == ("worker", 1001)
+            assert_matches(r"said nothing for 1 s .*and was killed by SIGKILL", failed.reason)
+
+    run(test)
+
+
+def test_what_a_transform_started_dies_with_its_process(tmp_path: Path):
+    async def test() -> None:
+        child_file = tmp_path / "child"
+        environ = {**os.environ, "CHILD_FILE": str(child_file)}
+        step = "tests.sampler.steps:spawn_and_wait"
+        async with bench(tmp_path, transform=step, environ=environ) as b:
+            b.submit(1, b"x")
+            await until(lambda: child_file.exists() and child_file.read_text() != "")
+            child = int(child_file.read_text())
+            assert is_alive(child)
+        await until(lambda: not is_alive(child))
+
+    run(test)
+
+
+def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The interpreter has no cachecd: every process ends at once."""
+    pauses: list[float] = []
+    wait_for = asyncio.wait_for
+
+    async def impatient(awaitable: Any, timeout: float) -> Any:
+        pauses.append(timeout)
+        return await wait_for(awaitable, 0.001)
+
+    monkeypatch.setattr(local.asyncio, "wait_for", impatient)
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexit 7\n")
+    script.chmod(0o755)
+
+    async def test() -> None:
+        async with bench(tmp_path, python=script) as b:
+            await until(lambda: len(pauses) >= 12)
+            assert pauses[:10] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+            b.submit(1, b"x")
+            failed = await b.failed(1)
+            assert (failed.cause, failed.unit) == ("worker", None)
+            assert "exited with status 7" in failed.reason
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert "exited with status 7" in caplog.text
+
+
+def test_an_interpreter_that_does_not_exist_is_a_configuration_error(tmp_path: Path):
+    async def test() -> None:
+        b = Bench(tmp_path, 2, python=tmp_path / "no" / "python")
+        with pytest.raises(ConfigError, match=r"sampler.python: cannot start .*/no/python: "):
+            await b.executor.start()
+
+    run(test)
+
+
+def test_the_users_interpreter_and_variables_are_used(tmp_path: Path):
+    async def test() -> None:
+        script = tmp_path / "python"
+        script.write_text(
+            f'#!/bin/sh\necho "$MINE" > {tmp_path}/said\nexec {sys.executable} "$@"\n'
+        )
+        script.chmod(0o755)
+        async with bench(tmp_path, python=script, environ={**os.environ, "MINE": "yes"}) as b:
+            b.submit(1, b"x")
+            assert isinstance(await b.answer(1), Made)
+        assert (tmp_path / "said").read_text() == "yes\n"
+
+    run(test)
+
+
+def test_closing_ends_processes_that_work_and_removes_their_files(tmp_path: Path):
+    async def test() -> None:
+        step = "tests.sampler.steps:first_then_wait"
+        b = Bench(tmp_path, 2, transform=step)
+        await b.executor.start()
+        b.submit(1, b"whose first record passes and is all")
+        await b.answer(1)
+        for number in (2, 3, 4):
+            b.submit(number, b"passes", b"waits")
+        await until(lambda: Path(b.path(2)).exists() and Path(b.path(3)).exists())
+        pids, said = b.executor.pids, list(b.said)
+        began = time.monotonic()
+        await b.executor.close(10)
+        assert time.monotonic() - began < 5, "they end by themselves"
+        assert not any(is_alive(pid) for pid in pids)
+        assert sorted(p.name for p in tmp_path.glob("*.tfrecord*")) == [
+            "1.tfrecord",
+            "1.tfrecord.idx",
+        ]
+        await asyncio.sleep(0.05)
+        assert b.said == said, "nothing is delivered any more"
+
+    run(test)
+
+
+def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
+    async def test() -> None:
+        script = tmp_path / "python"
+        script.write_text("#!/bin/sh\ntrap '' TERM\nwhile true; do sleep 3600; done\n")
+        script.chmod(0o755)
+        b = Bench(tmp_path, 2, python=script)
+        await b.executor.start()
+        pids = b.executor.pids
+        b.submit(1, b"x")
+        await b.executor.close(0.05)
+        assert len(pids) == 2
+        assert not any(is_alive(pid) for pid in pids)
+        await b.executor.close(0)
+
+    run(test)
+
+
+def test_without_workers_there_is_nothing_to_start_or_close(tmp_path: Path):
+    async def test() -> None:
+        b = Bench(tmp_path, 0)
+        await b.executor.close(1)
+
+    run(test)
+
+
+def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async def test() -> None:
+        async with bench(tmp_path) as b:
+            deliver = b.executor._deliver
+
+            def defective(message: FromSampler) -> None:
+                b.executor._deliver = deliver
+                raise RuntimeError("a defect")
+
+            b.executor._deliver = defective
+            b.submit(1, b"x")
+            failed = await b.failed(1)
+            assert "was killed" in failed.reason
+            b.submit(2, b"y")
+            assert isinstance(await b.answer(2), Made)
+
+    run(test)
+    assert "a defect" in caplog.text
