@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.model import Outcome, Shard
+from cachecd.model import Lease, Outcome, Shard
 from cachecd.plan import Plan
 
 
@@ -150,6 +150,14 @@ class DatasetState:
             chosen.append(shard)
             total += shard.data_bytes
         return chosen
+
+    def allow_after(self, lease: Lease) -> None:
+        """Lets the dataset grow by what the epoch of this lease may add to its set."""
+        if self.rules.per_epoch is not None:
+            after = lease.num_bytes + self.rules.per_epoch
+            if self.rules.wait:
+                after = self.needed(lease.epoch + 1)
+            self.allowed = max(self.allowed, after)
 
     def _prefix(self, served: list[Shard]) -> list[Shard]:
         """Those before the first number that is still being made: the plan's order has no gap."""

@@ -60,9 +60,14 @@ class State:
         self.ledger.adopt(shard.id, shard.allocated)
 
     def adopt_lease(self, lease: Lease, now: float) -> None:
-        """A manifest found on disk stands for a fresh grace, whoever holds it."""
+        """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
+        and its epoch goes on growing the cache."""
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
+        if dataset := self.datasets.get(lease.dataset):
+            dataset.allow_after(lease)
+            for number, live in dataset.live.items():
+                live.leased = live.leased or lease.names(number)
 
     def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
         """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
@@ -165,14 +170,10 @@ class State:
         shards = dataset.choose(asked.epoch, generation)
         for shard in shards:
             dataset.live[shard.id.number].leased = True
-        if rules.per_epoch is not None:
-            after = sum(s.data_bytes for s in shards) + rules.per_epoch
-            if rules.wait:
-                after = dataset.needed(asked.epoch + 1)
-            dataset.allowed = max(dataset.allowed, after)
         self._serial += 1
         serial = f"{self._boot}{self._serial}"
         lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
+        dataset.allow_after(lease)
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         out.append(ev.WriteManifest(lease))

@@ -85,6 +85,27 @@ def test_per_epoch_bounds_what_an_epoch_adds():
     assert all(1 <= g <= 2 for g in grown), sizes
 
 
+def test_a_restart_within_an_epoch_goes_on_with_its_growth():
+    w = world(shards=20, first=3 * UNIT, per_epoch=2 * 3 * UNIT)
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    (number,) = numbers(w, lease.id)  # what the epoch may add is still to come
+
+    rules = train(first=3 * UNIT, per_epoch=2 * 3 * UNIT)
+    again = World(20 * FOOTPRINT, {rules: Units([UNIT] * 1000)}, unlisted={"train"})
+    shard, dataset = ShardId("train", number), again.state.datasets["train"]
+    again.disk[shard] = w.disk[shard]
+    dataset.plan.extend()
+    dataset.plan.hold(sorted({unit for unit, _ in w.disk[shard]}))
+    dataset.plan.skip_to(number, 0)
+    again.state.adopt_shard(w.state.datasets["train"].live[number].shard, retired=False)
+    again.state.adopt_lease(lease, now=0.0)
+    again.feed(ev.Listed("train", 1000, complete=True))
+    again.settle()
+    assert len(again.disk) == 3
+    assert dataset.live[number].leased, "rotation may have it"
+
+
 def test_at_the_limit_the_oldest_are_retired_and_kept_until_their_last_lease_ends():
     w = world(shards=8)
     w.settle()
