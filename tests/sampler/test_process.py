@@ -16,7 +16,8 @@ import pytest
 from cachecd.model import Assignment, ShardId, UnitSlice
 from cachecd.sampler import messages
 from cachecd.sampler.messages import FromSampler, Made, Make, Setup
-from cachecd_client._core import decode_example
+from cachecd_client._core import ShardWriter, decode_example
+from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back
 
 Process = subprocess.Popen[bytes]
@@ -131,6 +132,26 @@ def test_a_garbled_frame_ends_it_with_the_reason(start: Callable[..., Process], 
     process.stdin.flush()
     assert process.wait(10) == 0
     assert "frame of 4294967295 bytes" in (tmp_path / "stderr").read_text()
+
+
+def test_memory_does_not_grow_with_the_size_of_an_object(
+    start: Callable[..., Process], tmp_path: Path
+):
+    writer = ShardWriter(str(tmp_path / "src" / "large"))
+    for _ in range(256):
+        writer.append(bytes(1 << 20))
+    size, _ = writer.finish("{}")
+    process = start(source={"url": f"file://{tmp_path}/src", "format": "tfrecord"})
+    unit = UnitSlice(0, "large", size)
+    assignment = Assignment(ShardId("train", 1), "g", (unit,))
+    schema = Schema((Feature("x", "bytes", "bytes", ()),)).to_json()
+    send(process, Make(assignment, str(tmp_path / "1"), 300 << 20, schema, (), {}))
+    made = answer(process)
+    assert isinstance(made, Made)
+    assert made.outcome.records == 256
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+    assert peak < 200 << 10, "kB; the object has 262144"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
