@@ -18,6 +18,9 @@ PERMUTATION_VERSION: int
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `crc`."""
 
+def _crc32c_by_tables(data: Buffer) -> int:
+    """crc32c as processors without an instruction for it compute it; for tests."""
+
 def masked_crc32c(data: Buffer) -> int:
     """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
 

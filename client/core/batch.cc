@@ -21,7 +21,8 @@ class FixedColumn {
  public:
   FixedColumn(const char* name, Element element, uint64_t rows, BufferPool* pool)
       : column_{name, {}} {
-    column_.arrays.push_back({pool->Take(rows * sizeof(T)), element, {static_cast<int64_t>(rows)}});
+    column_.arrays.push_back(
+        {pool->Take(Multiply(rows, sizeof(T))), element, {static_cast<int64_t>(rows)}});
   }
   void Set(uint64_t row, T value) {
     std::memcpy(column_.arrays[0].buffer.data() + row * sizeof(T), &value, sizeof value);

@@ -30,12 +30,6 @@ constexpr Dtype kDtypes[] = {
   throw SchemaMismatch("feature '" + name + "': " + why);
 }
 
-size_t Multiply(uint64_t a, uint64_t b) {
-  uint64_t product;
-  if (__builtin_mul_overflow(a, b, &product) || product > INT64_MAX) throw std::bad_alloc();
-  return product;
-}
-
 std::string Count(uint64_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
@@ -53,6 +47,12 @@ size_t ElementBytes(Element element) {
     if (dtype.element == element) return dtype.bytes;
   }
   return 0;
+}
+
+size_t Multiply(uint64_t a, uint64_t b) {
+  uint64_t product;
+  if (__builtin_mul_overflow(a, b, &product) || product > INT64_MAX) throw std::bad_alloc();
+  return product;
 }
 
 uint64_t FeatureSpec::elements() const {

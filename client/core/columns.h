@@ -34,6 +34,10 @@ enum class Element : uint8_t {
 
 size_t ElementBytes(Element element);
 
+// The product, as a number of elements or bytes to allocate; std::bad_alloc if nothing can be so
+// large.
+size_t Multiply(uint64_t a, uint64_t b);
+
 // What a feature of every record is, and so which arrays its column has.
 struct FeatureSpec {
   std::string name;

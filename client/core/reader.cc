@@ -159,16 +159,17 @@ bool BatchReader::MayClaim() const {
   return next_claim_ == next_delivery_ || ahead_bytes_ + estimate_ <= options_.prefetch_bytes;
 }
 
-BatchReader::Made BatchReader::Make(BatchBuilder* builder, uint64_t number) {
+BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
   try {
-    return {builder->Build(number), nullptr};
+    if (!*builder) builder->emplace(options_.shape, &records_, &files_, pool_.get());
+    return {(*builder)->Build(number), nullptr};
   } catch (...) {
     return {Batch(), std::current_exception()};
   }
 }
 
 void BatchReader::Run() {
-  BatchBuilder builder(options_.shape, &records_, &files_, pool_.get());
+  std::optional<BatchBuilder> builder;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     work_.wait(lock,

@@ -75,7 +75,7 @@ class BatchReader {
 
   void Run();
   bool MayClaim() const;
-  Made Make(BatchBuilder* builder, uint64_t number);
+  Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
   void RequireThreads() const;
   bool Answered() const;
 

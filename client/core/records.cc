@@ -21,14 +21,20 @@ FileSet::Location RecordSource::Locate(uint64_t position) const {
 ByteSpan RecordSource::Read(uint64_t position, FileSet::Location* at) {
   try {
     return files_.Read(*at);
-  } catch (const CorruptRecord&) {
-    if (!replace_) throw;
-    return Replace(position, at);
+  } catch (const CorruptRecord& error) {
+    if (replace_) return Replace(position, at);
+    Note(position, error);
+    throw;
   }
 }
 
+void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
+  const std::lock_guard<std::mutex> lock(noting_);
+  if (reported_.insert(position).second) findings_.push_back(finding);
+}
+
 ByteSpan RecordSource::Replace(uint64_t position, FileSet::Location* at) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(searching_);
   std::vector<uint64_t> lost;
   std::optional<CorruptRecord> first;
   // Ends when as many reads have failed as there are records: then all are corrupt.
@@ -45,14 +51,14 @@ ByteSpan RecordSource::Replace(uint64_t position, FileSet::Location* at) {
     } catch (const CorruptRecord& error) {
       if (!first) first = error;
       lost.push_back(candidate);
-      if (reported_.insert(candidate).second) findings_.push_back(error);
+      Note(candidate, error);
     }
   }
   throw *first;
 }
 
 std::vector<CorruptRecord> RecordSource::findings() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(noting_);
   return findings_;
 }
 

@@ -49,6 +49,7 @@ class RecordSource {
 
  private:
   ByteSpan Replace(uint64_t position, FileSet::Location* at);
+  void Note(uint64_t position, const CorruptRecord& finding);
 
   const FileSet& files_;
   const Order order_;
@@ -57,9 +58,12 @@ class RecordSource {
   const bool replace_;
   std::atomic<bool> stopped_{false};
 
-  mutable std::mutex mutex_;  // guards what follows
+  // Two mutexes, as a search may take long and findings() must not wait for it.
+  mutable std::mutex noting_;  // guards findings_ and reported_
   std::vector<CorruptRecord> findings_;
   std::unordered_set<uint64_t> reported_;  // positions that are in findings_
+
+  std::mutex searching_;  // guards replacements_
   // A corrupt position's replacement. Without it a whole corrupt file, read in order, would be
   // searched again from each of its records.
   std::unordered_map<uint64_t, uint64_t> replacements_;

@@ -302,6 +302,16 @@ def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
         reader.next()
 
 
+@pytest.mark.parametrize("rows", [2**50, 2**61, 2**62, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("features", [[], MIXED[:1], MIXED[1:2], MIXED[2:3], MIXED[3:]])
+def test_a_batch_of_impossibly_many_rows_is_a_memory_error(mixed, rows, features):
+    reader = BatchReader(
+        [(str(mixed), None)], features, batch_size=rows, drop_last=False, pad_tail=True, ids=True
+    )
+    with pytest.raises(MemoryError):
+        reader.next()
+
+
 # What does not fit
 
 

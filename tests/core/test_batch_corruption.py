@@ -148,6 +148,9 @@ def test_raise_delivers_what_precedes_and_then_the_error(shard, threads):
             str(shard),
             int(_core.scan(str(shard))[11]),
         )
+    assert [(path, offset) for path, offset, _ in reader.corrupt] == [
+        (str(shard), caught.value.offset)
+    ]
 
 
 # Every damage
