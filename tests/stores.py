@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -98,6 +100,7 @@ def s3_server() -> Iterator[S3Server]:
                 stderr=subprocess.STDOUT,
                 env={"PATH": os.environ["PATH"], "HOME": str(directory)},
                 start_new_session=True,
+                preexec_fn=_die_with_the_tests,
             )
         at_the_end.callback(process.wait)
         at_the_end.callback(process.kill)
@@ -124,6 +127,14 @@ def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: P
             time.sleep(0.05)
         else:
             return
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_the_tests() -> None:
+    """Also where they are killed and can clean up nothing (PR_SET_PDEATHSIG)."""
+    _LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def _binary() -> str:
