@@ -1,7 +1,9 @@
 """BatchReader: what columns hold, of every kind of feature, and what does not fit."""
 
+import contextlib
 import gc
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -355,6 +357,58 @@ def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):
     reader = BatchReader([(str(path), None)], [("x", "int64", "int64", (), False)], batch_size=1)
     with pytest.raises(SchemaError, match=r"record at byte 0: not a tf.train.Example: .* at byte"):
         reader.next()
+
+
+def columns_of(decoded):
+    """What the columns of MIXED hold of a decoded record, or None if it does not fit them."""
+    (dense_kind, dense), (bytes_kind, whole) = (decoded.get(name, ("", [])) for name in "db")
+    lists_kind, lists = decoded.get("l", ("bytes", []))
+    ints_kind, ints = decoded.get("r", ("int64", []))
+    if [dense_kind, bytes_kind, lists_kind, ints_kind] != ["bytes", "bytes", "bytes", "int64"]:
+        return None
+    if len(dense) != 1 or len(dense[0]) != 11 or len(whole) != 1:
+        return None
+    return dense[0], whole[0], lists, ints
+
+
+def test_altered_records_with_right_crcs_are_read_as_decoded_or_refused(mixed, tmp_path):
+    source = random.Random(3)
+    good = _core.read_record(str(mixed), int(_core.scan(str(mixed))[7]))
+    records = []
+    for _ in range(1500):
+        record = bytearray(good)
+        for _ in range(source.randint(1, 2)):
+            record[source.randrange(len(record))] = source.randrange(256)
+        records.append(bytes(record))
+    files = [(str(write(tmp_path / "a", records)), None)]
+    read = refused = 0
+    for number, record in enumerate(records):
+        reader = BatchReader(
+            files, MIXED, batch_size=1, shuffle=False, start=number, threads=1, prefetch_bytes=0
+        )
+        try:
+            expected = columns_of(_core.decode_example(record))
+        except ValueError:
+            # The reader does not look into features that nobody asks for.
+            with contextlib.suppress(SchemaError):
+                reader.next()
+            continue
+        if expected is None:
+            with pytest.raises(SchemaError):
+                reader.next()
+            refused += 1
+        else:
+            batch = reader.next()
+            data, offsets, _ = batch["l"]
+            found = (
+                batch["d"].tobytes(),
+                items(*batch["b"])[0],
+                items(data, offsets),
+                batch["r"][0].tolist(),
+            )
+            assert found == expected
+            read += 1
+    assert min(read, refused) > 30
 
 
 def test_an_error_waits_for_its_batchs_turn_and_stays(tmp_path):
