@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.errors import SourceUnreachableError
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
@@ -114,11 +115,15 @@ class TestFilesWithLabels:
         )
 
     def test_a_key_without_a_label_is_set_aside_without_being_fetched(self, bench: Bench):
-        [shard] = bench.pour([b"1", b"2", b"3"], ["readme", "cat/2", "bird/3"])
+        [shard] = bench.pour([b"1", b"2"], ["readme", "cat/2"])
         assert [unit for unit, _, _ in shard.records] == [1]
-        assert bench.set_aside[0] == "label pattern '^([^/]+)/' does not match the key"
-        assert "'bird' was not there when the source was listed" in bench.set_aside[2]
+        assert bench.set_aside == {0: "label pattern '^([^/]+)/' does not match the key"}
         assert bench.taken == 1
+
+    def test_a_class_that_is_not_listed_yet_is_not_blamed_on_the_unit(self, bench: Bench):
+        with pytest.raises(SourceUnreachableError, match="class 'bird' of 'bird/1' has no number"):
+            bench.pour([b"1"], ["bird/1"])
+        assert bench.set_aside == {}
 
     @pytest.mark.parametrize(
         ("pattern", "key", "label"),

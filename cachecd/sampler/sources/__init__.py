@@ -20,7 +20,7 @@ class Source(Protocol):
 
     def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
         """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
-        None if it has to be fetched to know."""
+        None if it has to be fetched to know. SourceUnreachableError if nothing can be told yet."""
 
     async def pour(
         self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft

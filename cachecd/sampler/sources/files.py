@@ -15,6 +15,7 @@ from typing import Any
 from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
+from cachecd.errors import SourceUnreachableError
 from cachecd.model import UnitSlice
 from cachecd_client.schema import Feature, Schema
 
@@ -40,7 +41,10 @@ class Files:
         if name is None:
             return f"label pattern {label.pattern!r} does not match the key"
         if name not in self._numbers:
-            return f"class {name!r} was not there when the source was listed"
+            # Only the whole listing tells the classes. The unit is not to blame.
+            raise SourceUnreachableError(
+                f"class {name!r} of {unit.key!r} has no number yet: the source's listing is not complete"
+            )
         return None
 
     async def read(
