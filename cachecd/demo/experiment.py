@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -15,16 +16,17 @@ from threadpoolctl import threadpool_limits
 from cachecd.demo.configuration import BANDWIDTH, configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import SIDE, StoredImage, images
-from cachecd.demo.interruption import cleanly_interrupted
+from cachecd.demo.interruption import Interruption
 from cachecd.demo.passes import Passes
 from cachecd.demo.report import Report, Row, Setting, Summary
 from cachecd.demo.store import StoreKind, filled_store
 from cachecd.demo.trainers import BATCH, Framework, Trainer, load_trainer
 from cachecd_client import Cache, Epoch, connect
-from cachecd_client.errors import CachecdError
+from cachecd_client.errors import CachecdError, WorldError
 
 _EPOCH_SECONDS = 1.0
 _SEED = 17
+_ROOM = 32 << 20  # it writes about 15 MiB
 _LOG_LINES = 20  # of the daemon's, shown when something fails
 
 
@@ -35,11 +37,11 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
     package is missing; besides that whatever a daemon, a disk or `report` raises.
     """
     began = time.monotonic()
-    with cleanly_interrupted(), ExitStack() as owned:
+    with Interruption() as interruption, ExitStack() as owned, interruption.heeded():
+        home = owned.enter_context(_home())
         trainer = load_trainer(framework)(_SEED)
         # On two cores shared with samplers a step takes 0.4 ms so, and 3 to 27 ms in two threads.
         owned.enter_context(threadpool_limits(1))
-        home = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="cachecd-demo-")))
         objects = images()
         location = owned.enter_context(filled_store(store, home / "store", objects))
         config, folder = home / "demo.yaml", home / "cache"
@@ -64,6 +66,7 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
         for row in _rows(cache, trainer, epochs, objects, watch, limit):
             report.row(row)
             rows.append(row)
+            interruption.check()
         summary = Summary(
             epochs=epochs,
             seconds=time.monotonic() - began,
@@ -77,6 +80,30 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
         )
         report.end(summary)
     return summary
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    """A directory with room for all that the demo writes, the temporary one of everything within.
+
+    So what a framework leaves in the temporary directory, as torch does, goes with it.
+    """
+    with tempfile.TemporaryDirectory(prefix="cachecd-demo-") as name:
+        if (free := shutil.disk_usage(name).free) < _ROOM:
+            raise WorldError(
+                f"the demo needs {_ROOM >> 20} MiB, and {tempfile.gettempdir()} has {free >> 20}: "
+                "choose another place with TMPDIR=DIRECTORY"
+            )
+        before = os.environ.get("TMPDIR"), tempfile.tempdir
+        os.environ["TMPDIR"] = tempfile.tempdir = name
+        try:
+            yield Path(name)
+        finally:
+            if before[0] is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before[0]
+            tempfile.tempdir = before[1]
 
 
 def _rows(

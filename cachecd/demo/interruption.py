@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Iterator
-from types import FrameType
-from typing import NoReturn
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@contextlib.contextmanager
-def cleanly_interrupted() -> Iterator[None]:
-    """Turns the first of these signals within into KeyboardInterrupt (Ctrl-C) or SystemExit.
+class Interruption:
+    """These signals as exceptions, but never in a cleanup. For the main thread.
 
-    Later ones have no effect, so that nobody cuts short what the first one has set going; it ends
-    by itself. Only for the main thread.
+        with Interruption() as interruption, ExitStack() as cleanups, interruption.heeded():
+
+    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. From there on, while
+    the cleanups run and the process ends, further signals have no effect: nobody cuts short what
+    ends by itself. One that arrives in an undisturbed cleanup is raised after it.
     """
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        for each in _SIGNALS:
-            # Not SIG_IGN, which a child process would inherit.
-            signal.signal(each, lambda *_: None)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+    def __init__(self) -> None:
+        self._heeding = False
+        self._received = 0
+        self._before: dict[int, Any] = {}
 
-    try:
+    def __enter__(self) -> Self:
         for number in _SIGNALS:
             # Under nohup SIGHUP is ignored, and is to stay so.
-            if before[number] != signal.SIG_IGN:
-                signal.signal(number, end)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            if (before := signal.getsignal(number)) != signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._received:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        elif error is None:
+            self.check()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Where signals raise."""
+        self._heeding = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._heeding = False
+
+    def check(self) -> None:
+        """Raises if a signal has come and its exception was lost, as in a weak reference's callback."""
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received:
+            raise SystemExit(128 + self._received)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self._received = self._received or number
+        if self._heeding:
+            self.check()

@@ -81,7 +81,7 @@ class Table:
             f"{_mib(setting.object_bytes)} MiB as PNG, {_mib(setting.pixel_bytes)} MiB as pixels"
         )
         self._say(
-            f"cache  at most {_mib(setting.limit_bytes)} MiB, filled at {setting.bandwidth} while "
+            f"cache  at most {_mib(setting.limit_bytes)} MiB, filled at {setting.bandwidth}; "
             f"{setting.framework} trains for {setting.epoch_seconds:g} s an epoch"
         )
         self._say(f"files  {setting.directory}, removed at the end")
@@ -114,7 +114,7 @@ class Table:
         )
         self._say(
             f"{summary.seen:.0%} of the training images were seen; {summary.evicted_shards} files "
-            "were evicted to make room for new ones."
+            "were evicted to make room."
         )
 
     def _say(self, line: str) -> None:

@@ -1,0 +1,57 @@
+"""An epoch of the demo: the first pass whole, then as many as the time allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd.demo.passes import Passes
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is told to advance."""
+
+    class Clock:
+        now = 100.0
+
+        def advance(self, seconds):
+            self.now += seconds
+
+    found = Clock()
+    monkeypatch.setattr("cachecd.demo.passes.time.monotonic", lambda: found.now)
+    return found
+
+
+def test_the_first_pass_is_whole_however_long_it_takes(clock):
+    passes = Passes(budget=1.0)
+    given = []
+    for batch in passes.over(lambda number: [f"{number}.{i}" for i in range(3)]):
+        given.append(batch)
+        clock.advance(10)
+    assert given == ["0.0", "0.1", "0.2"]
+    assert passes.batches == 3
+    assert passes.seconds == 30
+
+
+def test_later_passes_go_on_until_the_time_is_up(clock):
+    passes = Passes(budget=10.0)
+    given = []
+    for batch in passes.over(lambda number: [f"{number}.{i}" for i in range(4)]):
+        given.append(batch)
+        clock.advance(2)
+    assert given == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1"]
+    assert passes.batches == 6
+
+
+def test_what_the_loop_stood_still_for_is_the_readers_time_alone(clock):
+    def slow(_):
+        for batch in range(2):
+            clock.advance(0.5)  # the reader
+            yield batch
+
+    passes = Passes(budget=1.0)
+    for _ in passes.over(slow):
+        clock.advance(3)  # the trainer
+    assert passes.batches == 2
+    assert passes.waited == 1.5  # twice, and for the batch that came too late
+    assert passes.seconds == 7.5

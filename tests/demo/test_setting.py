@@ -1,0 +1,98 @@
+"""What the demo sets up before anything runs: images, a folder of them, a configuration."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from collections import Counter
+
+import pytest
+from PIL import Image
+
+from cachecd.config import load
+from cachecd.demo.configuration import configuration
+from cachecd.demo.disk_watch import DiskWatch
+from cachecd.demo.images import CLASSES, SIDE, images
+from cachecd.demo.store import Location, filled_store
+from cachecd.preflight import figures
+from cachecd.sampler.sources.files import label_of
+
+
+@pytest.fixture(scope="module")
+def objects():
+    return images()
+
+
+def test_the_images_are_grey_pngs_of_all_digits_in_both_parts(objects):
+    assert len({one.key for one in objects}) == len(objects) == 1797
+    parts = Counter(one.key.split("/")[0] for one in objects)
+    assert parts == {"train": 1600, "test": 197}
+    for part in parts:
+        assert (
+            len({one.key.split("/")[1] for one in objects if one.key.startswith(part)}) == CLASSES
+        )
+    with Image.open(io.BytesIO(objects[42].png)) as image:
+        assert (image.format, image.mode, image.size) == ("PNG", "L", (SIDE, SIDE))
+
+
+def test_the_images_are_the_same_every_time(objects):
+    assert images() == objects
+
+
+def test_a_folder_holds_each_object_under_its_key(objects, tmp_path):
+    with filled_store("local", tmp_path / "store", objects[:20]) as location:
+        assert location == Location(f"file://{tmp_path}/store")
+        assert [(tmp_path / "store" / o.key).read_bytes() for o in objects[:20]] == [
+            o.png for o in objects[:20]
+        ]
+
+
+@pytest.mark.parametrize("name", ["plain", """ ' " # ${HOME} $x {} : - é"""])
+def test_the_configuration_is_one_wherever_the_directory_is(name, tmp_path):
+    path = tmp_path / "demo.yaml"
+    place = tmp_path / name
+    path.write_text(configuration(Location(f"file://{place}/store"), place / "cache"))
+    config = load(path, {})
+    assert config.cache.dir == place / "cache"
+    train, test = config.datasets["train"], config.datasets["test"]
+    assert train.source is not None
+    assert train.source.url == f"file://{place}/store/train/"
+    assert label_of(train.source, "3/0042.png") == "3"
+    assert test.pin
+    figures(config)  # the limit suffices
+
+
+def test_the_limit_is_less_than_the_data(objects, tmp_path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(configuration(Location("s3://digits", "http://127.0.0.1:1"), tmp_path / "c"))
+    config = load(path, {})
+    assert figures(config).limit < len(objects) * SIDE * SIDE
+    source = config.datasets["test"].source
+    assert source is not None
+    assert (source.url, source.endpoint) == ("s3://digits/test/", "http://127.0.0.1:1")
+    assert source.anonymous
+
+
+def test_a_directory_is_measured_as_du_measures_it(tmp_path):
+    (tmp_path / "some" / "folders").mkdir(parents=True)
+    (tmp_path / "some" / "file").write_bytes(b"x" * 10_000)
+    (tmp_path / "some" / "folders" / "file").write_bytes(b"x")
+    os.link(tmp_path / "some" / "file", tmp_path / "again")
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    said = subprocess.check_output(["du", "--block-size=1", "--summarize", tmp_path], text=True)
+    assert DiskWatch(tmp_path).now() == int(said.split()[0])
+
+
+def test_the_watch_keeps_the_largest_measurement(tmp_path):
+    with DiskWatch(tmp_path) as watch:
+        (tmp_path / "large").write_bytes(bytes(1 << 20))
+        while watch.most < 1 << 20:  # the runner's timeout is the deadline
+            pass
+        (tmp_path / "large").unlink()
+        most, before = watch.most, watch.measurements
+        while watch.measurements < before + 2:
+            pass
+    assert watch.most == most
+    assert watch.now() < 1 << 20
