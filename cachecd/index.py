@@ -121,11 +121,19 @@ class Index:
         return self._sizes[: self._length][numbers]
 
     def cost(self, objects: Sequence[ObjectInfo], classes: Iterable[str] = ()) -> int:
-        """At least what append(objects), then finish(classes), will take on disk, in bytes."""
+        """At least what append(objects), then finish(classes), will take on disk, in bytes; all of
+        `objects` must be `new`."""
+        if not objects and self.complete and set(classes) <= set(self.classes):
+            return 0
         texts = sum(_most_bytes(o.key) + _most_bytes(o.etag) for o in objects)
         names = sum(12 * len(name) + 4 for name in (*self.classes, *classes))
         headers = (len(objects) // _UNITS_A_BLOCK + 2) * HEADER_BYTES
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
+
+    def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        """Those whose keys have no number yet."""
+        known = self._digests().has(digests_of([_encoded(o.key) for o in objects]))
+        return [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
 
     def append(self, objects: Sequence[ObjectInfo]) -> int:
         """Gives each object whose key is new the next number; returns how many were new.
@@ -143,10 +151,8 @@ class Index:
                     f"of {len(etag)} bytes; expected a size of at least 0, and key and etag "
                     f"below {_LONGEST_TEXT} bytes"
                 )
-        if self._known is None:
-            self._known = self._read_digests()
-        digests = digests_of(keys)
-        unknown = np.flatnonzero(~self._known.has(digests)).tolist()
+        known, digests = self._digests(), digests_of(keys)
+        unknown = np.flatnonzero(~known.has(digests)).tolist()
         first_places: dict[bytes, int] = {}
         for place in unknown:
             first_places.setdefault(keys[place], place)
@@ -161,7 +167,7 @@ class Index:
             entries["end"] = np.cumsum([len(t) for t in texts])
             body = entries.tobytes() + b"".join(texts)
             at = self._file.append(_UNITS, len(places), self._length, body)
-            self._known.add(digests[places])
+            known.add(digests[places])
             self._take_on(at, entries)
         return len(new)
 
@@ -208,6 +214,12 @@ class Index:
         self.total_bytes += int(entries["size"].sum())
         self._map_block(at, len(entries))
         self._length = length
+
+    def _digests(self) -> DigestSet:
+        """Of all keys; read from the file for each listing anew, and forgotten after it."""
+        if self._known is None:
+            self._known = self._read_digests()
+        return self._known
 
     def _read_digests(self) -> DigestSet:
         blocks = [

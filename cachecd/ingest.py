@@ -59,8 +59,8 @@ async def list_source(
 ) -> None:
     """Brings the index up to date with the store: new objects are appended, none is renumbered.
 
-    `reserve` is told what each page will take on disk before it is written, and raises if there is
-    no room. SourceUnreachableError as the store raises it; what has been listed so far stays.
+    `reserve` is told what will be taken on disk before it is written, and raises if there is no room.
+    SourceUnreachableError as the store raises it; what has been listed so far stays.
     """
     pages = await asyncio.to_thread(lambda: iter(open_store(source, connections).list()))
     classes = set(index.classes)
@@ -68,8 +68,10 @@ async def list_source(
         if source.label is not None:
             labels = (label_of(source, found.key) for found in page)
             classes.update(label for label in labels if label is not None)
-        reserve(index.cost(page))
-        index.append(page)
+        # Listed again, a source needs no room for what is known: a cache that is full has none.
+        if new := index.new(page):
+            reserve(index.cost(new))
+            index.append(new)
     names = class_names(classes)
     reserve(index.cost((), names))
     index.finish(names)

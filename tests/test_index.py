@@ -293,6 +293,18 @@ def test_cost_bounds_what_an_append_and_a_finish_allocate(index):
         assert before <= index.allocated <= before + cost
 
 
+def test_a_source_listed_again_unchanged_costs_nothing(index):
+    listing = objects(0, 500)
+    assert index.new(listing) == listing
+    index.append(listing)
+    index.finish(["cat", "dog"])
+    again = reopened(index)
+    assert again.new(listing) == []
+    assert again.cost((), ["dog", "cat"]) == 0
+    assert again.cost((), ["dog", "emu"]) > 0
+    assert again.new(objects(400, 600)) == objects(500, 600)
+
+
 APPENDER = """
 import sys
 from pathlib import Path
