@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import boto3
+import botocore.session
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import create_loader
 
 from cachecd.errors import SourceUnreachableError
 
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 LIFE = 60.0  # seconds for which obstore may use an answer, and for which fixed keys are believed
+
+
+# Descriptions of services, parsed once: 60 ms of the 70 that a client takes otherwise.
+_DESCRIPTIONS = create_loader()
+
+
+def new_session() -> boto3.Session:
+    """A session that looks at environment and profiles as they are now. BotoCoreError."""
+    core = botocore.session.Session()
+    core.register_component("data_loader", _DESCRIPTIONS)
+    return boto3.Session(botocore_session=core)
 
 
 class ChainCredentials:
@@ -57,7 +70,7 @@ class ChainCredentials:
     def _current(self) -> Credentials:
         fixed = not isinstance(self._found, RefreshableCredentials)
         if self._found is None or (fixed and time.monotonic() - self._found_at > LIFE):
-            self._found = boto3.Session().get_credentials()
+            self._found = new_session().get_credentials()
             self._found_at = time.monotonic()
         if self._found is None:
             raise SourceUnreachableError(f"{self._where}: {missing()}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import boto3
 import botocore
 from botocore.config import Config
 from botocore.exceptions import (
@@ -29,7 +28,7 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import PAGE, TransientError
 from cachecd.sampler.stores.answers import refusal
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options
-from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing
+from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing, new_session
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -146,7 +145,7 @@ class S3Backend:
     def _new_client(self) -> Any:
         source = self._source
         try:
-            session = boto3.Session()
+            session = new_session()
             return session.client(
                 "s3",
                 endpoint_url=source.endpoint,
