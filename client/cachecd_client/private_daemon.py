@@ -17,7 +17,8 @@ from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.launcher import local_ranks
 
 _DRAIN = 15.0  # seconds from SIGTERM to SIGKILL; the daemon drains within 10
-_LONGEST_FOLDER = 80  # bytes, so that the socket's path stays below the 107 that are allowed
+# Bytes, so that the socket's path has no more than the 107 that are allowed.
+_LONGEST_FOLDER = 107 - len("/cachecd-0123456789abcdef/cachecd.sock")
 
 
 class PrivateDaemon:

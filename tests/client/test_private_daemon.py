@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -188,13 +189,18 @@ def test_a_forked_child_that_exits_leaves_the_daemon_alone(config, in_child):
         assert alive(cache.status()["pid"])
 
 
-def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, monkeypatch, tmp_path):
-    deep = tmp_path / ("x" * 80)
-    deep.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    with connect(config()) as cache:
-        assert cache.endpoint.startswith("ipc:///tmp/cachecd-")
-    assert not Path(cache.endpoint.removeprefix("ipc://")).parent.exists()
+@pytest.mark.parametrize("length", [69, 70])
+def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, monkeypatch, length):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        deep = Path(short, "x" * (length - len(short) - 1))
+        deep.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+        with connect(config()) as cache:
+            socket = Path(cache.endpoint.removeprefix("ipc://"))
+        assert len(str(socket)) <= 107
+        assert (socket.parent.parent == deep) == (length == 69)
+        assert socket.parent.parent in (deep, Path("/tmp"))
+        assert not socket.parent.exists()
 
 
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
