@@ -109,10 +109,9 @@ class Daemon:
         if not self._offline:
             await self._executor.start()
             for name in self.state.datasets:
-                if len(self._indexes[name]):
-                    self._feed(
-                        ev.Listed(name, len(self._indexes[name]), self._indexes[name].complete)
-                    )
+                # A listing that was cut off waits: its classes, and so its labels, are not known yet.
+                if self._indexes[name].complete:
+                    self._feed(ev.Listed(name, len(self._indexes[name]), complete=True))
                 source = self._config.datasets[name].source
                 assert source is not None, "the configuration requires a source"
                 connections = self._config.sampler.connections

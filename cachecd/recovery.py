@@ -56,7 +56,7 @@ def recover(
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
     else:
         catalog.forget_plan(name)
-        if len(index):
+        if index.complete:
             plan.extend()
         _start_over(plan, found, index, saved)
     state.add_dataset(dataset)
