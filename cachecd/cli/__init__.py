@@ -58,6 +58,10 @@ class _Group(typer.core.TyperGroup):
         self.commands: Any = _Commands()
 
 
+# What typer raises for a call that it refuses; it exports no name for it.
+_UsageError: Any = typer.BadParameter.__base__
+
+
 def _exit(code: int | None, **_: Any) -> None:
     raise typer.Exit(code or 0)
 
@@ -66,7 +70,6 @@ def _exit(code: int | None, **_: Any) -> None:
 app = typer.Typer(
     cls=_Group,
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     result_callback=_exit,
     rich_markup_mode=None,
@@ -96,16 +99,18 @@ def run_command(arguments: Sequence[str]) -> int:
     for each thing."""
     code: Any = 0
     try:
-        try:
-            app(list(arguments), prog_name="cachecd")
-        except SystemExit as ended:
-            code = ended.code
+        code = app(list(arguments), prog_name="cachecd", standalone_mode=False)
         sys.stdout.flush()
+    except _UsageError as error:
+        said = " ".join(error.format_message().split())
+        command = error.ctx.command_path if error.ctx else "cachecd"
+        print(f"cachecd: {said.removesuffix('.')} (see `{command} --help`)", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # Nobody reads what we write. The interpreter flushes once more at its end: not to a pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:
         return _failed(error)
