@@ -87,7 +87,8 @@ def test_a_signal_whose_exception_was_lost_is_found_again(monkeypatch):
             lost.clear()
             interruption.check()
 
-    pytest.raises(KeyboardInterrupt, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
 
 def test_without_a_signal_everything_is_as_before(handlers):

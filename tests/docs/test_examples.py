@@ -1,0 +1,59 @@
+"""What the README and the tutorial show is what this version takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cachecd.cli import COMMANDS
+from cachecd.config import load
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/tutorial.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page that are in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_configuration_shown_is_one(page, tmp_path):
+    shown = blocks(page, "yaml")
+    assert shown
+    for number, text in enumerate(shown):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        assert load(path, {"PWD": str(tmp_path)}).datasets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_program_shown_is_one(page):
+    shown = blocks(page, "python")
+    assert shown
+    for text in shown:
+        compile(text, page, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_shown_exists(page):
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"(?:^|`|&& )cachecd ([a-z]+)", text, re.M))
+    assert named
+    assert named <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
+    assert links
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_a_newcomer_needs_two_commands():
+    assert blocks("README.md", "sh") == [
+        "pip install ./client . && cachecd demo\n",
+        "pip install ./client '.[test]' && pytest\n",
+    ]
