@@ -10,6 +10,7 @@ what is lost is found again on the next start, since a shard's row follows its f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import zlib
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.errors import DiskError
-from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitSlice
+from cachecd.model import Assignment, SetAside, Shard, ShardId
 
 VERSION = 1
 # 64 pages of 4 KiB: with the one transaction that may follow it keeps the WAL below half the
@@ -33,16 +34,16 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shards (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
     records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
-    retired INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
+    retired INTEGER NOT NULL DEFAULT 0, barred INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
-    dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units TEXT NOT NULL,
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS plans (
-    dataset TEXT PRIMARY KEY, plan TEXT NOT NULL) WITHOUT ROWID;
+    dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS schemas (
     dataset TEXT NOT NULL, generation TEXT NOT NULL, schema TEXT NOT NULL,
     PRIMARY KEY (dataset, generation)) WITHOUT ROWID;
@@ -55,29 +56,37 @@ class ShardRow:
 
     shard: Shard
     retired: bool
+    barred: bool
 
 
 class Catalog:
-    """The open catalog. Every method is one transaction; an OSError-like failure is a DiskError."""
+    """The open catalog. Every writing method is one transaction, done or not; failures are DiskError."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the catalog, or makes an empty one; a damaged or foreign file is set apart first.
+        """Opens the catalog, or makes an empty one; a damaged file is set apart as *.damaged first.
 
-        `rebuilt` says whether it starts empty although there may be shards.
+        `rebuilt` says whether it starts empty although there may be shards. DiskError if it cannot
+        be opened now but may be sound: locked by another program, or on a disk that fails.
         """
         self._path = path
         self.rebuilt = not path.exists()
         try:
-            self._db = self._open()
-        except sqlite3.DatabaseError:
-            # Rebuildable, so nothing is lost; the -wal belongs to the damaged file.
-            for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            self.rebuilt = True
-            self._db = self._open()
+            try:
+                self._db = self._open()
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError:
+                path.replace(path.with_name(path.name + ".damaged"))
+                for suffix in ("-wal", "-shm"):  # they belong to the damaged file
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+                self.rebuilt = True
+                self._db = self._open()
+        except sqlite3.Error as error:
+            raise DiskError(f"{path}: cannot open the catalog: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None)
+        # The event loop waits here: nobody else has a business in this file.
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version not in (0, VERSION):
@@ -106,44 +115,40 @@ class Catalog:
     def shards(self, dataset: str) -> list[ShardRow]:
         """All rows of a dataset, by number."""
         rows = self._db.execute(
-            "SELECT number, generation, records, data_bytes, allocated, retired"
+            "SELECT number, generation, records, data_bytes, allocated, retired, barred"
             " FROM shards WHERE dataset = ? ORDER BY number",
             (dataset,),
         )
         return [
-            ShardRow(
-                Shard(ShardId(dataset, n), generation, records, data, allocated), bool(retired)
-            )
-            for n, generation, records, data, allocated, retired in rows
+            ShardRow(Shard(ShardId(dataset, number), *shard), bool(retired), bool(barred))
+            for number, *shard, retired, barred in rows
         ]
 
     def units(self, shard: ShardId) -> NDArray[np.uint64]:
         """The units that a shard holds records of; empty if it has no row."""
-        row = self._db.execute(
-            "SELECT units FROM shards WHERE dataset = ? AND number = ?",
-            (shard.dataset, shard.number),
-        ).fetchone()
+        try:
+            row = self._db.execute(
+                "SELECT units FROM shards WHERE dataset = ? AND number = ?", _key(shard)
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise DiskError(f"{self._path}: cannot read the catalog: {error}") from error
         return np.frombuffer(zlib.decompress(row[0]) if row else b"", np.uint64)
 
-    def assignments(self, dataset: str) -> list[Assignment]:
-        """The assignments that were open when the daemon last ran."""
+    def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
+        """The assignments that were open when the daemon last ran: number, generation, and for each
+        unit [unit, ordinal, offset]."""
         rows = self._db.execute(
             "SELECT number, generation, units FROM assignments WHERE dataset = ? ORDER BY number",
             (dataset,),
         )
         return [
-            Assignment(
-                ShardId(dataset, number),
-                generation,
-                tuple(UnitSlice(*u) for u in json.loads(units)),
-            )
-            for number, generation, units in rows
+            (n, generation, json.loads(zlib.decompress(units))) for n, generation, units in rows
         ]
 
     def plan(self, dataset: str) -> dict[str, Any] | None:
         """The plan as last saved."""
         row = self._db.execute("SELECT plan FROM plans WHERE dataset = ?", (dataset,)).fetchone()
-        return json.loads(row[0]) if row else None
+        return json.loads(zlib.decompress(row[0])) if row else None
 
     def set_aside(self, dataset: str) -> list[SetAside]:
         """The units given up, with their reasons."""
@@ -163,11 +168,11 @@ class Catalog:
 
     def save_assignment(self, assignment: Assignment, plan: dict[str, Any]) -> None:
         """The plan has moved on by this assignment."""
-        units = [[u.unit, u.key, u.size, u.etag, u.ordinal, u.offset] for u in assignment.units]
+        units = [[u.unit, u.ordinal, u.offset] for u in assignment.units]  # the index has the rest
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)",
-                (*_key(assignment.shard), assignment.generation, json.dumps(units)),
+                (*_key(assignment.shard), assignment.generation, _packed(units)),
             )
             self._save_plan(assignment.shard.dataset, plan)
 
@@ -199,11 +204,12 @@ class Catalog:
         with self._transaction():
             self._insert(shard, units)
 
-    def retire(self, shard: ShardId) -> None:
-        """No later lease names the shard, across restarts too."""
+    def mark(self, shard: ShardId, *, barred: bool) -> None:
+        """No later lease names the shard, across restarts too: it is retired, or barred."""
+        column = "barred" if barred else "retired"
         with self._transaction():
             self._db.execute(
-                "UPDATE shards SET retired = 1 WHERE dataset = ? AND number = ?", _key(shard)
+                f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?", _key(shard)
             )
 
     def remove(self, shard: ShardId) -> None:
@@ -235,14 +241,14 @@ class Catalog:
     def _insert(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
         blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)
         self._db.execute(
-            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
+            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated, blob),
         )  # fmt: skip
 
     def _save_plan(self, dataset: str, plan: dict[str, Any]) -> None:
         self._db.execute(
             "INSERT OR REPLACE INTO plans VALUES (?, ?)",
-            (dataset, json.dumps(plan, separators=(",", ":"))),
+            (dataset, _packed(plan)),
         )
 
     def _transaction(self) -> _Transaction:
@@ -250,23 +256,35 @@ class Catalog:
 
 
 class _Transaction:
-    """BEGIN ... COMMIT; a failing disk becomes a DiskError and leaves the catalog as it was."""
+    """BEGIN ... COMMIT; whatever SQLite says becomes a DiskError and leaves the catalog as it was."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db, self._path = db, path
 
     def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         try:
             self._db.execute("ROLLBACK" if kind else "COMMIT")
-        except sqlite3.OperationalError as failure:
-            if self._db.in_transaction:
+        except sqlite3.Error as failure:
+            with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            raise DiskError(f"{self._path}: cannot write the catalog: {failure}") from failure
-        if kind and issubclass(kind, sqlite3.OperationalError):
-            raise DiskError(f"{self._path}: cannot write the catalog: {error}") from None
+            raise self._failure(error or failure) from failure
+        if isinstance(error, sqlite3.Error):
+            raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> DiskError:
+        return DiskError(f"{self._path}: cannot write the catalog: {error}")
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
 
 
 def _key(shard: ShardId) -> tuple[str, int]:

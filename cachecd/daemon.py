@@ -36,13 +36,13 @@ from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
 from cachecd.sampler import messages
+from cachecd.saving import PlanSaver
 from cachecd.state import State
 from cachecd.status import document
 from cachecd_client import protocol
 from cachecd_client.errors import CallerError
 
-# A lease ends within a second of its last holder's death: probe well within that.
-_PROBE_EVERY = 0.25
+_PROBE_EVERY = 0.25  # a lease ends within a second of its last holder's death
 _MEASURE_EVERY = 1.0
 _RETRY_UNLINK_AFTER = 5.0
 
@@ -52,8 +52,7 @@ _log = structlog.get_logger("cachecd.daemon")
 class Daemon:
     """One cache directory, served. The caller owns the directory's lock and the socket.
 
-    `start` makes it answer; `stop` ends it within its grace. Between the two everything happens on
-    the running event loop.
+    Between `start` and `stop` everything happens on the running event loop.
     """
 
     def __init__(self, config: Config, found: Figures, *, offline: bool = False) -> None:
@@ -63,7 +62,7 @@ class Daemon:
         self._started = time.time()
         ledger = Ledger(found.limit, footprint(config.cache.shard_size))
         workers = 0 if offline else config.sampler.workers
-        self.state = State(ledger, config.cache.shard_size, workers, secrets.token_hex(3))
+        self.state = State(ledger, config.cache.shard_size, workers, secrets.token_hex(3), offline)
         self._catalog = Catalog(self._layout.catalog)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
@@ -72,6 +71,7 @@ class Daemon:
         self._handling = False
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
+        self._saver = PlanSaver(self._catalog, self._saved_plan)
         self._tasks: set[asyncio.Task[None]] = set()
         self._index_ahead = 0
         for rules in found.datasets:
@@ -166,7 +166,13 @@ class Daemon:
         try:
             while self._events:
                 for command in self.state.handle(self._events.popleft(), time.monotonic()):
-                    self._carry_out(command)
+                    try:
+                        self._carry_out(command)
+                    except (
+                        Exception
+                    ) as error:  # the commands after it must be carried out all the same
+                        _log.exception("command failed", command=type(command).__name__)
+                        self._gave_up(command, str(error))
         finally:
             self._handling = False
 
@@ -235,10 +241,11 @@ class Daemon:
             case ev.PublishShard(shard, outcome):
                 self._spawn(self._publish(shard, outcome))
             case ev.SavePlan():
-                self._save_plan(command)
-            case ev.RetireShard(shard):
-                with self._logged("retirement not saved"):
-                    self._catalog.retire(shard)
+                self._set_aside[command.dataset] += command.set_aside
+                self._saver.save(command)
+            case ev.MarkShard(shard, barred):
+                with self._logged("mark not saved"):
+                    self._catalog.mark(shard, barred=barred)
             case ev.UnlinkShard(shard):
                 self._spawn(self._unlink(shard))
             case ev.VerifyShard(shard):
@@ -247,9 +254,8 @@ class Daemon:
                 manifest = manifest_of(lease, self._schemas[lease.dataset, lease.generation])
                 try:
                     leases.write_manifest(self._layout, manifest)
-                except (DiskError, FileExistsError) as error:
-                    self._failed_manifests[lease.id] = str(error)
-                    self._events.append(ev.LeaseEnded(lease.id))
+                except DiskError as error:
+                    self._gave_up(command, str(error))
             case ev.EndLease(lease):
                 with self._logged("lease not ended"):
                     if leases.end(self._layout.manifest(lease)):
@@ -260,14 +266,23 @@ class Daemon:
             case _:
                 self._replies[command.request] = reply_of(command, self._layout)
 
+    def _gave_up(self, command: ev.Command, why: str) -> None:
+        """Lets the policy know what did not come about, so that nothing is waited for in vain."""
+        match command:
+            case ev.StartShard(assignment):
+                self._events.append(ev.ShardFailed(assignment.shard, "disk", why))
+            case ev.WriteManifest(lease):
+                self._failed_manifests[lease.id] = why
+                self._events.append(ev.LeaseEnded(lease.id))
+
     def _start_shard(self, command: ev.StartShard) -> None:
         assignment = command.assignment
         shard, name = assignment.shard, assignment.shard.dataset
         dataset, index = self.state.datasets[name], self._indexes[name]
         try:
-            self._catalog.save_assignment(assignment, saved_plan(dataset, index))
+            self._catalog.save_assignment(assignment, self._saved_plan(name))
         except DiskError as error:
-            self._events.append(ev.ShardFailed(shard, "disk", str(error)))
+            self._gave_up(command, str(error))
             return
         self._executor.submit(
             messages.Make(
@@ -286,18 +301,8 @@ class Daemon:
             )
         )
 
-    def _save_plan(self, command: ev.SavePlan) -> None:
-        name = command.dataset
-        self._set_aside[name] += command.set_aside
-        with self._logged("plan not saved"):
-            self._catalog.save_progress(
-                name,
-                saved_plan(self.state.datasets[name], self._indexes[name]),
-                command.done,
-                command.shard,
-                command.units,
-                command.set_aside,
-            )
+    def _saved_plan(self, name: str) -> dict[str, Any]:
+        return saved_plan(self.state.datasets[name], self._indexes[name])
 
     async def _publish(self, shard: ShardId, outcome: Any) -> None:
         generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
@@ -312,9 +317,11 @@ class Daemon:
             self._feed(ev.ShardPublished(sealed, [int(u) for u in units]))
 
     async def _unlink(self, shard: ShardId) -> None:
-        units = held_units(self._catalog, self.state.datasets[shard.dataset], shard)
         while True:
             try:
+                if self._saver.behind:
+                    raise DiskError("the catalog is behind: what the shard holds is not known")
+                units = held_units(self._catalog, self.state.datasets[shard.dataset], shard)
                 await asyncio.to_thread(unlink_shard, self._layout, shard)
                 self._catalog.remove(shard)
             except DiskError as error:
@@ -328,7 +335,8 @@ class Daemon:
         why = await asyncio.to_thread(verify_shard, self._layout, shard)
         if why:
             _log.error("shard is corrupt: barred, and fetched again", shard=str(shard), why=why)
-        self._feed(ev.ShardVerified(shard, sound=not why))
+        units = held_units(self._catalog, self.state.datasets[shard.dataset], shard)
+        self._feed(ev.ShardVerified(shard, not why, units))
 
     # --- the listing
 
@@ -363,6 +371,8 @@ class Daemon:
             spare = free_bytes(self._layout.root) - self._config.cache.reserve_free
             taken = metadata_bytes(self._layout, self.state.datasets) + self._index_ahead
             self._feed(ev.MetadataMeasured(taken, spare))
+        if self._saver.behind:
+            self._saver.save()
 
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:

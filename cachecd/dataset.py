@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.model import Lease, Outcome, Shard
+from cachecd.model import Lease, Outcome, SetAside, Shard
+from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
+
+_TRIES_PER_UNIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class LiveShard:
     verifying: bool = False
     unlinking: bool = False
     leased: bool = False  # some lease has named it: it is not fetched in vain
+    released: bool = False  # the plan no longer counts its units as held
 
     @property
     def served(self) -> bool:
@@ -75,15 +79,21 @@ class DatasetState:
     last_retired: int = 0
     evicted: int = 0
     evicted_shards: int = 0
-    paused_until: float = 0
-    backoff: float = 0
-    stopped_reason: str = ""
+    source: Pause = field(default_factory=Pause)
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
 
     def __post_init__(self) -> None:
+        self.allowed = self._least_allowed()
+
+    def _least_allowed(self) -> float:
         unbounded = self.rules.pin or (self.rules.per_epoch is None and not self.rules.wait)
-        self.allowed = float("inf") if unbounded else self.rules.first
+        return float("inf") if unbounded else self.rules.first
+
+    def change(self, rules: DatasetRules) -> None:
+        """New sizes while running; what is cached stays allowed."""
+        self.rules = rules
+        self.allowed = max(self._least_allowed(), self.data())
 
     # --- figures
 
@@ -98,8 +108,17 @@ class DatasetState:
 
     @property
     def whole(self) -> bool:
-        """Everything the source has is in live shards, or set aside."""
-        return self.listed and not self.has_work and not self.making
+        """Everything the source has is in live, sound shards, or set aside."""
+        return self.listed and not self.has_work and not self.making and self.being_verified is None
+
+    @property
+    def being_verified(self) -> int | None:
+        """A shard of the current generation that is out of service while its report is looked into."""
+        generation = self.rules.generation
+        suspect = (
+            n for n, s in self.live.items() if s.verifying and s.shard.generation == generation
+        )
+        return min(suspect, default=None)
 
     @property
     def has_work(self) -> bool:
@@ -128,7 +147,7 @@ class DatasetState:
         if self.rules.pin:
             return self.whole and bool(self.served(self.rules.generation))
         have = self._prefix_bytes() + self.evicted if self.rules.wait else self.data()
-        return have >= needed or (self.whole and have > 0)
+        return have > 0 and (have >= needed or self.whole)
 
     def needed(self, epoch: int) -> int:
         """Data bytes that the set of this epoch needs."""
@@ -161,7 +180,9 @@ class DatasetState:
 
     def _prefix(self, served: list[Shard]) -> list[Shard]:
         """Those before the first number that is still being made: the plan's order has no gap."""
-        unfinished = min([*self.making, *self.retry], default=None)
+        suspect = self.being_verified
+        open_ones = [*self.making, *self.retry, *([] if suspect is None else [suspect])]
+        unfinished = min(open_ones, default=None)
         return [s for s in served if unfinished is None or s.id.number < unfinished]
 
     def _prefix_bytes(self) -> int:
@@ -170,15 +191,18 @@ class DatasetState:
 
     # --- rotation
 
-    def to_retire(self, capacity: int, at_limit: bool, floor: int) -> list[LiveShard]:
+    def to_retire(
+        self, capacity: int, at_limit: bool, floor: int, over: bool = False
+    ) -> list[LiveShard]:
         """Which shards an epoch boundary retires, oldest first.
 
         At the limit only, and only while there is something to put in their place; together with
         what is not refilled yet at most `refresh` of `capacity`; no more than the link refilled
         since the last boundary, or twice the last time's if it refilled that to the end; none that
-        no lease has ever named; and never so many that less than `floor` data bytes stay.
+        no lease has ever named; and never so many that less than `floor` data bytes stay. `over`: the
+        limit was lowered below what is there, so there must be less whether or not more could come.
         """
-        if self.rules.pin or not at_limit or not self.has_work:
+        if self.rules.pin or not at_limit or not (self.has_work or over):
             return []
         quota = int(self.rules.refresh * capacity) - self.debt
         candidates = [s for _, s in sorted(self.live.items()) if s.served]
@@ -219,13 +243,18 @@ class DatasetState:
     def rate_now(self, now: float) -> float:
         return self.rate * float(0.5 ** ((now - self.rate_at) / 5.0))
 
-    def pause(self, now: float, reason: str, longest: float) -> None:
-        """Stops ingest for a while that doubles with each call in a row."""
-        self.backoff = min(max(1.0, self.backoff * 2), longest)
-        self.paused_until = now + self.backoff
-        self.stopped_reason = reason
-
-    def resume(self) -> None:
-        self.backoff = 0
-        self.paused_until = 0
-        self.stopped_reason = ""
+    def lost_worker(
+        self, number: int, unit: int | None, reason: str, now: float
+    ) -> SetAside | None:
+        """A worker died on shard `number`, while it worked on `unit`: the shard is made again after a
+        while; a unit on which two died is taken out of it and returned."""
+        tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
+        self.source.reason = reason
+        self.retry[number] = now + min(0.25 * 2 ** min(tries, 10), LONGEST)
+        if unit is None or tries < _TRIES_PER_UNIT:
+            return None
+        key = next(u.key for u in self.plan.open[number].units if u.unit == unit)
+        aside = SetAside(unit, key, reason)
+        self.plan.without(number, aside)
+        self.retry[number] = now
+        return aside

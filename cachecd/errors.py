@@ -1,15 +1,15 @@
 """The daemon's errors; their exit codes are those of the command line.
 
-    cachecd_client.errors.CachecdError
-    ├── CallerError (exit 2)
-    │   ├── ConfigError          the configuration is wrong: file, line, column, value, expectation
-    │   └── LimitTooSmallError   `cache.limit` cannot hold what the configuration asks for
-    └── WorldError (exit 1)
-        ├── SourceError          a source cannot be listed or read
-        │   ├── SourceUnreachableError   the store as a whole: network, credentials, bucket
-        │   └── UnitError        one object: missing, truncated, undecodable
-        ├── InUseError           another daemon holds the directory or the socket
-        └── DiskError            the cache's file system refuses to work
+cachecd_client.errors.CachecdError
+├── CallerError (exit 2)
+│   ├── ConfigError          the configuration is wrong: file, line, column, value, expectation
+│   └── LimitTooSmallError   `cache.limit` cannot hold what the configuration asks for
+└── WorldError (exit 1)
+    ├── SourceError          a source cannot be listed or read
+    │   ├── SourceUnreachableError   the store as a whole: network, credentials, bucket
+    │   └── UnitError        one object: missing, truncated, undecodable
+    ├── InUseError           another daemon holds the directory or the socket
+    └── DiskError            the cache's file system refuses to work
 """
 
 from __future__ import annotations

@@ -128,10 +128,11 @@ class CorruptReported:
 
 @dataclass(frozen=True, slots=True)
 class ShardVerified:
-    """The daemon read a reported shard itself: `sound`, or really corrupt."""
+    """The daemon read a reported shard itself: `sound`, or really corrupt; it holds `units`."""
 
     shard: ShardId
     sound: bool
+    units: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +210,11 @@ class SavePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RetireShard:
-    """Note in the catalog that no later lease may name this shard."""
+class MarkShard:
+    """Note in the catalog that no later lease may name this shard: retired, or `barred`."""
 
     shard: ShardId
+    barred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,7 @@ Command = (
     StartShard
     | PublishShard
     | SavePlan
-    | RetireShard
+    | MarkShard
     | UnlinkShard
     | VerifyShard
     | WriteManifest

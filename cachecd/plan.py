@@ -29,7 +29,9 @@ _RECORD_OVERHEAD = 36  # framing and sidecar
 _UNIT_OVERHEAD = 128
 # A unit that does not fit is fetched twice, so aim a little below the full shard.
 _FILL = 0.97
-_CHUNK = 4096
+# Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
+# planning it keeps the event loop (50 ms), however small the objects are.
+MAX_UNITS = 4096
 
 
 class UnitTable(Protocol):
@@ -164,20 +166,20 @@ class Plan:
         while self._remainder:
             unit = self._remainder[0]
             cost = int(self._estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
-            if taken and filled + cost > self._target:
+            if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
                 return taken
             taken.append(self._remainder.popleft())
             self._holders[unit.unit] -= 1
             filled += cost
         own = {unit.unit for unit in taken}
         left = self.num_units  # one cycle at most
-        while left and (filled < self._target or not taken):
-            numbers, walked = self._ahead(min(_CHUNK, left))
+        while left and len(taken) < MAX_UNITS and (filled < self._target or not taken):
+            numbers, walked = self._ahead(min(MAX_UNITS, left))
             free = (self._holders[numbers] == 0) & ~self._aside[numbers]
             places = np.flatnonzero(free)
             costs = self._estimate(self._units.sizes(numbers[places]))
             fits = int(np.searchsorted(np.cumsum(costs), self._target - filled, side="right"))
-            fits = max(fits, 0 if taken else 1)
+            fits = min(max(fits, 0 if taken else 1), MAX_UNITS - len(taken))
             chosen = [int(n) for n in numbers[places[:fits]] if int(n) not in own]
             taken += [self._units.unit(n) for n in chosen]
             filled += int(costs[:fits].sum())
@@ -303,8 +305,17 @@ class Plan:
             self._outcomes[int(number)] = outcome
             self._count(outcome.remainder, 1)
         for assignment in open_assignments:
+            number = assignment.shard.number
+            if number <= self._applied or number in self._outcomes:
+                continue  # it was finished, but its row outlived a failed write
             self.open[assignment.shard.number] = assignment
             self._count(assignment.units, 1)
+
+    def resume(self, parts: Iterable[UnitSlice]) -> None:
+        """What is left of units that live shards hold the beginning of, and no saved plan knows."""
+        for part in parts:
+            self._remainder.append(part)
+            self._holders[part.unit] += 1
 
     def skip_to(self, number: int, cursor: int) -> None:
         """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""

@@ -35,8 +35,10 @@ class Kept:
 
     shard: Shard
     retired: bool
+    barred: bool
     units: NDArray[np.uint64]
     adopted: dict[str, Any] | None = None
+    firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
     """Brings the shards of one dataset and the catalog's rows together."""
     found = Found()
     rows = {row.shard.id.number: row for row in catalog.shards(dataset)}
+    # Of a shard whose assignment is still open, only the sidecar knows what became of it.
+    open_numbers = {number for number, _, _ in catalog.assignments(dataset)}
     on_disk = _on_disk(layout.shards / dataset)
     for number in sorted(rows.keys() | on_disk.keys()):
         shard_id = ShardId(dataset, number)
@@ -70,9 +74,10 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
         try:
             if files != {"", SIDECAR_SUFFIX}:
                 raise ValueError(_missing(files))
-            if row is not None:
+            if row is not None and number not in open_numbers:
                 _check_length(path, row.shard.data_bytes)
-                found.kept.append(Kept(row.shard, row.retired, catalog.units(shard_id)))
+                units = catalog.units(shard_id)
+                found.kept.append(Kept(row.shard, row.retired, row.barred, units))
             else:
                 kept = _from_sidecar(path, shard_id)
                 catalog.adopt(kept.shard, kept.units)
@@ -116,7 +121,8 @@ def _from_sidecar(path: Path, shard_id: ShardId) -> Kept:
         raise ValueError(f"its sidecar is that of {meta.get('dataset')}/{meta.get('number')}")
     allocated = sum(p.stat().st_blocks * 512 for p in (path, sidecar_path))
     shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
-    return Kept(shard, False, np.unique(sidecar.units), meta)
+    units, first = np.unique(sidecar.units, return_index=True)
+    return Kept(shard, False, False, units, meta, sidecar.ordinals[first])
 
 
 def _remove(path: Path) -> None:

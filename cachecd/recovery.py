@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +12,11 @@ from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import read_manifests
-from cachecd.model import Lease, ShardId
+from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
 from cachecd.state import State
+from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
 
 
@@ -51,7 +54,7 @@ def recover(
     walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
     same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk
     if saved and same_walk:
-        plan.restore(saved["plan"], catalog.assignments(name))
+        plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
     else:
@@ -66,7 +69,7 @@ def recover(
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
-    return Recovered(dataset, found, _schemas(catalog, dataset, found))
+    return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
 
 def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
@@ -80,6 +83,38 @@ def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | 
     if not saved and youngest and youngest.adopted and _speaks_of(youngest, plan, index):
         cursor = int(youngest.adopted.get("cursor", 0))
     plan.skip_to(highest, cursor)
+    if not saved:
+        plan.resume(_cut_units([k for k in found.kept if _speaks_of(k, plan, index)], index))
+
+
+def _cut_units(kept: list[Kept], index: Index) -> list[UnitSlice]:
+    """Units whose beginning is in a shard that says that it did not fit whole, and whose rest is in
+    no other: without a saved plan nobody would fetch it."""
+    there: set[tuple[int, int]] = set()
+    for shard in kept:
+        if shard.firsts is not None:
+            there.update(zip(map(int, shard.units), map(int, shard.firsts), strict=True))
+    cut = []
+    for shard in kept:
+        for number, ordinal, offset in (shard.adopted or {}).get("remainder", []):
+            if ordinal and (number, ordinal) not in there:
+                unit = index.unit(number)
+                cut.append(dataclasses.replace(unit, ordinal=ordinal, offset=offset))
+    return cut
+
+
+def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
+    return [
+        Assignment(
+            ShardId(name, number),
+            generation,
+            tuple(
+                dataclasses.replace(index.unit(unit), ordinal=ordinal, offset=offset)
+                for unit, ordinal, offset in units
+            ),
+        )
+        for number, generation, units in catalog.assignments(name)
+    ]
 
 
 def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
@@ -91,7 +126,9 @@ def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
 
 def _adopt(kept: Kept, dataset: DatasetState, catalog: Catalog, index: Index, state: State) -> None:
     shard, plan = kept.shard, dataset.plan
-    state.adopt_shard(shard, kept.retired)
+    state.adopt_shard(shard, kept.retired, kept.barred)
+    if kept.barred:
+        return  # its units come again
     if kept.adopted is not None and not _speaks_of(kept, plan, index):
         catalog.forget_units(shard.id.dataset, shard.id.number)
     elif shard.id.number in plan.open:
@@ -123,19 +160,35 @@ def saved_plan(dataset: DatasetState, index: Index) -> dict[str, Any]:
     }
 
 
-def _schemas(catalog: Catalog, dataset: DatasetState, found: Found) -> dict[str, dict[str, Any]]:
+def _schemas(
+    layout: Layout, catalog: Catalog, dataset: DatasetState, found: Found
+) -> dict[str, dict[str, Any]]:
     """The schema of each generation that has shards, and of the current one if it is known."""
-    name, schemas = dataset.rules.name, {}
+    name = dataset.rules.name
+    schemas: dict[str, dict[str, Any]] = {}
     for kept in found.kept:
         if kept.adopted and "schema" in kept.adopted:
             schemas[kept.shard.generation] = kept.adopted["schema"]
     for generation in {k.shard.generation for k in found.kept} | {dataset.rules.generation}:
         if known := catalog.schema(name, generation):
             schemas[generation] = known
-        elif generation in schemas:
-            catalog.save_schema(name, generation, schemas[generation])
+            continue
+        schema = schemas.get(generation) or _schema_on_disk(layout, found, generation)
+        if schema:
+            schemas[generation] = schema
+            catalog.save_schema(name, generation, schema)
     dataset.described = dataset.rules.generation in schemas
     return schemas
+
+
+def _schema_on_disk(layout: Layout, found: Found, generation: str) -> dict[str, Any] | None:
+    """As any shard's sidecar has it; the catalog may have missed it when its disk was full."""
+    for kept in found.kept:
+        if kept.shard.generation == generation:
+            path = layout.sidecar(layout.shard(kept.shard.id))
+            schema: dict[str, Any] | None = json.loads(Sidecar.read(str(path)).meta).get("schema")
+            return schema
+    return None
 
 
 def lease_of(manifest: Manifest) -> Lease:

@@ -51,4 +51,12 @@ class Room:
     def _kept_back(self, dataset: DatasetState) -> int:
         if dataset.rules.pin or dataset.whole:
             return 0
-        return -(-dataset.rules.first // self.shard_size) * self.ledger.footprint
+        missing = dataset.rules.first - dataset.data()
+        if missing <= 0:
+            return self.ledger.of(dataset.rules.name)
+        # Shards are rarely full to the last byte: go by those that are there.
+        sizes = [live.shard.data_bytes for live in dataset.live.values() if live.served]
+        typical = sum(sizes) // len(sizes) if sizes else self.shard_size
+        return self.ledger.of(dataset.rules.name) + -(-missing // max(typical, 1)) * (
+            self.ledger.footprint
+        )

@@ -46,17 +46,19 @@ class Server:
         """Runs until cancelled."""
         while True:
             frames = await self._socket.recv_multipart()
-            reply = self._handle(frames)
-            if reply is None:
-                self.dropped += 1
-                continue
             try:
+                reply = self._handle(frames)
+                if reply is None:
+                    self.dropped += 1
+                    continue
                 # A peer that does not read must not hold the others up.
                 await self._socket.send_multipart(
                     [frames[0], b"", *protocol.encode(reply)], flags=zmq.NOBLOCK
                 )
-            except zmq.ZMQError:
+            except Exception as error:
+                # One message, whatever is in it, must not silence the socket for all others.
                 self.dropped += 1
+                _log.warning("message dropped", why=repr(error))
 
     def _handle(self, frames: list[bytes]) -> protocol.Reply | None:
         if len(frames) != 4 or frames[1] != b"":
@@ -66,7 +68,7 @@ class Server:
             return None
         try:
             body = json.loads(frames[3])
-        except (ValueError, RecursionError):  # RecursionError: nested deeper than any request
+        except ValueError:
             return None
         if not isinstance(body, dict) or not isinstance(body.get("id"), str):
             return None

@@ -49,6 +49,8 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     CallerError or WorldError, with nothing left on disk that was not there, if it cannot start.
     `reload` reads the configuration again, on SIGHUP.
     """
+    # The group may read what is cached, nobody else anything; samplers inherit this.
+    umask = os.umask(0o027)
     figures = preflight.figures(config)
     preflight.check_disk(config)
     if preflight.is_empty(config) and not options.offline:
@@ -64,7 +66,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
             for directory in (layout.shards, layout.tmp, layout.leases, layout.index):
                 directory.mkdir(mode=0o750, exist_ok=True)
         made.keep()
-        return asyncio.run(_serve(config, figures, options, socket, reload))
+        return asyncio.run(_serve(config, figures, options, socket, reload, umask))
 
 
 class _Made:
@@ -104,6 +106,7 @@ async def _serve(
     options: Options,
     socket: Path,
     reload: Callable[[], Config],
+    umask: int,
 ) -> int:
     daemon = Daemon(config, figures, offline=options.offline)
     manager = ServiceManager()
@@ -120,6 +123,7 @@ async def _serve(
     if options.lifeline is not None:
         loop.add_reader(options.lifeline, stop.set)
     serving = asyncio.ensure_future(server.serve())
+    serving.add_done_callback(lambda _: stop.set())  # without a socket the daemon is of no use
     watching = asyncio.ensure_future(_watchdog(manager))
     code = 0
     try:
@@ -128,7 +132,7 @@ async def _serve(
         manager.ready()
         _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
         if options.trainer:
-            code = await _run_trainer(options.trainer, config.server.endpoint, stop)
+            code = await _run_trainer(options.trainer, config.server.endpoint, stop, umask)
         else:
             await stop.wait()
     finally:
@@ -159,11 +163,13 @@ async def _watchdog(manager: ServiceManager) -> None:
         await asyncio.sleep(manager.watchdog_interval)
 
 
-async def _run_trainer(command: Sequence[str], endpoint: str, stop: asyncio.Event) -> int:
+async def _run_trainer(
+    command: Sequence[str], endpoint: str, stop: asyncio.Event, umask: int
+) -> int:
     """Runs the trainer with $CACHECD_ENDPOINT set; passes a stop on to it, and its exit code back."""
     environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
     try:
-        trainer = await asyncio.create_subprocess_exec(*command, env=environ)
+        trainer = await asyncio.create_subprocess_exec(*command, env=environ, umask=umask)
     except OSError as error:
         _log.error("cannot start the trainer", command=command[0], why=error.strerror)
         return 127 if isinstance(error, FileNotFoundError) else 126

@@ -20,24 +20,22 @@ from cachecd import events as ev
 from cachecd.dataset import DatasetRules, DatasetState, LiveShard, Making
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.model import Assignment, Lease, Outcome, Shard, ShardId
+from cachecd.pause import Pause
 from cachecd.room import Room
 from cachecd.waiting import not_ready
-
-# A source or disk that fails is tried again after 1 s, 2 s, 4 s ... but at least this often, so
-# that ingest resumes within a minute of the repair.
-LONGEST_PAUSE = 60.0
-_TRIES_PER_UNIT = 2
 
 
 class State:
     """The policy's whole state. `datasets`, `leases` and `ledger` are for reading from outside."""
 
-    def __init__(self, ledger: Ledger, shard_size: int, workers: int, boot: str) -> None:
+    def __init__(
+        self, ledger: Ledger, shard_size: int, workers: int, boot: str, offline: bool = False
+    ) -> None:
         self.ledger = ledger
         self.datasets: dict[str, DatasetState] = {}
         self.leases: dict[str, LeaseState] = {}
-        self.disk_reason = ""
+        self.disk = Pause()
         self.corrupt_shards = 0
         self._shard_size = shard_size
         self._room = Room(ledger, self.datasets, shard_size)
@@ -45,18 +43,18 @@ class State:
         self._boot = boot  # makes lease names unique across restarts
         self._serial = 0
         self._by_epoch: dict[tuple[str, str, int], str] = {}
-        self._disk_paused_until = 0.0
-        self._disk_backoff = 0.0
-        self._draining = False
+        self._offline = offline
+        self._draining = offline  # offline, nothing is ever started
 
     # --- what a start found on disk; before the first event
 
     def add_dataset(self, dataset: DatasetState) -> None:
         self.datasets[dataset.rules.name] = dataset
 
-    def adopt_shard(self, shard: Shard, retired: bool) -> None:
-        """A valid shard found on disk; its units are held in the plan by the caller."""
-        self.datasets[shard.id.dataset].live[shard.id.number] = LiveShard(shard, retired)
+    def adopt_shard(self, shard: Shard, retired: bool, barred: bool = False) -> None:
+        """A valid shard found on disk; its units are held in the plan by the caller, unless barred."""
+        live = LiveShard(shard, retired, barred, released=barred)
+        self.datasets[shard.id.dataset].live[shard.id.number] = live
         self.ledger.adopt(shard.id, shard.allocated)
 
     def adopt_lease(self, lease: Lease, now: float) -> None:
@@ -73,7 +71,7 @@ class State:
         """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
         self.ledger.limit = limit
         for rule in rules:
-            self.datasets[rule.name].rules = rule
+            self.datasets[rule.name].change(rule)
 
     # --- the one way in
 
@@ -100,9 +98,9 @@ class State:
                 state_of.plan.extend()
                 state_of.listed = complete
                 state_of.exhausted = False
-                state_of.resume()
+                state_of.source.end()
             case ev.IngestStopped(dataset, reason):
-                self.datasets[dataset].pause(now, reason, LONGEST_PAUSE)
+                self.datasets[dataset].source.begin(now, reason)
             case ev.SchemaFound(dataset):
                 self.datasets[dataset].described = True
             case ev.ShardProgressed(shard, fetched):
@@ -117,12 +115,13 @@ class State:
                 self._unlinked(shard, units, out)
             case ev.CorruptReported(shard):
                 self._corrupt_reported(shard, out)
-            case ev.ShardVerified(shard, sound):
-                self._verified(shard, sound, out)
+            case ev.ShardVerified(shard, sound, units):
+                self._verified(shard, sound, units, out)
             case ev.MetadataMeasured(allocated, spare):
                 self.ledger.measured(allocated, spare)
             case ev.Tick():
-                pass
+                for name in self.datasets:
+                    self._unlink_unheld(name, out)
             case ev.Draining():
                 self._draining = True
         if not self._draining:
@@ -138,10 +137,10 @@ class State:
             message = f"no dataset {asked.dataset!r}; this daemon serves {names}"
             out.append(ev.ReplyRefused(asked.request, "unknown-dataset", message))
             return
-        if asked.epoch < 0 or not 0 <= asked.local_rank < asked.local_world_size:
+        if not 0 <= asked.epoch < 1 << 63 or not 0 <= asked.local_rank < asked.local_world_size:
             message = (
                 f"epoch {asked.epoch}, local rank {asked.local_rank} of {asked.local_world_size}: "
-                "expected epoch >= 0 and 0 <= rank < world size"
+                "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
             )
             out.append(ev.ReplyRefused(asked.request, "bad-request", message))
             return
@@ -158,13 +157,20 @@ class State:
     ) -> str | None:
         rules = dataset.rules
         needed = dataset.needed(asked.epoch)
+        dataset.allowed = max(dataset.allowed, needed)  # a job may begin in its middle
         stuck = self._room.stuck(dataset)
         if rules.wait and stuck and dataset.served(rules.generation):
             needed = 0  # the limit is reached: the plan's last shards are all that fits
+        if self._offline and not rules.pin:
+            needed = min(needed, dataset.data())  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
         if generation is None:
-            disk = self.disk_reason
-            out.append(not_ready(dataset, self.ledger, needed, stuck, disk, asked.request, now))
+            disk = self.disk.reason
+            out.append(
+                not_ready(
+                    dataset, self.ledger, needed, stuck, self._offline, disk, asked.request, now
+                )
+            )
             return None
         self._boundary(dataset, generation, out)
         shards = dataset.choose(asked.epoch, generation)
@@ -200,21 +206,28 @@ class State:
         preparing = generation != rules.generation
         floor = 1 if preparing or rules.wait else min(rules.first, dataset.data(generation))
         at_limit = not self._room.fits(dataset)
-        chosen = dataset.to_retire(self._room.capacity(dataset), at_limit, floor)
+        over = self.ledger.room < 0
+        chosen = dataset.to_retire(self._room.capacity(dataset), at_limit, floor, over)
         for live in chosen:
             self._retire(live, out)
             dataset.debt += live.shard.allocated
+        dataset.sealed_since_boundary = 0
         if chosen:
             dataset.last_retired = sum(live.shard.allocated for live in chosen)
-        dataset.sealed_since_boundary = 0
+            out.append(ev.SavePlan(rules.name))  # the debt survives a restart
 
     def _retire(self, live: LiveShard, out: list[ev.Command]) -> None:
         live.retired = True
-        out.append(ev.RetireShard(live.shard.id))
+        out.append(ev.MarkShard(live.shard.id))
 
     def _unlink_unheld(self, name: str, out: list[ev.Command]) -> None:
         dataset = self.datasets.get(name)
         if dataset is None:
+            return
+        if dataset.rules.pin:  # what a pinned set of old generation takes, the new one needs
+            for live in dataset.superseded():
+                self._retire(live, out)
+        if not any(live.doomed for live in dataset.live.values()):
             return
         leases = [s.lease for s in self.leases.values() if s.lease.dataset == name]
         for number, live in dataset.live.items():
@@ -234,7 +247,7 @@ class State:
     def _made(self, shard: ShardId, outcome: Outcome, now: float, out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.dataset]
         self._progressed(shard, outcome.fetched_bytes, now)
-        dataset.resume()
+        dataset.source.end()
         if outcome.records:
             dataset.making[shard.number].outcome = outcome
             out.append(ev.PublishShard(shard, outcome))
@@ -247,7 +260,7 @@ class State:
         outcome = dataset.making[shard.id.number].outcome
         assert outcome is not None, "published before it was made"
         self.ledger.seal(shard.id, shard.allocated)
-        self._disk_backoff, self._disk_paused_until, self.disk_reason = 0.0, 0.0, ""
+        self.disk.end()
         dataset.live[shard.id.number] = LiveShard(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
@@ -276,29 +289,20 @@ class State:
         self.ledger.cancel(shard)
         del dataset.making[number]
         if cause == "disk":
-            self._disk_backoff = min(max(1.0, 2 * self._disk_backoff), LONGEST_PAUSE)
-            self._disk_paused_until = now + self._disk_backoff
-            self.disk_reason = reason
+            self.disk.begin(now, reason)
             dataset.retry[number] = now
         elif cause == "source":
-            dataset.pause(now, reason, LONGEST_PAUSE)
+            dataset.source.begin(now, reason)
             dataset.retry[number] = now
-        else:
-            tries = dataset.tries[number, unit] = dataset.tries.get((number, unit), 0) + 1
-            dataset.stopped_reason = reason
-            dataset.retry[number] = now + min(0.25 * 2**tries, LONGEST_PAUSE)
-            if unit is not None and tries >= _TRIES_PER_UNIT:
-                key = next(u.key for u in dataset.plan.open[number].units if u.unit == unit)
-                aside = SetAside(unit, key, reason)
-                dataset.plan.without(number, aside)
-                dataset.retry[number] = now
-                out.append(ev.SavePlan(dataset.rules.name, set_aside=(aside,)))
+        elif aside := dataset.lost_worker(number, unit, reason, now):
+            out.append(ev.SavePlan(dataset.rules.name, set_aside=(aside,)))
 
     def _unlinked(self, shard: ShardId, units: Iterable[int], out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.dataset]
         live = dataset.live.pop(shard.number)
         self.ledger.free(shard)
-        dataset.plan.release(list(units))
+        if not live.released:
+            dataset.plan.release(list(units))
         dataset.exhausted = False
         if live.shard.generation == dataset.rules.generation:
             dataset.evicted += live.shard.data_bytes
@@ -312,14 +316,20 @@ class State:
             live.verifying = True
             out.append(ev.VerifyShard(shard))
 
-    def _verified(self, shard: ShardId, sound: bool, out: list[ev.Command]) -> None:
-        live = self.datasets[shard.dataset].live.get(shard.number)
-        if live:
-            live.verifying = False
-            if not sound:
-                live.barred = True
-                self.corrupt_shards += 1
-            self._unlink_unheld(shard.dataset, out)
+    def _verified(
+        self, shard: ShardId, sound: bool, units: Iterable[int], out: list[ev.Command]
+    ) -> None:
+        dataset = self.datasets[shard.dataset]
+        live = dataset.live[shard.number]
+        live.verifying = False
+        if not sound:
+            # Its units come again at once, whoever still holds the shard.
+            live.barred = live.released = True
+            dataset.plan.release(list(units))
+            dataset.exhausted = False
+            self.corrupt_shards += 1
+            out.append(ev.MarkShard(shard, barred=True))
+        self._unlink_unheld(shard.dataset, out)
 
     # --- ingest
 
@@ -327,7 +337,7 @@ class State:
         """Starts as many shards as there are workers, room and work for."""
         for dataset in self.datasets.values():
             self._forgive(dataset)
-        if now < self._disk_paused_until:
+        if now < self.disk.until:
             return
         pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
         while sum(len(d.making) for d in self.datasets.values()) < self._workers:
@@ -346,7 +356,7 @@ class State:
     def _start_one(
         self, dataset: DatasetState, pins_missing: bool, now: float, out: list[ev.Command]
     ) -> bool:
-        if now < dataset.paused_until or (dataset.making and not dataset.described):
+        if now < dataset.source.until or (dataset.making and not dataset.described):
             return False
         if not self._room.fits(dataset):
             return False

@@ -19,7 +19,7 @@ def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> 
             "used": ledger.used,
             "reserved": ledger.reserved,
             "room": ledger.room,
-            "stopped": state.disk_reason,
+            "stopped": state.disk.reason,
             "corrupt_shards": state.corrupt_shards,
         },
         "datasets": {
@@ -69,7 +69,7 @@ def _dataset(
         "whole": dataset.whole,
         "first": dataset.rules.first,
         "bytes_per_second": round(dataset.rate_now(now)),
-        "stopped": dataset.stopped_reason,
+        "stopped": dataset.source.reason,
         "set_aside": {
             "units": len(set_aside),
             "reasons": reasons,

@@ -12,6 +12,7 @@ def not_ready(
     ledger: Ledger,
     needed: int,
     stuck: bool,
+    offline: bool,
     disk_reason: str,
     request: str,
     now: float,
@@ -26,6 +27,12 @@ def not_ready(
     have = dataset.data()
     if dataset.listed and not plan.num_units:
         return _never(request, f"the source of {name} has no objects: there is nothing to lease")
+    if offline:
+        return _never(
+            request,
+            f"offline: {have} bytes of {name} are cached and no more will come; "
+            "start without --offline",
+        )
     if dataset.whole and not have:
         return _never(
             request,
@@ -35,13 +42,19 @@ def not_ready(
     want = plan.estimated_bytes if dataset.rules.pin else needed
     if stuck:
         more = max(want - have, 0) + 2 * ledger.footprint
+        own = dataset.rules.limit
+        key, now_is = ("cache.limit", ledger.limit)
+        if own is not None and own - ledger.of(name) < ledger.footprint:
+            key, now_is = (f"datasets.{name}.limit", own)
         return _never(
             request,
-            f"{name} needs {want} bytes before it can be leased, {have} fit: raise cache.limit from "
-            f"{ledger.limit} to about {ledger.limit + more} bytes",
+            f"{name} needs {want} bytes before it can be leased, {have} fit: raise {key} from "
+            f"{now_is} to about {now_is + more} bytes",
         )
     fetched = sum(making.fetched_bytes for making in dataset.making.values())
-    reason = dataset.stopped_reason or disk_reason
+    reason = dataset.source.reason or disk_reason
+    if not reason and dataset.being_verified is not None:
+        reason = f"shard {dataset.being_verified} was reported corrupt and is being verified"
     if not reason and not dataset.listed and not plan.num_units:
         reason = "listing the source"
     return ReplyWaiting(request, have + fetched, want, dataset.rate_now(now), reason)

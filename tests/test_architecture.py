@@ -26,12 +26,13 @@ PARTS = {
     # Policy: no I/O, no clock
     "events": "model",
     "plan": "model client._core",
-    "dataset": "model plan",
+    "pause": "",
+    "dataset": "model pause plan",
     "ledger": "model",
     "grant": "dataset model",
     "room": "dataset ledger",
     "waiting": "dataset events ledger",
-    "state": "dataset events grant ledger model room waiting",
+    "state": "dataset events grant ledger model pause room waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -55,10 +56,12 @@ PARTS = {
     "status": "dataset model state",
     "ingest": "config disk errors events index layout model sampler verify client._core client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset index layout leases model plan reconcile state client.protocol",
+    "recovery": "catalog dataset index layout leases model plan reconcile state client._core "
+    "client.protocol",
     "replies": "events layout client.protocol",
+    "saving": "catalog errors events",
     "daemon": "catalog config dataset disk errors events executors index ingest layout leases ledger "
-    "model preflight reconcile recovery replies sampler.messages state status client.errors "
+    "model preflight reconcile recovery replies saving sampler.messages state status client.errors "
     "client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
     "verify": "layout client._core client.errors",
@@ -77,6 +80,7 @@ PURE = {
     "dataset",
     "ledger",
     "grant",
+    "pause",
     "room",
     "state",
     "waiting",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetRules
+from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
@@ -246,7 +249,7 @@ def test_a_new_generation_starts_over_and_holds_nothing_of_the_old(cache):
 
 def test_a_retired_shard_stays_retired(cache):
     cache.make()
-    cache.catalog.retire(ShardId("train", 1))
+    cache.catalog.mark(ShardId("train", 1), barred=False)
     cache.restart()
     assert cache.found.state.live[1].retired
 
@@ -261,3 +264,86 @@ def test_a_unit_set_aside_stays_set_aside(cache):
     assert cache.catalog.set_aside("train") == [aside]
     assert cache.plan.num_aside == 1
     assert assignment.shard.number in cache.plan.open
+
+
+def test_a_barred_shard_stays_barred_and_its_units_come_again(cache):
+    held = {u.unit for u in cache.make().units}
+    cache.catalog.mark(ShardId("train", 1), barred=True)
+    cache.restart()
+    assert not cache.found.state.live[1].served
+    assert held <= set(cache.rest())
+
+
+def test_a_row_noted_while_its_assignment_was_open_does_not_stop_the_next_start(cache):
+    assignment = cache.assign()
+    cache.write(assignment)
+    shard = Shard(assignment.shard, "1-a", len(assignment.units), 1, 1)
+    cache.catalog.adopt(shard, [u.unit for u in assignment.units])  # killed right after this
+    for _ in range(2):
+        cache.restart()
+        assert cache.numbers() == [1]
+        assert cache.plan.open == {}
+    assert not {u.unit for u in assignment.units} & set(cache.rest())
+
+
+def test_an_assignment_whose_row_outlived_a_failed_write_is_not_taken_up_twice(cache):
+    assignment = cache.assign()
+    outcome = cache.write(assignment, fit=1)
+    cache.note(assignment, outcome)
+    cache.catalog.save_assignment(assignment, saved_plan(cache.found.state, cache.index))
+    cache.restart()
+    assert cache.plan.open == {}
+    assert sorted(set(cache.rest())) == sorted(set(range(12)) - {assignment.units[0].unit})
+
+
+def test_a_catalog_that_is_locked_is_no_reason_to_lose_it(cache):
+    cache.make()
+    cache.stop()
+    with contextlib.closing(sqlite3.connect(cache.layout.catalog)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DiskError, match="locked"):
+            Catalog(cache.layout.catalog)
+    cache.start()
+    assert cache.numbers() == [1]
+    assert not cache.catalog.rebuilt
+
+
+def test_a_catalog_locked_by_another_program_refuses_as_a_disk_error(cache):
+    with contextlib.closing(sqlite3.connect(cache.layout.catalog)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DiskError, match="locked"):
+            cache.catalog.mark(ShardId("train", 1), barred=False)
+    cache.catalog.mark(ShardId("train", 1), barred=False)
+
+
+def test_a_damaged_catalog_is_set_apart_and_not_deleted(cache):
+    cache.stop()
+    cache.layout.catalog.write_bytes(b"this is no database" * 1000)
+    cache.start()
+    apart = cache.layout.root / "catalog.sqlite.damaged"
+    assert apart.read_bytes().startswith(b"this is no database")
+
+
+def test_a_schema_that_was_never_saved_is_read_from_a_sidecar(cache):
+    cache.make()
+    assert cache.catalog.schema("train", "1-a") is None
+    assert cache.restart().schemas == {"1-a": SCHEMA}
+
+
+def test_without_a_catalog_the_rest_of_a_cut_unit_is_fetched(cache):
+    assignment = cache.assign()
+    unit = assignment.units[0]
+    path = cache.layout.shard(assignment.shard)
+    writer = ShardWriter(str(path), SHARD_SIZE)
+    for ordinal in range(3):
+        assert writer.append(b"record", unit.unit, ordinal)
+    meta = {"dataset": "train", "number": 1, "generation": "1-a", "index": cache.index.id,
+            "cursor": 1, "schema": SCHEMA, "remainder": [[unit.unit, 3, 900]]}  # fmt: skip
+    writer.finish(json.dumps(meta))
+    cache.stop()
+    cache.layout.catalog.unlink()
+    cache.start()
+    rest = cache.plan.assign()
+    assert isinstance(rest, Assignment)
+    assert (rest.units[0].unit, rest.units[0].ordinal, rest.units[0].offset) == (unit.unit, 3, 900)

@@ -265,11 +265,11 @@ def test_a_failing_disk_stops_ingest_but_not_leases_and_ingest_resumes():
         w.fail(shard, "disk")
     assert not w.making
     granted(w.acquire("train", "job", 0))
-    assert w.state.disk_reason == "it failed"
+    assert w.state.disk.reason == "it failed"
     w.tick(120)
     assert w.making
     w.settle()
-    assert w.state.disk_reason == ""
+    assert w.state.disk.reason == ""
 
 
 def test_a_unit_on_which_two_workers_died_is_set_aside():
@@ -305,8 +305,7 @@ def test_a_corrupt_shard_is_barred_at_once_unlinked_when_unheld_and_fetched_agai
     bad = ShardId("train", 1)
     w.feed(ev.CorruptReported(bad))
     assert bad.number not in numbers(w, granted(w.acquire("train", "job", 1)))
-    w.verifying.clear()
-    w.feed(ev.ShardVerified(bad, sound=False))
+    w.verified(bad, sound=False)
     assert bad in w.disk
     w.drop(lease)
     w.settle()

@@ -114,8 +114,7 @@ class Policy(RuleBasedStateMachine):
         shard = self.pick(self.world.disk, data)
         self.world.feed(ev.CorruptReported(shard))
         if shard in self.world.verifying:
-            self.world.verifying.remove(shard)
-            self.world.feed(ev.ShardVerified(shard, sound))
+            self.world.verified(shard, sound)
 
     @rule(seconds=st.sampled_from([0.25, 5.0, 120.0]))
     def time_passes(self, seconds):

@@ -132,7 +132,7 @@ class World:
                 if not self.locks[lease]:
                     del self.manifests[lease], self.locks[lease]
                     self.feed(ev.LeaseEnded(lease))
-            case ev.RetireShard():
+            case ev.MarkShard():
                 pass
             case _:
                 self.replies[command.request] = command
@@ -190,6 +190,13 @@ class World:
         records = self.disk.pop(shard)
         self.feed(ev.ShardUnlinked(shard, sorted({unit for unit, _ in records})))
 
+    def verified(self, shard: ShardId, sound: bool) -> None:
+        self.verifying.remove(shard)
+        self.feed(ev.ShardVerified(shard, sound, self.units(shard)))
+
+    def units(self, shard: ShardId) -> list[int]:
+        return sorted({unit for unit, _ in self.disk[shard]})
+
     def tick(self, seconds: float = 1.0) -> None:
         self.now += seconds
         self.feed(ev.Tick())
@@ -200,7 +207,7 @@ class World:
             if self.unlinking:
                 self.unlink(self.unlinking[0])
             elif self.verifying:
-                self.feed(ev.ShardVerified(self.verifying.pop(0), sound=True))
+                self.verified(self.verifying[0], sound=True)
             elif self.publishing:
                 self.publish(min(self.publishing))
             elif self.making:

@@ -11,7 +11,9 @@ import typer
 def command(
     endpoint: Annotated[
         str | None,
-        typer.Argument(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
+        typer.Argument(
+            help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole status document as JSON.")

@@ -1,0 +1,28 @@
+"""Ingest stopped for a while that doubles with each failure in a row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Tried again after 1 s, 2 s, 4 s ... but at least this often, so that ingest resumes within a minute
+# of the repair.
+LONGEST = 60.0
+
+
+@dataclass(slots=True)
+class Pause:
+    """Of one dataset's source, or of the disk; `reason` is for people, "" when nothing is wrong."""
+
+    reason: str = ""
+    until: float = 0.0
+    _length: float = 0.0
+
+    def begin(self, now: float, reason: str) -> None:
+        """It failed (again)."""
+        self._length = min(max(1.0, 2 * self._length), LONGEST)
+        self.until = now + self._length
+        self.reason = reason
+
+    def end(self) -> None:
+        """It works."""
+        self.reason, self.until, self._length = "", 0.0, 0.0
