@@ -44,7 +44,6 @@ from cachecd_client.errors import CallerError
 
 _PROBE_EVERY = 0.25  # a lease ends within a second of its last holder's death
 _MEASURE_EVERY = 1.0
-_RETRY_UNLINK_AFTER = 5.0
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -139,7 +138,7 @@ class Daemon:
     def reconfigure(self, load: Callable[[], Config]) -> None:
         """Takes up what can be changed while running: limit, growth, refresh, datasets' limits.
 
-        A configuration that is wrong, or that would need a restart, is reported and has no effect.
+        What is wrong, or needs a restart, is reported and has no effect.
         """
         try:
             config = load()
@@ -147,8 +146,7 @@ class Daemon:
         except CallerError as error:
             _log.error("configuration not reloaded", why=str(error))
             return
-        changed = needs_restart(self._config, config)
-        if changed:
+        if changed := needs_restart(self._config, config):
             _log.error("configuration not reloaded: restart to change it", changed=changed)
             return
         self._config = config
@@ -326,7 +324,7 @@ class Daemon:
                 self._catalog.remove(shard)
             except DiskError as error:
                 _log.warning("shard not removed", shard=str(shard), why=str(error))
-                await asyncio.sleep(_RETRY_UNLINK_AFTER)
+                await asyncio.sleep(5.0)  # by then the disk may be well
             else:
                 self._feed(ev.ShardUnlinked(shard, units))
                 return

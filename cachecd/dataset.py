@@ -82,6 +82,7 @@ class DatasetState:
     source: Pause = field(default_factory=Pause)
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
+    rate_began: float = 0
 
     def __post_init__(self) -> None:
         self.allowed = self._least_allowed()
@@ -205,6 +206,10 @@ class DatasetState:
         if self.rules.pin or not at_limit or not (self.has_work or over):
             return []
         quota = int(self.rules.refresh * capacity) - self.debt
+        if not over:
+            # No more than what could come in its place, and the rest of a shard.
+            most = max((s.shard.allocated for s in self.live.values()), default=0)
+            quota = min(quota, self.plan.missing_bytes + most)
         candidates = [s for _, s in sorted(self.live.items()) if s.served]
         proven = self.sealed_since_boundary
         if self.debt == 0:
@@ -235,13 +240,18 @@ class DatasetState:
 
     def fetched(self, amount: int, now: float) -> None:
         """Updates the smoothed rate (time constant 5 s) with bytes that just arrived."""
-        elapsed = now - self.rate_at
-        keep = 0.5 ** (elapsed / 5.0)
+        if not self.rate_began:
+            self.rate_began = self.rate_at = now
+        keep = 0.5 ** ((now - self.rate_at) / 5.0)
         self.rate = self.rate * keep + amount * (0.6931 / 5.0)
         self.rate_at = now
 
     def rate_now(self, now: float) -> float:
-        return self.rate * float(0.5 ** ((now - self.rate_at) / 5.0))
+        if not self.rate_began or now <= self.rate_began:
+            return 0.0
+        # A young average has not seen enough to be divided by its whole weight.
+        seen = 1.0 - 0.5 ** ((now - self.rate_began) / 5.0)
+        return float(self.rate * 0.5 ** ((now - self.rate_at) / 5.0) / seen)
 
     def lost_worker(
         self, number: int, unit: int | None, reason: str, now: float

@@ -46,6 +46,11 @@ class Ledger:
         return self.metadata + sum(self._used_by.values())
 
     @property
+    def on_disk(self) -> int:
+        """What is used now, without the slack kept for what grows between two measurements."""
+        return self.used - METADATA_SLACK
+
+    @property
     def reserved(self) -> int:
         return sum(self._reserved_by.values())
 

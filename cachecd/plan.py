@@ -123,6 +123,16 @@ class Plan:
         return self._units.total_bytes + _UNIT_OVERHEAD * self.num_units
 
     @property
+    def missing_bytes(self) -> int:
+        """What the units take that are neither held, nor being made, nor set aside."""
+        free = np.flatnonzero((self._holders == 0) & ~self._aside).astype(np.uint64)
+        left_over = sum(max(u.size - u.offset, 0) for u in self._remainder)
+        for outcome in self._outcomes.values():
+            left_over += sum(max(u.size - u.offset, 0) for u in outcome.remainder)
+        sizes = np.append(self._units.sizes(free), np.int64(left_over))
+        return int(self._estimate(sizes).sum())
+
+    @property
     def coverage(self) -> float:
         """Share of the source that the walk has handed out at least once, 0..1."""
         if self._passes:

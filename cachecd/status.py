@@ -16,7 +16,7 @@ def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> 
         "version": 1,
         "cache": {
             "limit": ledger.limit,
-            "used": ledger.used,
+            "used": ledger.on_disk,
             "reserved": ledger.reserved,
             "room": ledger.room,
             "stopped": state.disk.reason,

@@ -44,6 +44,12 @@ def not_ready(
         more = max(want - have, 0) + 2 * ledger.footprint
         own = dataset.rules.limit
         key, now_is = ("cache.limit", ledger.limit)
+        if ledger.room < ledger.footprint and ledger.spare <= ledger.room:
+            return _never(
+                request,
+                f"{name} needs {want} bytes before it can be leased, {have} fit: the file system of "
+                f"cache.dir is full; free {more} bytes on it",
+            )
         if own is not None and own - ledger.of(name) < ledger.footprint:
             key, now_is = (f"datasets.{name}.limit", own)
         return _never(

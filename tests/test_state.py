@@ -10,26 +10,7 @@ from cachecd import events as ev
 from cachecd.dataset import DatasetRules
 from cachecd.grant import GRACE
 from cachecd.model import Outcome, ShardId
-from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
-
-UNIT = 16 << 10  # three of these, with their overhead, make a shard
-
-
-def train(**changes) -> DatasetRules:
-    return DatasetRules("train", "1-a", **{"first": SHARD_SIZE, **changes})
-
-
-def world(shards: int = 8, units: int = 1000, workers: int = 2, **rules) -> World:
-    return World(shards * FOOTPRINT, {train(**rules): Units([UNIT] * units)}, workers)
-
-
-def granted(reply: ev.Command) -> str:
-    assert isinstance(reply, ev.ReplyGranted), reply
-    return reply.lease
-
-
-def numbers(w: World, lease: str) -> list[int]:
-    return [n for a, b in w.manifests[lease].shards for n in range(a, b + 1)]
+from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 
 def test_acquire_waits_with_figures_until_first_is_reached():

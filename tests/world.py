@@ -236,3 +236,25 @@ class World:
 
 def _numbers(lease: Lease) -> list[int]:
     return [n for first, last in lease.shards for n in range(first, last + 1) if lease.names(n)]
+
+
+# --- one dataset, as most tests want it
+
+UNIT = 16 << 10  # three of these, with their overhead, make a shard
+
+
+def train(**changes) -> DatasetRules:
+    return DatasetRules("train", "1-a", **{"first": SHARD_SIZE, **changes})
+
+
+def world(shards: int = 8, units: int = 1000, workers: int = 2, **rules) -> World:
+    return World(shards * FOOTPRINT, {train(**rules): Units([UNIT] * units)}, workers)
+
+
+def granted(reply: ev.Command) -> str:
+    assert isinstance(reply, ev.ReplyGranted), reply
+    return reply.lease
+
+
+def numbers(w: World, lease: str) -> list[int]:
+    return [n for a, b in w.manifests[lease].shards for n in range(a, b + 1)]

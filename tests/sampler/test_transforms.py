@@ -186,3 +186,13 @@ class TestResize:
     def test_without_an_image_it_says_what_to_do(self, record: dict[str, Any]):
         with pytest.raises(UnitError, match=r"resize raised .*put decode_image before resize"):
             run(record, {"resize": 4})
+
+
+def test_equal_faults_of_different_objects_have_equal_reasons():
+    step = build([TransformStep(name="decode_image", argument="payload")])
+    reasons = set()
+    for payload in (b"no image", b"none either"):
+        with pytest.raises(UnitError) as caught:
+            list(step({"payload": payload}))
+        reasons.add(str(caught.value))
+    assert len(reasons) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,9 @@ class _Step:
         except UnitError:
             raise
         except (Exception, SystemExit) as error:  # exit() costs the unit, not the process
-            told = "".join(traceback.format_exception_only(error)).strip()
+            # Without addresses, equal faults have equal reasons, and `status` can count them.
+            told = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
+            told = told.strip()
             raise UnitError(f"{self._name} raised {told}{_place(error)}") from error
 
 
