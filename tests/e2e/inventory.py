@@ -1,0 +1,122 @@
+"""What lies on disk under `cache.dir`, judged from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import Sidecar, scan
+
+_SHARD = re.compile(r"\d{10}\.tfrecord")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One sealed shard, every CRC of it verified."""
+
+    path: Path
+    inode: int
+    sha256: str
+    units: NDArray[np.uint64]
+    ordinals: NDArray[np.uint32]
+
+    @property
+    def same(self) -> tuple[int, str]:
+        """What stays the same as long as nobody touches the file."""
+        return self.inode, self.sha256
+
+
+def inventory(cache: Path, dataset: str = "train") -> dict[int, Found]:
+    """The shards by number. Fails on one that is not whole: nobody may ever see such a file.
+
+    A sidecar alone is no shard.
+    """
+    found = {}
+    for entry in os.scandir(cache / "shards" / dataset):
+        if _SHARD.fullmatch(entry.name):
+            sidecar = Sidecar.read(entry.path + ".idx")
+            data = Path(entry.path).read_bytes()
+            assert len(data) == sidecar.data_bytes, f"{entry.path} is {len(data)} bytes long"
+            assert np.array_equal(scan(entry.path, verify=True), sidecar.offsets), entry.path
+            found[int(entry.name[:10])] = Found(
+                Path(entry.path), entry.inode(), hashlib.sha256(data).hexdigest(),
+                sidecar.units, sidecar.ordinals,
+            )  # fmt: skip
+    return found
+
+
+def repeated(shards: dict[int, Found]) -> list[tuple[int, int]]:
+    """The records, as (unit, ordinal), that are there more than once."""
+    seen = Counter(
+        pair
+        for shard in shards.values()
+        for pair in zip(shard.units.tolist(), shard.ordinals.tolist(), strict=True)
+    )
+    return [pair for pair, times in seen.items() if times > 1]
+
+
+class Peak:
+    """The most that a directory ever occupied while this was open, polled without a pause.
+
+    Counted are the allocated blocks of everything in it, directories included. Walking a tree takes
+    a moment in which files come, go and get new names; so what counts is what two walks in a row
+    both find, at its smaller size: that much was surely there between the two. It is never more than
+    the truth, and falls short of it by what lived for less than a walk.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bytes = 0
+        self.walks = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak")
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before: dict[tuple[int, str], int] = {}
+        while not self._over.is_set():
+            now = dict(_blocks(os.fspath(self.root)))
+            both = sum(min(size, before[key]) for key, size in now.items() if key in before)
+            self.bytes = max(self.bytes, both)
+            self.walks += 1
+            before = now
+
+
+def _blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:
+    """Identity and allocated bytes of everything at and under `path`.
+
+    The identity outlives the rename of a finished shard, and tells a file from a later one that got
+    the same inode.
+    """
+    try:
+        found = os.lstat(path)
+        entries = list(os.scandir(path))
+    except FileNotFoundError:
+        return
+    yield (found.st_ino, ""), found.st_blocks * 512
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _blocks(entry.path)
+            continue
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        name = re.sub(r"^[\w-]+\.(?=\d{10}\.tfrecord)", "", entry.name)
+        yield (found.st_ino, name), found.st_blocks * 512

@@ -1,0 +1,69 @@
+"""An epoch's records, by each of the three readers, and what they must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachecd_client import Epoch
+
+Records = dict[bytes, tuple[int, bytes]]  # key -> label, payload
+
+
+def by_numpy(epoch: Epoch) -> Records:
+    return _collect(epoch.numpy(64, drop_last=False))
+
+
+def by_torch(epoch: Epoch) -> Records:
+    return _collect(epoch.torch(64, drop_last=False))
+
+
+def by_tensorflow(epoch: Epoch) -> Records:
+    """By stock TensorFlow alone, from nothing but the files' names."""
+    import tensorflow as tf
+
+    features = {
+        "key": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+        "payload": tf.io.FixedLenFeature([], tf.string),
+    }
+    found: Records = {}
+    for batch in tf.data.TFRecordDataset(epoch.files).batch(256):
+        parsed = tf.io.parse_example(batch, features)
+        _add(found, *(parsed[name].numpy() for name in ("key", "label", "payload")))
+    return found
+
+
+def _collect(loader: Any) -> Records:
+    found: Records = {}
+    for batch in loader:
+        real = [bool(valid) for valid in batch["_valid"]]
+        rows = [
+            [value for value, valid in zip(batch[name], real, strict=True) if valid]
+            for name in ("key", "label", "payload")
+        ]
+        _add(found, *rows)
+    return found
+
+
+def _add(found: Records, keys: Any, labels: Any, payloads: Any) -> None:
+    for key, label, payload in zip(keys, labels, payloads, strict=True):
+        assert bytes(key) not in found, f"{key!r} came twice"
+        found[bytes(key)] = int(label), bytes(payload)
+
+
+def expected(objects: dict[str, bytes], keys: Any) -> Records:
+    """The records that the objects of these keys make."""
+    return {
+        key: (int(key.decode()[len("class-")]), objects[key.decode()])
+        for key in map(bytes, keys)
+    }  # fmt: skip
+
+
+def assert_every_reader_gets(objects: dict[str, bytes], epoch: Epoch) -> set[bytes]:
+    """All three readers find the same records, byte for byte those of the store; their keys."""
+    found = by_numpy(epoch)
+    assert len(found) == epoch.num_records
+    assert found == expected(objects, found)
+    assert by_torch(epoch) == found
+    assert by_tensorflow(epoch) == found
+    return set(found)

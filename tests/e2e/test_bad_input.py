@@ -1,0 +1,350 @@
+"""What is wrong is said in one line, with the right exit code, and leaves nothing half-made on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from cachecd.disk import refuse_network_filesystem
+from cachecd.errors import DiskError
+from cachecd_client.errors import RequestError
+from tests.e2e.conftest import upload
+from tests.e2e.daemons import Daemon, run, wait_until
+from tests.e2e.inventory import inventory
+from tests.e2e.reading import by_numpy, expected
+
+CALLER, WORLD = 2, 1  # exit codes: the call or the configuration is wrong; the world is
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """Everything below a folder: its kind, mode and size."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        stat = path.lstat()
+        size = 0 if path.is_dir() else stat.st_size
+        found[str(path.relative_to(folder))] = oct(stat.st_mode), size
+    return found
+
+
+def refused(daemon: Daemon, code: int, *options: str, **how: Any) -> str:
+    """Runs it, which must fail at once; the one line that it said, without its "cachecd: "."""
+    daemon.write_config()
+    before = tree(daemon.folder)
+    done = run(daemon.command(*options), daemon, **how)
+    assert tree(daemon.folder) == before, "something is left on disk"
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == code, line
+    assert line.startswith("cachecd: ")
+    return line.removeprefix("cachecd: ")
+
+
+def without_privileges() -> None:
+    """For a child process: permissions hold for it even if it is root's."""
+    for capability in (1, 2):  # DAC_OVERRIDE, DAC_READ_SEARCH; not ours to drop unless we are root
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+# --- the configuration
+
+
+def test_an_unknown_key_is_named_with_its_line_and_column(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    served.document["cache"]["shard_sise"] = "64MiB"
+    served.write_config()
+    lines = served.config.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "shard_sise" in line)
+    column = lines[number - 1].index('"shard_sise"') + 1
+    said = refused(served, CALLER)
+    assert said.startswith(f"{served.config}:{number}:{column}: cache.shard_sise: ")
+    assert "shard_size" in said, "it guesses what was meant"
+
+
+def test_a_limit_below_the_minimum_is_refused_with_a_figure_that_would_do(daemon, train, objects):
+    served: Daemon = daemon({"train": train()}, limit="1MiB")
+    said = refused(served, CALLER)
+    found = re.search(r"needs at least (\d+)", said)
+    assert found
+
+    # One byte less will not do, and that figure will: it reaches `first`, and rotates.
+    served.document["cache"]["limit"] = int(found[1]) - 1
+    assert found[0] in refused(served, CALLER)
+    served.document["cache"]["limit"] = int(found[1])
+    served.start()
+    sets = []
+    with served.connect() as cache:
+        for epoch in cache.epochs("train", 5, timeout=30):
+            sets.append(set(epoch.files))
+            records = by_numpy(epoch)
+            assert records == expected(objects, records)
+            # `first` takes five shards; it is by the sixth that it rotates.
+            wait_until(lambda: train_of(served)["shards"] >= 6)
+    assert sets[-1] - sets[0], "it rotates"
+    assert sets[0] - sets[-1]
+
+
+def test_a_label_pattern_that_matches_nothing_is_refused_with_an_example(daemon, train, objects):
+    dataset = train()
+    dataset["source"]["label"] = {"pattern": r"^kind-(\d+)/"}
+    said = refused(daemon({"train": dataset}), CALLER)
+    assert said.startswith("datasets.train.source.label.pattern: '^kind-(\\\\d+)/' matches none of")
+    assert f"{len(objects)} keys" in said
+    assert "'class-" in said
+
+
+# --- the source, with nothing cached yet
+
+
+def test_an_empty_prefix_is_refused(daemon, train, objects):
+    dataset = train()
+    dataset["source"]["url"] = "s3://spine/trian/"
+    said = refused(daemon({"train": dataset}), CALLER)
+    assert "datasets.train.source.url" in said
+    assert "no objects under s3://spine/trian/" in said
+
+
+def test_a_store_that_cannot_be_reached_is_refused(daemon, train, s3):
+    environ = {**s3.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    said = refused(daemon({"train": train()}, environ=environ), WORLD)
+    assert "datasets.train.source" in said
+    assert "http://127.0.0.1:9" in said
+    assert "cannot connect to the store" in said
+
+
+def test_a_bucket_that_does_not_exist_is_refused(daemon, train):
+    dataset = train()
+    dataset["source"]["url"] = "s3://no-such-bucket/train/"
+    said = refused(daemon({"train": dataset}), WORLD)
+    assert "s3://no-such-bucket/train/" in said
+    assert "no such bucket" in said
+
+
+def test_missing_credentials_are_refused_with_where_they_were_looked_for(daemon, train, s3):
+    environ = {"AWS_ENDPOINT_URL": s3.endpoint}
+    said = refused(daemon({"train": train()}, environ=environ), WORLD)
+    assert "no credentials found" in said
+    assert "AWS_ACCESS_KEY_ID" in said
+
+
+def test_wrong_credentials_are_refused_and_not_repeated(daemon, train, s3):
+    environ = {**s3.environ, "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-wrong"}
+    said = refused(daemon({"train": train()}, environ=environ), WORLD)
+    assert "the secret key does not belong to the access key" in said
+    assert "a-secret-that-is-wrong" not in said
+
+
+# --- the disk
+
+
+MOUNTED = """
+import sys
+from pathlib import Path
+from cachecd import disk
+from cachecd.cli import run_command
+disk.MOUNT_TABLE = Path(sys.argv[1])
+sys.exit(run_command(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "9p", "fuse.sshfs"])
+def test_a_network_file_system_is_refused_for_the_cache(daemon, train, kind):
+    """No test can count on being allowed to mount one, so the kernel's table of mounts is ours here;
+    all else is the real command. tests/test_disk.py has the table's parsing, type by type."""
+    served: Daemon = daemon({"train": train()})
+    table = served.folder / "mountinfo"
+    table.write_text(
+        "22 1 254:1 / / rw,relatime - ext4 /dev/root rw\n"
+        f"36 22 0:32 / {served.folder} rw,relatime shared:2 - {kind} server:/export rw\n"
+    )
+    with pytest.raises(DiskError, match=kind):
+        refuse_network_filesystem(served.cache, table.read_text())
+    served.write_config()
+    before = tree(served.folder)
+    done = run([sys.executable, "-c", MOUNTED, str(table), "run", str(served.config)], served)
+    assert (done.returncode, done.stdout) == (WORLD, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"cachecd: {served.cache} is on the network file system {kind}")
+    assert tree(served.folder) == before
+
+
+def test_a_cache_directory_that_may_not_be_written_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    served.cache.mkdir(0o500)
+    said = refused(served, WORLD, preexec_fn=without_privileges)
+    assert said == f"cache.dir {served.cache} cannot be written by uid {os.geteuid()}"
+
+
+def test_a_cache_directory_that_cannot_be_made_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    served.cache = served.folder / "closed" / "cache"
+    served.document["cache"]["dir"] = str(served.cache)
+    served.cache.parent.mkdir(0o500)
+    said = refused(served, WORLD, preexec_fn=without_privileges)
+    assert said == f"cannot create cache.dir {served.cache}: Permission denied"
+
+
+def test_a_file_in_the_place_of_the_cache_directory_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    served.cache.write_text("precious")
+    said = refused(served, WORLD)
+    assert str(served.cache) in said
+    assert served.cache.read_text() == "precious"
+
+
+# --- the socket, and other daemons
+
+
+def test_a_socket_path_that_is_too_long_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    folder = served.folder / ("s" * 60) / ("t" * 60)
+    served.document["server"]["endpoint"] = f"ipc://{folder}/cachecd.sock"
+    said = refused(served, CALLER)
+    assert f"{folder}/cachecd.sock" in said
+    assert "107" in said
+
+
+def test_a_socket_whose_directory_cannot_be_made_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    served.socket.parent.write_text("a file in its place")
+    said = refused(served, WORLD)
+    assert str(served.socket.parent) in said
+
+
+def test_a_socket_whose_directory_may_not_be_made_is_refused(daemon, train):
+    served: Daemon = daemon({"train": train()})
+    closed = served.folder / "closed"
+    closed.mkdir(0o500)
+    served.document["server"]["endpoint"] = f"ipc://{closed}/run/cachecd.sock"
+    said = refused(served, WORLD, preexec_fn=without_privileges)
+    assert said == f"cannot create the directory {closed}/run: Permission denied"
+
+
+def test_a_second_daemon_on_a_cache_directory_is_refused_and_hears_who_has_it(daemon, train):
+    first: Daemon = daemon({"train": train()}, limit="6MiB").start()
+    second: Daemon = daemon({"train": train()}, name="second", limit="6MiB")
+    second.document["cache"]["dir"] = str(first.cache)
+    said = refused(second, WORLD)
+    assert f"cache directory {first.cache} is in use by cachecd pid {first.pid} " in said
+    assert first.endpoint in said
+    assert first.status()["daemon"]["pid"] == first.pid
+
+
+def test_a_second_daemon_on_a_socket_is_refused_and_hears_who_has_it(daemon, train):
+    first: Daemon = daemon({"train": train()}, limit="6MiB").start()
+    second: Daemon = daemon({"train": train()}, name="second", limit="6MiB")
+    second.document["server"]["endpoint"] = first.endpoint
+    said = refused(second, WORLD)
+    assert f"socket {first.socket} is in use by cachecd pid {first.pid} " in said
+    assert first.status()["daemon"]["pid"] == first.pid
+
+
+# --- single objects
+
+
+def train_of(daemon: Daemon) -> dict[str, Any]:
+    """What the daemon says of the dataset."""
+    found: dict[str, Any] = daemon.status()["datasets"]["train"]
+    return found
+
+
+def status_of(daemon: Daemon) -> dict[str, Any]:
+    """What `cachecd status --json` prints."""
+    command = [sys.executable, "-m", "cachecd", "status", daemon.endpoint, "--json"]
+    done = run(command, daemon)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_objects_that_went_or_changed_since_the_listing_are_set_aside_and_the_rest_goes_on(
+    daemon, s3
+):
+    bodies = {f"{number:03d}": bytes([number]) * 10_000 for number in range(150)}
+    bucket = s3.bucket("moving")
+    upload(s3, bucket, bodies)
+    source = {"url": f"s3://{bucket}/", "format": "files"}
+    grow = {"first": "256KiB", "per_epoch": "64MiB"}
+    served = daemon({"train": {"source": source, "grow": grow}}).start()
+    # All is listed and little fetched, until the first epoch begins: the rest changes meanwhile.
+    wait_until(lambda: (train := train_of(served))["shards"] == 2 and not train["making"])
+    keys = sorted(bodies)
+    fetched = {keys[unit] for shard in inventory(served.cache).values() for unit in shard.units}
+    untouched = sorted(bodies.keys() - fetched)
+    gone, longer, other = untouched[20:40:5], untouched[40:60:5], untouched[60:80:5]
+    for key in gone:
+        s3.client.delete_object(Bucket=bucket, Key=key)
+    upload(s3, bucket, {key: bodies[key] + b"more" for key in longer})
+    upload(s3, bucket, {key: bytes(10_000) for key in other})
+
+    with served.connect() as cache:
+        cache.acquire("train", 0, timeout=30).release()
+        wait_until(lambda: train_of(served)["whole"], what="all is cached")
+        with cache.acquire("train", 1, timeout=30) as epoch:
+            batches = list(epoch.numpy(1))
+    records = {bytes(b["key"][0]).decode(): bytes(b["payload"][0]) for b in batches}
+    touched = {*gone, *longer, *other}
+    assert records == {key: body for key, body in bodies.items() if key not in touched}
+    aside = status_of(served)["datasets"]["train"]["set_aside"]
+    assert aside["units"] == len(touched)
+    reasons = {one["key"]: one["reason"] for one in aside["examples"]}
+    assert reasons.keys() <= touched
+    for key, reason in reasons.items():
+        expected = "is gone since it was listed" if key in gone else "changed since it was listed"
+        assert expected in reason, key
+    assert sum(aside["reasons"].values()) == len(touched)
+    assert any("gone" in reason for reason in aside["reasons"])
+    assert any("changed" in reason for reason in aside["reasons"])
+
+
+def test_an_object_that_cannot_be_decoded_is_set_aside_with_its_reason_also_after_a_restart(
+    daemon, s3
+):
+    bodies = {}
+    for number in range(20):
+        png = io.BytesIO()
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(png, "PNG")
+        bodies[f"{number:02d}.png"] = png.getvalue()
+    bodies["03.png"] = bodies["03.png"][:40]
+    bodies["11.png"] = b"<html>not found</html>"
+    bucket = s3.bucket("pictures")
+    upload(s3, bucket, bodies)
+    source = {"url": f"s3://{bucket}/", "format": "files"}
+    dataset = {"source": source, "transform": [{"decode_image": "payload"}]}
+    served = daemon({"train": dataset}).start()
+    wait_until(lambda: train_of(served)["whole"], what="all is cached")
+    first = status_of(served)["datasets"]["train"]
+    assert first["records"] == 18
+    reasons = {one["key"]: one["reason"] for one in first["set_aside"]["examples"]}
+    assert reasons.keys() == {"03.png", "11.png"}
+    assert all("decode_image raised" in reason for reason in reasons.values())
+    assert "UnidentifiedImageError" in reasons["11.png"]
+
+    assert served.terminate() == 0
+    served.start()
+    assert status_of(served)["datasets"]["train"]["set_aside"] == first["set_aside"]
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        (batch,) = epoch.numpy(18)
+        assert batch["image"].shape == (18, 8, 8, 3)
+        assert {int(image[0, 0, 0]) for image in batch["image"]} == set(range(20)) - {3, 11}
+
+
+def test_a_dataset_of_which_nothing_can_be_made_is_refused_to_the_trainer(daemon, s3):
+    bucket = s3.bucket("hopeless")
+    upload(s3, bucket, {f"{number}.png": b"no picture" for number in range(5)})
+    source = {"url": f"s3://{bucket}/", "format": "files"}
+    dataset = {"source": source, "transform": [{"decode_image": "payload"}]}
+    served = daemon({"train": dataset}).start()
+    with (
+        served.connect() as cache,
+        pytest.raises(RequestError, match="no record of train could be made: all 5 units"),
+    ):
+        cache.acquire("train", timeout=30)

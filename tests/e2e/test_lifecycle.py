@@ -1,0 +1,223 @@
+"""How a daemon ends, by request or by force, and what its successor finds."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.daemons import (
+    Daemon,
+    alive,
+    descendants,
+    said_line,
+    trainer,
+    wait_until,
+)
+from tests.e2e.inventory import Found, Peak, inventory, repeated
+from tests.e2e.link import Link
+from tests.e2e.reading import by_numpy, expected
+
+MIB = 1 << 20
+
+
+def units(shards: dict[int, Found]) -> set[int]:
+    return {int(unit) for shard in shards.values() for unit in shard.units}
+
+
+def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon, objects, s3):
+    # The store lists in this order, so these are the units by number.
+    keys = sorted(key for key in objects if key.startswith("class-1/"))
+    source = {"url": "s3://spine/train/class-1/", "format": "files"}
+    with Link(s3.endpoint) as link:
+        environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
+        served = daemon({"train": {"source": source}}, environ=environ).start()
+        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 4)
+        assert served.terminate() == 0
+        assert served.temporaries() == []
+        assert not served.socket.parent.exists()
+        before = inventory(served.cache)
+        cached = {f"/spine/train/{keys[unit]}" for unit in units(before)}
+        assert cached <= link.fetched.keys()
+        # What did not fit into the last shards is fetched again; there is no more of it.
+        assert len(link.fetched.keys() - cached) < 0.1 * len(cached)
+        assert len(cached) < 0.9 * len(keys), "there is something left to do"
+        assert set(link.fetched.values()) == {1}
+
+        link.fetched.clear()
+        served.start()
+        wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+        after = inventory(served.cache)
+        assert {n: after[n].same for n in before} == {n: s.same for n, s in before.items()}
+        assert not cached & link.fetched.keys()
+        assert units(after) == set(range(len(keys)))
+        assert not repeated(after)
+        assert served.terminate() == 0
+
+
+def test_a_daemon_killed_at_any_instant_leaves_whole_shards_and_its_successor_goes_on(
+    daemon, train
+):
+    """Killed ten times while shards are written, published, retired and unlinked.
+
+    The instants are counted in changes of the directories, so that they fall into the middle of
+    what it does rather than into its pauses.
+    """
+    limit = 6 * MIB
+    served: Daemon = daemon({"train": train()}, limit=limit)
+    chance = random.Random(15)
+    known: dict[int, Found] = {}
+    epoch = 0
+    with Peak(served.cache) as peak:
+        for number in range(10):
+            served.start()
+            found = inventory(served.cache)
+            assert {n: found[n].same for n in known} == {n: s.same for n, s in known.items()}
+            with served.connect() as cache:
+                # Epoch after epoch: once the cache is full, shards come and go.
+                names, changes = names_in(served), chance.randrange(1, 16)
+                deadline = time.monotonic() + 20
+                while changes > 0:
+                    assert time.monotonic() < deadline, f"start {number}: {served.status()}"
+                    if not served.status()["datasets"]["train"]["making"]:
+                        cache.acquire("train", epoch, job="job", timeout=30).release()
+                        epoch += 1
+                    if (now := names_in(served)) != names:
+                        names, changes = now, changes - 1
+                served.kill()
+            known = inventory(served.cache)  # fails on a shard that is not whole
+            assert not repeated(known)
+        served.start("--offline")
+        assert served.temporaries() == []
+        found = inventory(served.cache)
+        assert known.keys() == found.keys()
+        status = served.status()["datasets"]["train"]
+        assert status["shards"] + status["retired_shards"] == len(found)
+        assert served.terminate() == 0
+    assert min(found) > 1, "else nothing was ever retired"
+    assert peak.bytes <= limit
+    said = served.said()
+    assert "Traceback" not in said
+    # What was published but not yet noted is taken up from its sidecar, and listing needs no room.
+    assert "error" not in said
+    assert "source not listed" not in said
+
+
+def names_in(daemon: Daemon) -> set[str]:
+    """The names in shards/ and tmp/."""
+    return {
+        entry.name
+        for folder in ("shards/train", "tmp")
+        for entry in os.scandir(daemon.cache / folder)
+    }
+
+
+OWNER = """
+import json, sys
+from cachecd_client import connect
+cache = connect(sys.argv[1])
+epoch = cache.acquire("train", timeout=30)
+print(json.dumps({"pid": cache.status()["daemon"]["pid"], "endpoint": cache.endpoint}), flush=True)
+sys.stdin.read()
+cache.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "closed"])
+def test_a_daemon_started_by_its_trainer_ends_with_it_and_leaves_no_process(daemon, train, end):
+    served: Daemon = daemon({"train": train()}, sampler={"bandwidth": "4MB/s"})
+    served.write_config()
+    with trainer(served, OWNER, str(served.config)) as owner:
+        found = said_line(owner)
+        processes = [found["pid"], *descendants(found["pid"])]
+        assert len(processes) == 3, "a daemon and two samplers"
+        folder = Path(found["endpoint"].removeprefix("ipc://")).parent
+        assert folder.exists()
+        if end == "killed":
+            owner.kill()
+        else:
+            owner.stdin.close()
+        wait_until(lambda: not any(map(alive, processes)), 10.0, "no process is left")
+    assert served.temporaries() == []
+    assert not folder.exists()
+    assert not served.socket.parent.exists(), "the configured endpoint is not for it"
+
+
+def test_a_source_that_goes_away_leaves_what_is_cached_to_be_served(daemon, train, objects, s3):
+    with Link(s3.endpoint) as link:
+        environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
+        served = daemon({"train": train()}, environ=environ, sampler={"bandwidth": "4MB/s"}).start()
+        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 6)
+        link.cut()
+        with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+            records = by_numpy(epoch)
+            assert records == expected(objects, records)
+        assert served.terminate() == 0
+
+        served.start()
+        with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+            records = by_numpy(epoch)
+            assert records == expected(objects, records)
+            assert len(epoch.files) >= 6
+            wait_until(lambda: served.status()["datasets"]["train"]["stopped"])
+        reason = served.status()["datasets"]["train"]["stopped"]
+        assert link.endpoint in reason
+        assert "cannot connect to the store" in reason
+        assert "Traceback" not in served.said()
+
+
+def test_offline_serves_what_is_cached_and_asks_the_network_nothing(daemon, train, objects, s3):
+    with Link(s3.endpoint) as link:
+        environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
+        served = daemon({"train": train()}, environ=environ, limit=8 * MIB).start()
+        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 6)
+        assert served.terminate() == 0
+        before, asked = inventory(served.cache), link.requests
+
+        served.start("--offline")
+        with served.connect() as cache:
+            for epoch in cache.epochs("train", 3, timeout=30):
+                records = by_numpy(epoch)
+                assert records == expected(objects, records)
+        assert descendants(served.pid) == []
+        assert served.status()["daemon"]["offline"]
+        assert inventory(served.cache).keys() == before.keys()
+        assert served.terminate() == 0
+        assert link.requests == asked
+
+
+TRAINER = """
+import os, signal, sys
+from cachecd_client import connect
+with connect() as cache:
+    assert cache.acquire("train", timeout=30).num_records
+if sys.argv[1] == "exit":
+    sys.exit(int(sys.argv[2]))
+os.kill(os.getpid(), int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(("exit", "0"), 0), (("exit", "3"), 3), (("signal", str(int(signal.SIGKILL))), 128 + 9)],
+)
+def test_the_trainers_exit_code_is_passed_on_and_nothing_is_left(daemon, train, how, code):
+    served: Daemon = daemon({"train": train()}, limit=8 * MIB)
+    done = served.run(trainer=[sys.executable, "-c", TRAINER, *how])
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert not served.socket.parent.exists()
+    assert served.temporaries() == []
+
+
+def test_a_trainer_that_is_not_there_is_127_and_said_so(daemon, train):
+    served: Daemon = daemon({"train": train()}, limit=8 * MIB)
+    done = served.run(trainer=["no-such-trainer", "--epochs", "3"])
+    assert done.returncode == 127
+    assert "no-such-trainer" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,184 @@
+"""The whole way, from a bucket on a real S3 server to batches: growth, rotation, limit, leases.
+
+Every daemon is a real process and dies a real death; every byte is compared with its object.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.daemons import Daemon, said_line, trainer, wait_until
+from tests.e2e.inventory import Found, Peak, inventory, repeated
+from tests.e2e.reading import assert_every_reader_gets
+
+MIB = 1 << 20
+LIMIT = 12 * MIB
+
+# Takes a lease and keeps it until its stdin ends.
+HOLDER = """
+import json, sys
+from cachecd_client import connect
+with connect() as cache:
+    epoch = cache.acquire("train", timeout=30)
+    print(json.dumps({"lease": epoch.lease, "files": epoch.files}), flush=True)
+    sys.stdin.read()
+"""
+
+
+def numbers(files: list[str]) -> list[int]:
+    """The numbers of an epoch's shards, ascending."""
+    return [int(Path(file).stem) for file in files]
+
+
+def train_of(daemon: Daemon) -> dict[str, Any]:
+    """What the status document says of the dataset."""
+    found: dict[str, Any] = daemon.status()["datasets"]["train"]
+    return found
+
+
+def fill_up(daemon: Daemon) -> None:
+    """Waits until no shard fits any more."""
+    wait_until(
+        lambda: (cache := daemon.status()["cache"])["room"] < 300 << 10 and not cache["reserved"],
+        what="the cache is full",
+    )
+
+
+def assert_untouched(before: dict[int, Found], after: dict[int, Found]) -> None:
+    """The shards that were there before are there now: the same files, the same bytes."""
+    gone = before.keys() - after.keys()
+    assert not gone, f"shards {sorted(gone)} are gone"
+    assert {n: after[n].same for n in before} == {n: found.same for n, found in before.items()}
+
+
+def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object(
+    daemon, train, objects
+):
+    served = daemon({"train": train(grow={"first": "1MiB", "per_epoch": "2MiB"})}, limit=LIMIT)
+    sets: list[list[int]] = []
+    seen: set[bytes] = set()
+    most = 0
+    with Peak(served.cache) as peak:
+        served.start()
+        with served.connect() as cache:
+            for epoch in cache.epochs("train", 9, timeout=30):
+                seen |= assert_every_reader_gets(objects, epoch)
+                sets.append(numbers(epoch.files))
+                most = max(most, epoch.num_records)
+                on_disk = inventory(served.cache)
+                assert set(sets[-1]) <= on_disk.keys()
+                assert not repeated(on_disk)
+                served.settle()
+        assert served.terminate() == 0
+
+    # Growth: more every epoch, and nothing goes as long as there is room.
+    first_full = next(k for k in range(len(sets)) if sets[k + 1][0] != sets[k][0])
+    assert first_full >= 3
+    for before, after in pairwise(sets[: first_full + 1]):
+        assert set(before) < set(after)
+    # Rotation: the oldest go, never more than a quarter, and as much comes back.
+    for before, after in pairwise(sets[first_full:]):
+        left = set(before) - set(after)
+        assert left, "every epoch at the limit gives up its oldest shards"
+        assert max(left) < min(after)
+        assert len(left) <= 0.25 * LIMIT / (200 << 10)
+        assert max(after) > max(before)
+    assert len(seen) > 1.2 * most, "more is seen than fits"
+
+    assert peak.bytes <= LIMIT
+    assert peak.bytes > 0.85 * LIMIT, "else the limit was never put to the test"
+
+
+def test_the_peak_of_a_directory_is_what_lay_there_at_once(tmp_path):
+    """The measure itself: it sees what is there for a moment, and counts no rename twice."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "shards").mkdir()
+    with Peak(tmp_path) as peak:
+
+        def rounds(count: int) -> None:
+            target = peak.walks + count
+            wait_until(lambda: peak.walks >= target)
+
+        rounds(3)
+        empty = peak.bytes
+        assert empty == 3 * 4096
+        for number in range(20):
+            written = tmp_path / "tmp" / f"train.{number:010d}.tfrecord"
+            written.write_bytes(bytes(MIB))
+            rounds(3)
+            sealed = tmp_path / "shards" / f"{number:010d}.tfrecord"
+            written.rename(sealed)
+            rounds(3)
+            sealed.unlink()
+    assert peak.bytes == empty + MIB
+
+
+def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_lost(
+    daemon, train, objects
+):
+    # A slow link, so that it is killed while it writes.
+    grow = {"first": "1MiB", "per_epoch": "64MiB"}
+    served = daemon({"train": train(grow=grow)}, limit=LIMIT, sampler={"bandwidth": "8MB/s"})
+    served.start()
+    # Two jobs in this process, each with a session of its own as two trainers have.
+    with served.connect() as first, served.connect() as second:
+        leased = first.acquire("train", job="first", timeout=30)
+        held = {n: inventory(served.cache)[n] for n in numbers(leased.files)}
+
+        # Killed in the middle of ingest, with shards being written.
+        wait_until(lambda: len(served.temporaries()) >= 2)
+        served.kill()
+        before = inventory(served.cache)
+        assert_untouched(held, before)
+        served.start()
+        assert_untouched(before, inventory(served.cache))
+        grown = len(before) + 5
+        wait_until(lambda: train_of(served)["shards"] >= grown, what="ingest goes on")
+
+        # The other job rotates, until all that the first one holds is retired, and then some.
+        for rotated in second.epochs("train", 5, job="second", timeout=30):
+            last = numbers(rotated.files)
+            fill_up(served)
+        assert not held.keys() & set(last), "no later lease names what is retired"
+        assert train_of(served)["evicted_shards"] > len(held)
+        (kept,) = (lease for lease in served.status()["leases"] if lease["job"] == "first")
+        assert kept["retired_bytes"] >= sum(s.path.stat().st_size for s in held.values())
+        assert_untouched(held, inventory(served.cache))
+
+        served.kill()
+        before = inventory(served.cache)
+        assert not repeated(before)
+        served.start()
+        after = inventory(served.cache)
+        assert_untouched(before, after)
+        with second.acquire("train", 5, job="second", timeout=30) as later:
+            assert not set(numbers(later.files)) & held.keys(), "retired is retired for good"
+            assert_untouched(held, inventory(served.cache))
+        assert_every_reader_gets(objects, leased)
+
+
+def test_the_lease_of_a_killed_trainer_ends_by_itself_and_its_retired_shards_go(daemon, train):
+    served = daemon({"train": train()}, limit=LIMIT)
+    served.start()
+    fill_up(served)
+    with trainer(served, HOLDER) as holder:
+        holding = said_line(holder)
+        held = [Path(file) for file in holding["files"]]
+        with served.connect() as cache:
+            for epoch in range(3):
+                cache.acquire("train", epoch, job="other", timeout=30).release()
+        assert train_of(served)["retired_shards"] > 0
+        assert all(path.exists() for path in held)
+        holder.kill()
+        died = time.monotonic()
+        wait_until(lambda: holding["lease"] not in str(served.status()["leases"]))
+        # It is probed four times a second.
+        assert time.monotonic() - died < 1.0
+    wait_until(lambda: train_of(served)["retired_shards"] == 0)
+    gone = [path for path in held if not path.exists()]
+    assert gone == held[: len(gone)] != []
+    served.settle()
+    assert not [path for path in gone if path.with_name(path.name + ".idx").exists()]
