@@ -1,7 +1,8 @@
 """Bytes from a store: its listing, and reads that are tried again where that can help.
 
-A `Backend` is one kind of store and makes one attempt; `Store` adds patience and judgement: which
-failures to try again, how long, and whether in the end the object or the store is to blame.
+A `Backend` (stores/backend.py) is one kind of store and makes one attempt; `Store` adds patience and
+judgement: which failures to try again, how long, and whether in the end the object or the store is to
+blame.
 """
 
 from __future__ import annotations
@@ -11,47 +12,16 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.stores.backend import Backend, TransientError
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
-
-PAGE = 1000  # entries of a listing handed over at a time
-
-
-class TransientError(SourceError):
-    """One attempt failed in a way that the next may not.
-
-    `throttled`: the store asks for fewer requests, which says nothing about the object.
-    """
-
-    def __init__(self, reason: str, throttled: bool = False) -> None:
-        super().__init__(reason)
-        self.throttled = throttled
-
-
-class Backend(Protocol):
-    """One kind of store. Every failure is one of the three errors below; none carries credentials.
-
-    TransientError: try again. UnitError: this object cannot be read, ever. SourceUnreachableError:
-    nothing can be read until somebody acts; the reason says what to do.
-    """
-
-    where: str  # the source as people know it, for messages
-
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        """All objects in pages, keys relative to the source's URL. Blocks: call it in a thread."""
-
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
-        """Bytes [start, stop) of an object, to its end if `stop` is None; fewer if it is shorter.
-
-        UnitError if `etag` is given and the object has another one now.
-        """
 
 
 @dataclass(frozen=True, slots=True)

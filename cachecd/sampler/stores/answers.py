@@ -7,7 +7,7 @@ parts of the signed request, so it never gets into a message.
 from __future__ import annotations
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import TransientError
+from cachecd.sampler.stores.backend import TransientError
 
 _NO_BUCKET = {"NoSuchBucket", "InvalidBucketName", "ContainerNotFound", "NoSuchContainer"}
 _ELSEWHERE = {

@@ -14,8 +14,8 @@ import obstore.store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import PAGE, TransientError
 from cachecd.sampler.stores.answers import refusal
+from cachecd.sampler.stores.backend import PAGE, TransientError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

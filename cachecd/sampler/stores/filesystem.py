@@ -12,7 +12,7 @@ import fsspec.core
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import PAGE, TransientError
+from cachecd.sampler.stores.backend import PAGE, TransientError
 
 
 class FsspecBackend:

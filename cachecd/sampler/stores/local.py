@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import PAGE, TransientError
+from cachecd.sampler.stores.backend import PAGE, TransientError
 
 _log = logging.getLogger(__name__)
 

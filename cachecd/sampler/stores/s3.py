@@ -25,8 +25,8 @@ from obstore.store import S3Store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import PAGE, TransientError
 from cachecd.sampler.stores.answers import refusal
+from cachecd.sampler.stores.backend import PAGE, TransientError
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options
 from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing, new_session
 
