@@ -24,7 +24,6 @@ NUMERIC_DTYPES = frozenset(
     ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
     + ("float16", "bfloat16", "float32", "float64")
 )
-)
 
 
 @dataclass(frozen=True, slots=True)
