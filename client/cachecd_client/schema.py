@@ -21,8 +21,10 @@ Kind = Literal["bytes", "float", "int64"]
 
 # NumPy knows no bfloat16; such arrays are carried as uint16 and named by the framework.
 NUMERIC_DTYPES = frozenset(
-    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-    + ("float16", "bfloat16", "float32", "float64")
+    {
+        *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    }
 )
 
 
