@@ -65,7 +65,7 @@ def repeated(shards: dict[int, Found]) -> list[tuple[int, int]]:
 
 
 class Peak:
-    """The most that a directory ever occupied while this was open, polled without a pause.
+    """The most that a directory ever occupied while this was open, polled every millisecond or two.
 
     Counted are the allocated blocks of everything in it, directories included. Walking a tree takes
     a moment in which files come, go and get new names; so what counts is what two walks in a row
@@ -90,7 +90,7 @@ class Peak:
 
     def _watch(self) -> None:
         before: dict[tuple[int, str], int] = {}
-        while not self._over.is_set():
+        while not self._over.wait(0.001):
             now = dict(_blocks(os.fspath(self.root)))
             both = sum(min(size, before[key]) for key, size in now.items() if key in before)
             self.bytes = max(self.bytes, both)
