@@ -59,6 +59,15 @@ class ShardRow:
     barred: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """A dataset's plan as it stands: what is saved of it, and the assignments that are open in it."""
+
+    dataset: str
+    fields: dict[str, Any]
+    open: Sequence[Assignment]
+
+
 class Catalog:
     """The open catalog. Every writing method is one transaction, done or not; failures are DiskError."""
 
@@ -81,6 +90,8 @@ class Catalog:
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
                 self.rebuilt = True
                 self._db = self._open()
+            # Which assignments have a row: what is open and has none is saved with its plan.
+            self._assigned = set(self._db.execute("SELECT dataset, number FROM assignments"))
         except sqlite3.Error as error:
             raise DiskError(f"{path}: cannot open the catalog: {error}") from error
 
@@ -166,38 +177,48 @@ class Catalog:
 
     # --- writing
 
-    def save_assignment(self, assignment: Assignment, plan: dict[str, Any]) -> None:
-        """The plan has moved on by this assignment."""
-        units = [[u.unit, u.ordinal, u.offset] for u in assignment.units]  # the index has the rest
-        with self._transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)",
-                (*_key(assignment.shard), assignment.generation, _packed(units)),
-            )
-            self._save_plan(assignment.shard.dataset, plan)
-
     def save_progress(
         self,
-        dataset: str,
-        plan: dict[str, Any],
+        plan: SavedPlan,
         done: int | None = None,
         shard: Shard | None = None,
         units: Sequence[int] | NDArray[np.uint64] = (),
         set_aside: Iterable[SetAside] = (),
     ) -> None:
-        """An assignment is done: its row goes, its shard's and its set-aside units' come."""
+        """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
+        units' come.
+
+        A plan and all that is open in it are saved together: one that knew of an assignment without
+        a row would wait for it for ever.
+        """
+        name = plan.dataset
+        begun = [a for a in plan.open if _key(a.shard) not in self._assigned]
+        rows = [
+            # The index has the rest of each unit.
+            (
+                *_key(a.shard),
+                a.generation,
+                _packed([[u.unit, u.ordinal, u.offset] for u in a.units]),
+            )
+            for a in begun
+        ]
         with self._transaction():
             if done is not None:
                 self._db.execute(
-                    "DELETE FROM assignments WHERE dataset = ? AND number = ?", (dataset, done)
+                    "DELETE FROM assignments WHERE dataset = ? AND number = ?", (name, done)
                 )
+            self._db.executemany("INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)", rows)
             if shard is not None:
                 self._insert(shard, units)
             self._db.executemany(
                 "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?)",
-                [(dataset, a.unit, a.key, a.reason) for a in set_aside],
+                [(name, a.unit, a.key, a.reason) for a in set_aside],
             )
-            self._save_plan(dataset, plan)
+            self._db.execute(
+                "INSERT OR REPLACE INTO plans VALUES (?, ?)", (name, _packed(plan.fields))
+            )
+        self._assigned.update(_key(a.shard) for a in begun)
+        self._assigned.discard((name, done or 0))
 
     def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
         """A valid shard was found on disk without a row."""
@@ -229,6 +250,7 @@ class Catalog:
         with self._transaction():
             for table in ("assignments", "set_aside", "plans"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
+        self._assigned = {key for key in self._assigned if key[0] != dataset}
 
     def forget_units(self, dataset: str, number: int | None = None) -> None:
         """The unit numbers of one shard, or of all, are those of another listing."""
@@ -244,12 +266,6 @@ class Catalog:
             "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated, blob),
         )  # fmt: skip
-
-    def _save_plan(self, dataset: str, plan: dict[str, Any]) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO plans VALUES (?, ?)",
-            (dataset, _packed(plan)),
-        )
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db, self._path)

@@ -20,7 +20,7 @@ import structlog
 
 from cachecd import events as ev
 from cachecd import leases
-from cachecd.catalog import Catalog
+from cachecd.catalog import Catalog, SavedPlan
 from cachecd.config import Config
 from cachecd.dataset import DatasetRules
 from cachecd.disk import free_bytes, metadata_bytes
@@ -278,7 +278,7 @@ class Daemon:
         shard, name = assignment.shard, assignment.shard.dataset
         dataset, index = self.state.datasets[name], self._indexes[name]
         try:
-            self._catalog.save_assignment(assignment, self._saved_plan(name))
+            self._catalog.save_progress(self._saved_plan(name))
         except DiskError as error:
             self._gave_up(command, str(error))
             return
@@ -299,7 +299,7 @@ class Daemon:
             )
         )
 
-    def _saved_plan(self, name: str) -> dict[str, Any]:
+    def _saved_plan(self, name: str) -> SavedPlan:
         return saved_plan(self.state.datasets[name], self._indexes[name])
 
     async def _publish(self, shard: ShardId, outcome: Any) -> None:

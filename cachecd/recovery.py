@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from cachecd.catalog import Catalog
+from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -134,7 +134,7 @@ def _adopt(kept: Kept, dataset: DatasetState, catalog: Catalog, index: Index, st
     elif shard.id.number in plan.open:
         outcome = outcome_of(plan.open[shard.id.number], kept)
         plan.finish(shard.id.number, outcome, [int(u) for u in kept.units])
-        catalog.save_progress(shard.id.dataset, saved_plan(dataset, index), done=shard.id.number)
+        catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
     elif shard.generation == plan.generation:
         plan.hold([int(u) for u in kept.units])
 
@@ -146,9 +146,9 @@ def held_units(catalog: Catalog, dataset: DatasetState, shard: ShardId) -> list[
     return [int(u) for u in catalog.units(shard)]
 
 
-def saved_plan(dataset: DatasetState, index: Index) -> dict[str, Any]:
+def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
     """What the catalog keeps of a dataset beside its shards."""
-    return {
+    fields = {
         "index": index.id,
         "seed": dataset.rules.seed,
         "generation": dataset.rules.generation,
@@ -158,6 +158,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> dict[str, Any]:
         "evicted": dataset.evicted,
         "evicted_shards": dataset.evicted_shards,
     }
+    return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
 
 
 def _schemas(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
-from cachecd.catalog import Catalog
+from cachecd.catalog import Catalog, SavedPlan
 from cachecd.errors import DiskError
 from cachecd.events import SavePlan
 
@@ -18,8 +17,8 @@ _log = structlog.get_logger("cachecd.saving")
 class PlanSaver:
     """The catalog's rows follow the policy's state, at once or when the disk allows it again."""
 
-    def __init__(self, catalog: Catalog, plan_of: Callable[[str], dict[str, Any]]) -> None:
-        """`plan_of`: a dataset's plan as it is now, in the form that the catalog keeps."""
+    def __init__(self, catalog: Catalog, plan_of: Callable[[str], SavedPlan]) -> None:
+        """`plan_of`: a dataset's plan as it is now."""
         self._catalog = catalog
         self._plan_of = plan_of
         self._waiting: deque[SavePlan] = deque()
@@ -41,7 +40,7 @@ class PlanSaver:
             _log.warning("plan not saved", why=str(error), waiting=len(self._waiting))
 
     def _save(self, command: SavePlan) -> None:
-        name = command.dataset
+        plan = self._plan_of(command.dataset)
         self._catalog.save_progress(
-            name, self._plan_of(name), command.done, command.shard, command.units, command.set_aside
+            plan, command.done, command.shard, command.units, command.set_aside
         )

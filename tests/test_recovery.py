@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sqlite3
 from pathlib import Path
@@ -63,7 +64,7 @@ class Cache:
         """Plans the next shard and saves the plan, as the daemon does before it tells a worker."""
         found = self.plan.assign()
         assert isinstance(found, Assignment)
-        self.catalog.save_assignment(found, saved_plan(self.found.state, self.index))
+        self.catalog.save_progress(saved_plan(self.found.state, self.index))
         return found
 
     def write(self, assignment: Assignment, fit: int | None = None) -> Outcome:
@@ -87,7 +88,6 @@ class Cache:
             assignment.shard, "1-a", outcome.records, outcome.data_bytes, outcome.allocated
         )
         self.catalog.save_progress(
-            "train",
             saved_plan(self.found.state, self.index),
             assignment.shard.number,
             shard,
@@ -134,6 +134,18 @@ def test_an_open_assignment_is_done_again_under_its_own_number(cache):
     assert cache.plan.open == {2: begun}
     assert cache.found.state.retry == {2: 0.0}
     assert cache.plan.next_number == 3
+
+
+def test_a_plan_saved_with_an_assignment_not_yet_begun_does_not_lose_it(cache):
+    """One event may finish a shard and begin the next: two commands, and a kill between them."""
+    first = cache.assign()
+    outcome = cache.write(first)
+    begun = cache.plan.assign()
+    cache.note(first, outcome)  # killed before the second command
+    cache.restart()
+    assert cache.plan.open == {2: begun}
+    done = {u.unit for u in (*first.units, *begun.units)}
+    assert set(cache.rest()) == set(range(12)) - done
 
 
 def test_a_shard_published_but_not_noted_is_adopted_and_not_made_again(cache):
@@ -257,9 +269,7 @@ def test_a_retired_shard_stays_retired(cache):
 def test_a_unit_set_aside_stays_set_aside(cache):
     aside = SetAside(5, "key-5", "404 Not Found")
     assignment = cache.assign()
-    cache.catalog.save_progress(
-        "train", saved_plan(cache.found.state, cache.index), set_aside=[aside]
-    )
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), set_aside=[aside])
     cache.restart()
     assert cache.catalog.set_aside("train") == [aside]
     assert cache.plan.num_aside == 1
@@ -290,7 +300,8 @@ def test_an_assignment_whose_row_outlived_a_failed_write_is_not_taken_up_twice(c
     assignment = cache.assign()
     outcome = cache.write(assignment, fit=1)
     cache.note(assignment, outcome)
-    cache.catalog.save_assignment(assignment, saved_plan(cache.found.state, cache.index))
+    saved = saved_plan(cache.found.state, cache.index)
+    cache.catalog.save_progress(dataclasses.replace(saved, open=[assignment]))
     cache.restart()
     assert cache.plan.open == {}
     assert sorted(set(cache.rest())) == sorted(set(range(12)) - {assignment.units[0].unit})
