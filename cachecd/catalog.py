@@ -90,8 +90,9 @@ class Catalog:
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
                 self.rebuilt = True
                 self._db = self._open()
-            # Which assignments have a row: what is open and has none is saved with its plan.
-            self._assigned = set(self._db.execute("SELECT dataset, number FROM assignments"))
+            # What the assignments' rows hold, as far as we wrote them: what is open and has no such
+            # row, or another, is saved with its plan.
+            self._assigned: dict[tuple[str, int], Assignment] = {}
         except sqlite3.Error as error:
             raise DiskError(f"{path}: cannot open the catalog: {error}") from error
 
@@ -192,7 +193,7 @@ class Catalog:
         a row would wait for it for ever.
         """
         name = plan.dataset
-        begun = [a for a in plan.open if _key(a.shard) not in self._assigned]
+        begun = [a for a in plan.open if self._assigned.get(_key(a.shard)) is not a]
         rows = [
             # The index has the rest of each unit.
             (
@@ -217,8 +218,8 @@ class Catalog:
             self._db.execute(
                 "INSERT OR REPLACE INTO plans VALUES (?, ?)", (name, _packed(plan.fields))
             )
-        self._assigned.update(_key(a.shard) for a in begun)
-        self._assigned.discard((name, done or 0))
+        self._assigned.update((_key(a.shard), a) for a in begun)
+        self._assigned.pop((name, done or 0), None)
 
     def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
         """A valid shard was found on disk without a row."""
@@ -250,7 +251,7 @@ class Catalog:
         with self._transaction():
             for table in ("assignments", "set_aside", "plans"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
-        self._assigned = {key for key in self._assigned if key[0] != dataset}
+        self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
 
     def forget_units(self, dataset: str, number: int | None = None) -> None:
         """The unit numbers of one shard, or of all, are those of another listing."""

@@ -148,6 +148,16 @@ def test_a_plan_saved_with_an_assignment_not_yet_begun_does_not_lose_it(cache):
     assert set(cache.rest()) == set(range(12)) - done
 
 
+def test_a_unit_taken_out_of_an_open_assignment_stays_out_of_it(cache):
+    assignment = cache.assign()
+    poison = assignment.units[0]
+    aside = SetAside(poison.unit, poison.key, "two workers died on it")
+    cache.plan.without(1, aside)
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), set_aside=[aside])
+    cache.restart()
+    assert cache.plan.open[1].units == assignment.units[1:]
+
+
 def test_a_shard_published_but_not_noted_is_adopted_and_not_made_again(cache):
     assignment = cache.assign()
     cache.write(assignment, fit=2)
