@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from obstore.store import S3Store
 
 from tests.e2e.daemons import Daemon
+from tests.e2e.reading import Records
 from tests.stores import S3Server
 
 NUM_OBJECTS = 3000
@@ -54,6 +56,57 @@ def objects(s3: S3Server) -> dict[str, bytes]:
     s3.bucket("spine")
     upload(s3, "spine", {f"train/{key}": body for key, body in found.items()})
     return found
+
+
+PER_FILE = 120
+
+
+def tensorflow_file(path: Path, seed: int) -> tuple[list[bytes], Records]:
+    """A file by TensorFlow's own writer: its serialized records, and what they mean."""
+    import tensorflow as tf
+
+    chance = random.Random(seed)
+    serialized: list[bytes] = []
+    meant: Records = {}
+    for place in range(PER_FILE):
+        key, payload = f"{path.name}:{place}".encode(), chance.randbytes(chance.randint(1, 9000))
+        features = {
+            "key": tf.train.Feature(bytes_list=tf.train.BytesList(value=[key])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[place % 7])),
+            "payload": tf.train.Feature(bytes_list=tf.train.BytesList(value=[payload])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        serialized.append(example.SerializeToString())
+        meant[key] = place % 7, payload
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in serialized:
+            writer.write(record)
+    return serialized, meant
+
+
+@dataclass
+class Written:
+    """TFRecord files: name -> content; all their serialized records; what all of them mean."""
+
+    files: dict[str, bytes]
+    serialized: list[bytes]
+    meant: Records
+
+
+@pytest.fixture(scope="session")
+def tfrecords(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """What lies under s3://tfrecords/train/: twelve files of half a megabyte."""
+    folder = tmp_path_factory.mktemp("tfrecords")
+    written = Written({}, [], {})
+    for number in range(12):
+        path = folder / f"part-{number:02d}.tfrecord"
+        serialized, meant = tensorflow_file(path, number)
+        written.files[path.name] = path.read_bytes()
+        written.serialized += serialized
+        written.meant |= meant
+    s3.bucket("tfrecords")
+    upload(s3, "tfrecords", {f"train/{name}": body for name, body in written.files.items()})
+    return written
 
 
 @pytest.fixture

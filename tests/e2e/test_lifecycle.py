@@ -60,52 +60,72 @@ def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon
         assert served.terminate() == 0
 
 
-def test_a_daemon_killed_at_any_instant_leaves_whole_shards_and_its_successor_goes_on(
-    daemon, train
-):
-    """Killed ten times while shards are written, published, retired and unlinked.
+def kill_over_and_over(served: Daemon, times: int, seed: int) -> int:
+    """Starts and kills it so many times, and looks at what is there each time; the epochs it gave out.
 
     The instants are counted in changes of the directories, so that they fall into the middle of
     what it does rather than into its pauses.
     """
-    limit = 6 * MIB
-    served: Daemon = daemon({"train": train()}, limit=limit)
-    chance = random.Random(15)
+    chance = random.Random(seed)
     known: dict[int, Found] = {}
     epoch = 0
-    with Peak(served.cache) as peak:
-        for number in range(10):
-            served.start()
-            found = inventory(served.cache)
-            assert {n: found[n].same for n in known} == {n: s.same for n, s in known.items()}
-            with served.connect() as cache:
-                # Epoch after epoch: once the cache is full, shards come and go.
-                names, changes = names_in(served), chance.randrange(1, 16)
-                deadline = time.monotonic() + 20
-                while changes > 0:
-                    assert time.monotonic() < deadline, f"start {number}: {served.status()}"
-                    if not served.status()["datasets"]["train"]["making"]:
-                        cache.acquire("train", epoch, job="job", timeout=30).release()
-                        epoch += 1
-                    if (now := names_in(served)) != names:
-                        names, changes = now, changes - 1
-                served.kill()
-            known = inventory(served.cache)  # fails on a shard that is not whole
-            assert not repeated(known)
-        served.start("--offline")
-        assert served.temporaries() == []
+    for number in range(times):
+        served.start()
         found = inventory(served.cache)
-        assert known.keys() == found.keys()
-        status = served.status()["datasets"]["train"]
-        assert status["shards"] + status["retired_shards"] == len(found)
-        assert served.terminate() == 0
-    assert min(found) > 1, "else nothing was ever retired"
-    assert peak.bytes <= limit
+        assert {n: found[n].same for n in known} == {n: s.same for n, s in known.items()}
+        with served.connect() as cache:
+            # Epoch after epoch: once the cache is full, shards come and go.
+            names, changes = names_in(served), chance.randrange(1, 16)
+            deadline = time.monotonic() + 20
+            while changes > 0:
+                status = served.status()
+                assert time.monotonic() < deadline, f"start {number}: {status}"
+                train = status["datasets"]["train"]
+                if train["whole"]:
+                    break
+                if not train["making"]:
+                    cache.acquire("train", epoch, job="job", timeout=30).release()
+                    epoch += 1
+                if (now := names_in(served)) != names:
+                    names, changes = now, changes - 1
+            served.kill()
+        known = inventory(served.cache)  # fails on a shard that is not whole
+        assert not repeated(known)
+    # Offline nothing is begun, so what there is now is all that a start leaves.
+    served.start("--offline")
+    assert served.temporaries() == []
+    assert inventory(served.cache).keys() == known.keys()
+    status = served.status()["datasets"]["train"]
+    assert status["shards"] + status["retired_shards"] == len(known)
+    assert served.terminate() == 0
     said = served.said()
     assert "Traceback" not in said
-    # What was published but not yet noted is taken up from its sidecar, and listing needs no room.
     assert "error" not in said
     assert "source not listed" not in said
+    return epoch
+
+
+def test_killed_while_shards_come_and_go_it_leaves_whole_ones_and_its_successor_goes_on(
+    daemon, train
+):
+    limit = 6 * MIB
+    served: Daemon = daemon({"train": train()}, limit=limit)
+    with Peak(served.cache) as peak:
+        kill_over_and_over(served, 8, seed=15)
+    assert peak.bytes <= limit
+    assert min(inventory(served.cache)) > 1, "else nothing was ever evicted"
+
+
+def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(daemon, tfrecords):
+    """A file of this source spreads over several shards; what did not fit must be remembered."""
+    source = {"url": "s3://tfrecords/train/", "format": "tfrecord"}
+    served: Daemon = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}})
+    epoch = kill_over_and_over(served, 5, seed=7)
+    served.start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    assert not repeated(inventory(served.cache))
+    with served.connect() as cache, cache.acquire("train", epoch, timeout=30) as last:
+        assert by_numpy(last) == tfrecords.meant
 
 
 def names_in(daemon: Daemon) -> set[str]:
