@@ -1,17 +1,25 @@
 #include "batch.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
+#include "crc32c.h"
 #include "errors.h"
 #include "example.h"
+#include "sigbus.h"
 
 namespace cachecd {
 namespace {
 
-// How many records ahead the cache is warmed: one, as decoding even a small record takes longer
-// than a memory access.
-constexpr uint64_t kRecordsAhead = 1;
+// From this size on, a record is read to where its values belong and verified there. Below it, one
+// that was verified is still in the first-level cache, or the second, when it is copied.
+constexpr uint64_t kLargeRecord = 32 << 10;
+
+// What of a record is loaded into the processor's cache while the one before it is read.
+ByteSpan Coming(const Record& record) {
+  return record.frame.payload_bytes() < kLargeRecord ? record.file->Raw(record.frame) : ByteSpan();
+}
 
 // Entries whose names are remembered; a record may have any number of them.
 constexpr size_t kMostSeen = 1024;
@@ -50,16 +58,14 @@ int FeatureFinder::Find(size_t rank, std::string_view name) {
   return index;
 }
 
-BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, const FileSet* files,
-                           BufferPool* pool)
+BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool)
     : shape_(shape),
       records_(records),
-      files_(files),
       pool_(pool),
       finder_(shape.features),
       hints_(shape.features.size(), 0) {}
 
-void BatchBuilder::AppendRecord(ByteSpan payload, const FileSet::Location& at) {
+void BatchBuilder::Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later) {
   try {
     found_.assign(shape_.features.size(), {});
     size_t rank = 0;
@@ -71,11 +77,58 @@ void BatchBuilder::AppendRecord(ByteSpan payload, const FileSet::Location& at) {
       // An entry without a value has no kind, like an absent one.
       const FeatureView view =
           found_[i].data == nullptr ? FeatureView() : ParseFeature(found_[i], payload.data);
-      builders_[i].Append(view);
+      builders_[i].Append(view, later);
     }
   } catch (const std::runtime_error& error) {  // SchemaMismatch, MalformedExample
-    throw SchemaMismatch(files_->path(at) + ": record at byte " + std::to_string(at.begin) + ": " +
-                         error.what());
+    throw SchemaMismatch(record.file->path() + ": record at byte " +
+                         std::to_string(record.frame.begin) + ": " + error.what());
+  }
+}
+
+// The record's CRC is computed from the bytes delivered, piece by piece in the record's order.
+void BatchBuilder::CopyLarge(const Record& record, ByteSpan payload) {
+  std::sort(large_.begin(), large_.end(),
+            [](const LargeValue& a, const LargeValue& b) { return a.from.data < b.from.data; });
+  uint32_t crc = 0;
+  const uint8_t* at = payload.begin();
+  for (const LargeValue& value : large_) {
+    crc = Crc32c(at, static_cast<size_t>(value.from.begin() - at), crc);
+    crc = record.file->CopyWithCrc(record.frame, value.from, value.column->Place(value), crc);
+    at = value.from.end();
+  }
+  crc = Crc32c(at, static_cast<size_t>(payload.end() - at), crc);
+  record.file->VerifyCrc(record.frame, crc);
+}
+
+// What is not verified yet can be decoded safely, but proves nothing: whatever it says, the CRC has
+// the last word.
+void BatchBuilder::AppendUnverified(const Record& record, ByteSpan payload) {
+  large_.clear();
+  try {
+    Decode(record, payload, &large_);
+  } catch (const SchemaMismatch&) {
+    record.file->Verify(record.frame, payload);
+    if (BusGuard::Faulted()) record.file->Unreadable(record.frame, EIO);
+    throw;
+  }
+  CopyLarge(record, payload);
+}
+
+void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming) {
+  marks_.clear();
+  for (const ColumnBuilder& builder : builders_) marks_.push_back(builder.mark());
+  try {
+    if (record->frame.payload_bytes() < kLargeRecord) {
+      Decode(*record, RecordSource::Read(*record, coming), nullptr);
+    } else {
+      BusGuard::Watch(record->file->bytes());
+      AppendUnverified(*record, record->file->Open(record->frame));
+    }
+    if (BusGuard::Faulted()) record->file->Unreadable(record->frame, EIO);
+  } catch (const CorruptRecord& finding) {
+    for (size_t i = 0; i < builders_.size(); ++i) builders_[i].Rollback(marks_[i]);
+    Decode(*record, records_->Replace(position, finding, record, &pins_), nullptr);
+    if (BusGuard::Faulted()) record->file->Unreadable(record->frame, EIO);
   }
 }
 
@@ -85,30 +138,38 @@ Batch BatchBuilder::Build(uint64_t number) {
   const uint64_t there =
       std::min(rows, records_->positions() - std::min(first, records_->positions()));
 
-  locations_.clear();
-  for (uint64_t row = 0; row < there; ++row) locations_.push_back(records_->Locate(first + row));
+  pins_.Clear();
+  if (there != 0) records_->MoveTo(first + there - 1);
+  located_.clear();
+  for (uint64_t row = 0; row < there; ++row) {
+    located_.push_back(records_->Find(first + row, &pins_));
+  }
+  for (Record& record : located_) {
+    record.frame = record.file->Locate(record.index);
+    if (record.frame.payload_bytes() < kLargeRecord) record.file->Bring(record.frame);
+  }
   builders_.clear();
   for (size_t i = 0; i < shape_.features.size(); ++i) {
     builders_.emplace_back(shape_.features[i], rows, hints_[i], pool_);
   }
   FixedColumn<uint8_t> valid("_valid", Element::kBool, shape_.valid ? rows : 0, pool_);
   FixedColumn<int64_t> shard("_shard", Element::kInt64, shape_.ids ? rows : 0, pool_);
-  FixedColumn<int64_t> record("_record", Element::kInt64, shape_.ids ? rows : 0, pool_);
+  FixedColumn<int64_t> index("_record", Element::kInt64, shape_.ids ? rows : 0, pool_);
 
   Batch batch;
+  const BusGuard guard;
   for (uint64_t row = 0; row < rows; ++row) {
-    if (row + kRecordsAhead < there) files_->Prefetch(locations_[row + kRecordsAhead]);
-    if (row < there) {
-      const ByteSpan payload = records_->Read(first + row, &locations_[row]);
-      AppendRecord(payload, locations_[row]);
-      batch.record_bytes += payload.size;
+    Record* record = row < there ? &located_[row] : nullptr;
+    if (record != nullptr) {
+      AppendRow(first + row, record, row + 1 < there ? Coming(located_[row + 1]) : ByteSpan());
+      batch.record_bytes += record->frame.payload_bytes();
     } else {
       for (ColumnBuilder& builder : builders_) builder.AppendEmpty();
     }
-    if (shape_.valid) valid.Set(row, row < there);
+    if (shape_.valid) valid.Set(row, record != nullptr);
     if (shape_.ids) {
-      shard.Set(row, row < there ? static_cast<int64_t>(locations_[row].file) : -1);
-      record.Set(row, row < there ? static_cast<int64_t>(locations_[row].index) : -1);
+      shard.Set(row, record != nullptr ? static_cast<int64_t>(record->file_number) : -1);
+      index.Set(row, record != nullptr ? static_cast<int64_t>(record->index) : -1);
     }
   }
 
@@ -119,7 +180,7 @@ Batch BatchBuilder::Build(uint64_t number) {
   if (shape_.valid) batch.columns.push_back(valid.Take());
   if (shape_.ids) {
     batch.columns.push_back(shard.Take());
-    batch.columns.push_back(record.Take());
+    batch.columns.push_back(index.Take());
   }
   for (const Column& column : batch.columns) {
     for (const Array& array : column.arrays) batch.memory_bytes += array.buffer.capacity();

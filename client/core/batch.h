@@ -53,25 +53,30 @@ class FeatureFinder {
 // Each thread has its own; what it refers to must outlive it.
 class BatchBuilder {
  public:
-  BatchBuilder(const BatchShape& shape, RecordSource* records, const FileSet* files,
-               BufferPool* pool);
+  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool);
 
   // Batch `number`: the positions from number * batch_size on; rows beyond the last are zero or
   // empty. CorruptRecord, SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
   Batch Build(uint64_t number);
 
  private:
-  void AppendRecord(ByteSpan payload, const FileSet::Location& at);
+  void AppendRow(uint64_t position, Record* record, ByteSpan coming);
+  void AppendUnverified(const Record& record, ByteSpan payload);
+  void Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later);
+  void CopyLarge(const Record& record, ByteSpan payload);
 
   const BatchShape& shape_;
   RecordSource* const records_;
-  const FileSet* const files_;
   BufferPool* const pool_;
   FeatureFinder finder_;
   std::vector<size_t> hints_;  // per feature, the most bytes of values that a batch had
   std::vector<ColumnBuilder> builders_;
-  std::vector<FileSet::Location> locations_;
-  std::vector<ByteSpan> found_;  // per feature, of one record
+  RecordSource::Pins pins_;
+  std::vector<Record> located_;
+  // Of one record:
+  std::vector<ByteSpan> found_;  // per feature
+  std::vector<ColumnBuilder::Mark> marks_;
+  std::vector<LargeValue> large_;
 };
 
 }  // namespace cachecd

@@ -124,7 +124,7 @@ void ColumnBuilder::Misfit(const std::string& found, const std::string& expected
   Refuse(spec_.name, "the record has " + found + ", the schema says " + expected);
 }
 
-void ColumnBuilder::Append(const FeatureView& feature) {
+void ColumnBuilder::Append(const FeatureView& feature, std::vector<LargeValue>* later) {
   // A writer that has nothing to list may leave the feature out, or its kind unset.
   if (feature.kind == Kind::kNone && !spec_.ragged)
     Misfit("no such feature", std::string("a ") + KindName(spec_.kind) + " list");
@@ -135,16 +135,31 @@ void ColumnBuilder::Append(const FeatureView& feature) {
   if (feature.kind == Kind::kNone) {
     // An empty row.
   } else if (spec_.raw) {
-    AppendRaw(feature);
+    AppendRaw(feature, later);
   } else if (spec_.kind == Kind::kBytes) {
-    AppendBytes(feature);
+    AppendBytes(feature, later);
   } else {
     AppendNumbers(feature);
   }
   EndRow();
 }
 
-void ColumnBuilder::AppendRaw(const FeatureView& feature) {
+void ColumnBuilder::PutBytes(ByteSpan value, std::vector<LargeValue>* later) {
+  if (later != nullptr && value.size >= kLargeValue) {
+    later->push_back({this, used_, value});
+  } else if (value.size != 0) {
+    std::memcpy(data_.data() + used_, value.data, value.size);
+  }
+  used_ += value.size;
+}
+
+void ColumnBuilder::Rollback(const Mark& mark) {
+  row_ = mark.row;
+  values_ = mark.values;
+  used_ = mark.used;
+}
+
+void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later) {
   const size_t row_bytes = row_elements_ * element_bytes_;
   uint64_t count = 0;
   ByteSpan value;
@@ -156,8 +171,7 @@ void ColumnBuilder::AppendRaw(const FeatureView& feature) {
   if (value.size != row_bytes) {
     Misfit("an array of " + Count(value.size, "byte"), std::to_string(row_bytes));
   }
-  if (row_bytes != 0) std::memcpy(data_.data() + used_, value.data, row_bytes);
-  used_ += row_bytes;
+  PutBytes(value, later);
 }
 
 void ColumnBuilder::AppendNumbers(const FeatureView& feature) {
@@ -174,15 +188,14 @@ void ColumnBuilder::AppendNumbers(const FeatureView& feature) {
   used_ += count * element_bytes_;
 }
 
-void ColumnBuilder::AppendBytes(const FeatureView& feature) {
+void ColumnBuilder::AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later) {
   const uint64_t before = values_;
   ForEachBytes(feature, [&](ByteSpan value) {
     if (!spec_.ragged && values_ - before == row_elements_) {
       Misfit(Count(CountValues(feature), "value"), std::to_string(row_elements_));
     }
     data_.Grow(used_, used_ + value.size);
-    if (value.size != 0) std::memcpy(data_.data() + used_, value.data, value.size);
-    used_ += value.size;
+    PutBytes(value, later);
     EndValue();
   });
   if (!spec_.ragged && values_ - before != row_elements_) {

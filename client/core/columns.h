@@ -72,6 +72,18 @@ struct Column {
   std::vector<Array> arrays;
 };
 
+class ColumnBuilder;
+
+// A value whose place in a column is reserved and whose bytes are still to be copied there.
+struct LargeValue {
+  ColumnBuilder* column;
+  size_t at;
+  ByteSpan from;
+};
+
+// Values from this size on are worth being copied later.
+constexpr size_t kLargeValue = 4096;
+
 // Not thread-safe.
 class ColumnBuilder {
  public:
@@ -80,8 +92,21 @@ class ColumnBuilder {
   ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool);
 
   // The feature of the next row; of kind kNone if the record does not have it, which is an empty
-  // list if ragged. SchemaMismatch, MalformedExample, std::bad_alloc.
-  void Append(const FeatureView& feature);
+  // list if ragged. Large values are only listed in `later`, unless null. SchemaMismatch,
+  // MalformedExample, std::bad_alloc.
+  void Append(const FeatureView& feature, std::vector<LargeValue>* later);
+
+  // Where a large value belongs, until the next row is appended.
+  uint8_t* Place(const LargeValue& value) { return data_.data() + value.at; }
+
+  // How far the column is, and back to there: a row that proves corrupt is taken out again.
+  struct Mark {
+    uint64_t row;
+    uint64_t values;
+    size_t used;
+  };
+  Mark mark() const { return {row_, values_, used_}; }
+  void Rollback(const Mark& mark);
 
   // A row of zeros, or empty.
   void AppendEmpty();
@@ -93,9 +118,10 @@ class ColumnBuilder {
   Column Finish();
 
  private:
-  void AppendRaw(const FeatureView& feature);
+  void PutBytes(ByteSpan value, std::vector<LargeValue>* later);
+  void AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later);
   void AppendNumbers(const FeatureView& feature);
-  void AppendBytes(const FeatureView& feature);
+  void AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later);
   void EndValue();
   void EndRow();
   [[noreturn]] void Misfit(const std::string& found, const std::string& expected) const;

@@ -1,20 +1,13 @@
 #include "file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <utility>
 
 #include "errors.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14; older headers lack it
-#endif
 
 namespace cachecd {
 namespace {
@@ -25,10 +18,6 @@ auto RetryInterrupted(Call call) {
   while (result < 0 && errno == EINTR) result = call();
   return result;
 }
-
-// What a bare page fault reads ahead on a file system of default settings: asking for it in such
-// steps reads no more from the disk, and saves a call per record where records are small.
-constexpr uint64_t kGranule = 128 << 10;
 
 }  // namespace
 
@@ -122,62 +111,6 @@ void File::Sync() {
 void File::Close() {
   // Not repeated on EINTR: Linux has closed the descriptor even then.
   if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail();
-}
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const File file = File::Open(path);
-  size_ = file.Size();
-  if (size_ == 0) return;
-  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
-  if (mapped == MAP_FAILED) throw IoError(errno, path);
-  data_ = static_cast<const uint8_t*>(mapped);
-  resident_ = std::make_unique<uint8_t[]>((size_ + kGranule - 1) / kGranule);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      resident_(std::move(other.resident_)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
-}
-
-int MappedFile::Populate(uint64_t begin, uint64_t end) const {
-  if (RetryInterrupted([&] {
-        return madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_READ);
-      }) == 0) {
-    return 0;
-  }
-  // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it to
-  // the faults.
-  return errno == EINVAL || errno == ENOMEM || errno == EAGAIN ? 0 : errno;
-}
-
-int MappedFile::Prefault(uint64_t begin, uint64_t end) {
-  static const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const auto is_resident = [this](uint64_t granule) {
-    return __atomic_load_n(&resident_[granule], __ATOMIC_RELAXED) != 0;
-  };
-  const uint64_t beyond = (end + kGranule - 1) / kGranule;
-  for (uint64_t granule = begin / kGranule; granule < beyond;) {
-    // One call for a run of granules: a large record is one request to the disk.
-    uint64_t after = granule;
-    while (after < beyond && !is_resident(after)) ++after;
-    if (after == granule) {
-      ++granule;
-      continue;
-    }
-    if (Populate(granule * kGranule, std::min(size_, after * kGranule)) != 0) {
-      // What cannot be read may lie in the granules, but not in what was asked for.
-      return Populate(begin / page * page, end);
-    }
-    for (; granule < after; ++granule) {
-      __atomic_store_n(&resident_[granule], uint8_t{1}, __ATOMIC_RELAXED);
-    }
-  }
-  return 0;
 }
 
 }  // namespace cachecd

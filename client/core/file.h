@@ -1,5 +1,5 @@
-// Files by descriptor and by mapping. Both own what they opened and close it when destroyed; both
-// report every failure of the operating system as IoError with the path.
+// Files by descriptor, which is closed on destruction. Every failure of the operating system is an
+// IoError with the path.
 
 #ifndef CACHECD_CORE_FILE_H_
 #define CACHECD_CORE_FILE_H_
@@ -7,7 +7,6 @@
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "bytes.h"
@@ -49,33 +48,6 @@ class File {
 
   std::string path_;
   int fd_;
-};
-
-// A whole file, mapped read-only; no descriptor is kept.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  const std::string& path() const { return path_; }
-  // Valid until destruction.
-  const uint8_t* data() const { return data_; }
-  uint64_t size() const { return size_; }
-
-  // Brings [begin, end) into memory, so that an I/O error or a file cut short by somebody else is
-  // an errno here (EFAULT: not readable) and not a SIGBUS in whoever touches the bytes. Returns 0
-  // if they are there. What was once brought in is not asked for again. Thread-safe.
-  int Prefault(uint64_t begin, uint64_t end);
-
- private:
-  int Populate(uint64_t begin, uint64_t end) const;
-
-  std::string path_;
-  const uint8_t* data_ = nullptr;
-  uint64_t size_ = 0;
-  std::unique_ptr<uint8_t[]> resident_;  // per granule; written without order, always to 1
 };
 
 }  // namespace cachecd

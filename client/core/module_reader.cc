@@ -131,9 +131,12 @@ std::vector<FileSet::Input> FilesArgument(nb::sequence files) {
   std::vector<FileSet::Input> inputs;
   for (nb::handle item : files) {
     const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
-    FileSet::Input input{PathArgument(file[0]), std::nullopt};
+    FileSet::Input input{PathArgument(file[0]), nullptr};
     const nb::object offsets = file[1];
-    if (!offsets.is_none()) input.offsets = OffsetsArgument(offsets, "files");
+    if (!offsets.is_none()) {
+      input.offsets =
+          std::make_shared<const std::vector<uint64_t>>(OffsetsArgument(offsets, "files"));
+    }
     inputs.push_back(std::move(input));
   }
   return inputs;
@@ -191,9 +194,9 @@ void BindReader(nb::module_& module) {
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
              bool pad_tail, uint64_t start, uint64_t threads, uint64_t prefetch_bytes,
-             const std::string& on_corrupt, bool ids) {
+             const std::string& on_corrupt, bool ids, uint64_t window) {
             ReaderOptions options;
-            options.order = {seed, shuffle, rank, world};
+            options.order = {seed, shuffle, rank, world, window};
             options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids};
             options.drop_last = drop_last;
             options.start = start;
@@ -206,7 +209,7 @@ void BindReader(nb::module_& module) {
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
           nb::arg("drop_last") = true, nb::arg("pad_tail") = false, nb::arg("start") = 0,
           nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
-          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false)
+          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0)
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", &Findings)

@@ -45,8 +45,8 @@ uint64_t CountBatches(uint64_t records, const ReaderOptions& options) {
 }
 
 // What a batch takes before one has been made: its records' mean size is what it has to go by.
-size_t FirstEstimate(const FileSet& files, const BatchShape& shape) {
-  const uint64_t mean = files.num_bytes() / std::max<uint64_t>(1, files.num_records());
+size_t FirstEstimate(uint64_t bytes, uint64_t records, const BatchShape& shape) {
+  const uint64_t mean = bytes / std::max<uint64_t>(1, records);
   size_t estimate;
   return __builtin_mul_overflow(mean, shape.batch_size, &estimate) ? SIZE_MAX / 2 : estimate;
 }
@@ -56,13 +56,13 @@ size_t FirstEstimate(const FileSet& files, const BatchShape& shape) {
 BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions options)
     : generation_(ForkGeneration()),
       options_(Checked(std::move(options))),
-      files_(std::move(files), options_.replace),
+      files_(std::move(files), options_.replace, options_.order.window),
       records_(files_, options_.order, options_.replace),
       pool_(BufferPool::Create(options_.prefetch_bytes)),
-      num_batches_(CountBatches(files_.num_records(), options_)),
+      num_batches_(CountBatches(records_.num_records(), options_)),
       next_claim_(options_.start),
       next_delivery_(options_.start),
-      estimate_(FirstEstimate(files_, options_.shape)) {
+      estimate_(FirstEstimate(files_.num_bytes(), records_.num_records(), options_.shape)) {
   if (options_.start > num_batches_) {
     throw std::invalid_argument("start is " + std::to_string(options_.start) + ", there are " +
                                 std::to_string(num_batches_) + " batches");
@@ -161,7 +161,7 @@ bool BatchReader::MayClaim() const {
 
 BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
   try {
-    if (!*builder) builder->emplace(options_.shape, &records_, &files_, pool_.get());
+    if (!*builder) builder->emplace(options_.shape, &records_, pool_.get());
     return {(*builder)->Build(number), nullptr};
   } catch (...) {
     return {Batch(), std::current_exception()};

@@ -47,7 +47,7 @@ class BatchReader {
   BatchReader& operator=(const BatchReader&) = delete;
   ~BatchReader();
 
-  uint64_t num_records() const { return files_.num_records(); }
+  uint64_t num_records() const { return records_.num_records(); }
   // Of this rank in all, those before `start` included.
   uint64_t num_batches() const { return num_batches_; }
   std::vector<CorruptRecord> findings() const;

@@ -1,65 +1,100 @@
 #include "records.h"
 
-#include <optional>
+#include "sigbus.h"
 
 namespace cachecd {
+namespace {
+
+// A trainer that reads on through more than this has other worries than a complete list.
+constexpr size_t kMostFindings = 100000;
+
+}  // namespace
 
 RecordSource::RecordSource(const FileSet& files, const Order& order, bool replace)
-    : files_(files),
-      order_(order),
-      permutation_(files.num_records(), order.seed),
-      positions_(files.num_records() / order.world +
-                 (order.rank < files.num_records() % order.world ? 1 : 0)),
+    : rank_(order.rank),
+      world_(order.world),
+      order_(files.extents(), order),
+      positions_(order_.num_records() / order.world +
+                 (order.rank < order_.num_records() % order.world ? 1 : 0)),
       replace_(replace),
-      findings_(files.findings()) {}
-
-FileSet::Location RecordSource::Locate(uint64_t position) const {
-  const uint64_t global = position * order_.world + order_.rank;
-  return files_.Locate(order_.shuffle ? permutation_[global] : global);
+      window_(files, order_, [this](const CorruptRecord& finding) { NoteFile(finding); }) {
+  if (!files.opened()) return;
+  for (uint32_t file = 0; file < files.extents().size(); ++file) {
+    for (const CorruptRecord& finding : files.Open(file)->findings()) NoteFile(finding);
+  }
 }
 
-ByteSpan RecordSource::Read(uint64_t position, FileSet::Location* at) {
-  try {
-    return files_.Read(*at);
-  } catch (const CorruptRecord& error) {
-    if (replace_) return Replace(position, at);
-    Note(position, error);
-    throw;
+void RecordSource::MoveTo(uint64_t position) { window_.MoveTo(order_.LastBlock(Global(position))); }
+
+Record RecordSource::Find(uint64_t position, Pins* pins) {
+  const RecordOrder::Place place = order_[Global(position)];
+  const Window::Block* block = nullptr;
+  for (const auto& [number, held] : pins->blocks_) {
+    if (number == place.block) block = held.get();
   }
+  if (block == nullptr) {
+    pins->blocks_.emplace_back(place.block, window_.Get(place.block));
+    block = pins->blocks_.back().second.get();
+  }
+  const RecordFile* file = (*block)[place.slot].get();
+  file->PrefetchLocation(place.index);
+  return {file, place.file, place.index, {}};
+}
+
+ByteSpan RecordSource::Read(const Record& record, ByteSpan coming) {
+  BusGuard::Watch(record.file->bytes());
+  record.file->Bring(record.frame);
+  const ByteSpan payload = record.file->Open(record.frame);
+  record.file->Verify(record.frame, payload, coming);
+  return payload;
+}
+
+void RecordSource::NoteFile(const CorruptRecord& finding) {
+  const std::lock_guard<std::mutex> lock(noting_);
+  if (findings_.size() < kMostFindings) findings_.push_back(finding);
 }
 
 void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
   const std::lock_guard<std::mutex> lock(noting_);
-  if (reported_.insert(position).second) findings_.push_back(finding);
+  if (findings_.size() < kMostFindings && reported_.insert(position).second) {
+    findings_.push_back(finding);
+  }
 }
 
-ByteSpan RecordSource::Replace(uint64_t position, FileSet::Location* at) {
+ByteSpan RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Record* record,
+                               Pins* pins) {
+  Note(position, finding);
+  if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
-  std::vector<uint64_t> lost;
-  std::optional<CorruptRecord> first;
+  std::vector<uint64_t> lost{position};
   // Ends when as many reads have failed as there are records: then all are corrupt.
-  for (uint64_t candidate = position; lost.size() < positions_;
-       candidate = (candidate + 1) % positions_) {
+  while (lost.size() < positions_) {
     if (stopped_.load(std::memory_order_relaxed)) throw Stopped();
-    const auto known = replacements_.find(candidate);
+    uint64_t candidate = (lost.back() + 1) % positions_;
+    const auto known = replacements_.find(lost.back());
     if (known != replacements_.end()) candidate = known->second;
-    *at = Locate(candidate);
+    *record = Find(candidate, pins);
+    record->frame = record->file->Locate(record->index);
     try {
-      const ByteSpan payload = files_.Read(*at);
+      const ByteSpan payload = Read(*record);
       for (const uint64_t each : lost) replacements_[each] = candidate;
       return payload;
     } catch (const CorruptRecord& error) {
-      if (!first) first = error;
       lost.push_back(candidate);
       Note(candidate, error);
     }
   }
-  throw *first;
+  throw finding;
 }
 
 std::vector<CorruptRecord> RecordSource::findings() const {
   const std::lock_guard<std::mutex> lock(noting_);
   return findings_;
+}
+
+void RecordSource::Stop() {
+  stopped_.store(true, std::memory_order_relaxed);
+  window_.Stop();
 }
 
 }  // namespace cachecd

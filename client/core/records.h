@@ -1,28 +1,32 @@
 // The records that one rank reads, in its order, each verified or replaced.
 //
 // Positions 0 .. positions() - 1 of rank r of `world` are the positions r, r + world, ... of the
-// whole order, which is a Permutation if shuffled, else the files' own. Thread-safe.
+// whole order. Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "fileset.h"
-#include "permutation.h"
+#include "order.h"
+#include "window.h"
 
 namespace cachecd {
 
-struct Order {
-  uint64_t seed = 0;
-  bool shuffle = true;
-  uint64_t rank = 0;
-  uint64_t world = 1;
+// A record of an open file, which is that of the Pins it was located with.
+struct Record {
+  const RecordFile* file;
+  uint32_t file_number;
+  uint64_t index;  // within the file
+  RecordFile::Frame frame;
 };
 
 class RecordSource {
@@ -31,29 +35,53 @@ class RecordSource {
   // otherwise it is thrown as CorruptRecord. `files` must outlive the source.
   RecordSource(const FileSet& files, const Order& order, bool replace);
 
+  // Of all ranks.
+  uint64_t num_records() const { return order_.num_records(); }
+
   // How many records are this rank's.
   uint64_t positions() const { return positions_; }
 
-  FileSet::Location Locate(uint64_t position) const;
+  // Keeps files open for one thread.
+  class Pins {
+   public:
+    void Clear() { blocks_.clear(); }
 
-  // The payload of the record at `position`. If it is not to be had and another takes its place,
-  // `at` becomes that one's location. CorruptRecord if there is none; Stopped.
-  ByteSpan Read(uint64_t position, FileSet::Location* at);
+   private:
+    friend class RecordSource;
+    std::vector<std::pair<size_t, std::shared_ptr<const Window::Block>>> blocks_;
+  };
 
-  // What was found corrupt so far, each once.
+  // Says that positions up to this one are wanted now.
+  void MoveTo(uint64_t position);
+
+  // The record at `position`, without its frame, whose location starts to be loaded into the
+  // processor's cache. RecordFile's errors.
+  Record Find(uint64_t position, Pins* pins);
+
+  // What to do about a record at `position` that was found corrupt: notes it, and returns the
+  // verified payload of another that takes its place and becomes `record`. The finding itself if
+  // there is none; Stopped.
+  ByteSpan Replace(uint64_t position, const CorruptRecord& finding, Record* record, Pins* pins);
+
+  // The payload, verified as far as a mapping allows: see BusGuard. `coming`, which must have been
+  // brought in, is loaded into the processor's cache meanwhile. CorruptRecord.
+  static ByteSpan Read(const Record& record, ByteSpan coming = {});
+
+  // What was found corrupt so far, each once; of very many only the first.
   std::vector<CorruptRecord> findings() const;
 
-  // Makes a search for a replacement end with Stopped.
-  void Stop() { stopped_.store(true, std::memory_order_relaxed); }
+  // Makes a search for a replacement end with Stopped, and ends reading ahead.
+  void Stop();
   struct Stopped {};
 
  private:
-  ByteSpan Replace(uint64_t position, FileSet::Location* at);
+  void NoteFile(const CorruptRecord& finding);
   void Note(uint64_t position, const CorruptRecord& finding);
+  uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
-  const FileSet& files_;
-  const Order order_;
-  const Permutation permutation_;
+  const uint64_t rank_;
+  const uint64_t world_;
+  const RecordOrder order_;
   const uint64_t positions_;
   const bool replace_;
   std::atomic<bool> stopped_{false};
@@ -67,6 +95,8 @@ class RecordSource {
   // A corrupt position's replacement. Without it a whole corrupt file, read in order, would be
   // searched again from each of its records.
   std::unordered_map<uint64_t, uint64_t> replacements_;
+
+  Window window_;  // last: its thread notes
 };
 
 }  // namespace cachecd

@@ -33,6 +33,16 @@ std::string CheckOffsets(ByteSpan offsets, uint64_t data_bytes) {
   return records == 0 && data_bytes != 0 ? "no records in a file that is not empty" : "";
 }
 
+// The section's CRC follows it.
+void CheckCrc(const std::string& path, const char* name, ByteSpan section) {
+  const uint32_t found = LoadU32(section.end());
+  const uint32_t expected = MaskedCrc32c(section.data, section.size);
+  if (found == expected) return;
+  char why[80];
+  std::snprintf(why, sizeof why, "%s CRC is 0x%08x, expected 0x%08x", name, found, expected);
+  throw CorruptSidecar(path, why);
+}
+
 template <typename T>
 std::vector<T> Copy(ByteSpan section) {
   std::vector<T> values(section.size / sizeof(T));
@@ -42,59 +52,67 @@ std::vector<T> Copy(ByteSpan section) {
 
 }  // namespace
 
-SidecarView::SidecarView(std::string path, ByteSpan bytes) : path_(std::move(path)), bytes_(bytes) {
-  if (bytes.size < kSidecarOverhead) {
-    Fail("it has " + std::to_string(bytes.size) + " bytes, expected at least " +
+SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64_t size) {
+  const auto fail = [&path](const std::string& why) { throw CorruptSidecar(path, why); };
+  if (start.size < kSidecarHeader || size < kSidecarOverhead) {
+    fail("it has " + std::to_string(size) + " bytes, expected at least " +
          std::to_string(kSidecarOverhead));
   }
-  if (std::memcmp(bytes.data, kMagic, sizeof kMagic) != 0) Fail("it does not start with CACHECDX");
-  Section("header", 0, kSidecarHeader - 4);
-  const uint32_t version = LoadU32(bytes.data + 8);
+  if (std::memcmp(start.data, kMagic, sizeof kMagic) != 0) fail("it does not start with CACHECDX");
+  CheckCrc(path, "header", {start.data, kSidecarHeader - 4});
+  const uint32_t version = LoadU32(start.data + 8);
   if (version != kSidecarVersion) {
-    Fail("version " + std::to_string(version) + ", expected " + std::to_string(kSidecarVersion) +
+    fail("version " + std::to_string(version) + ", expected " + std::to_string(kSidecarVersion) +
          ": upgrade cachecd-client");
   }
-  meta_bytes_ = LoadU32(bytes.data + 12);
-  records_ = LoadU64(bytes.data + 16);
-  data_bytes_ = LoadU64(bytes.data + 24);
+  const SidecarHeader header{LoadU32(start.data + 12), LoadU64(start.data + 16),
+                             LoadU64(start.data + 24)};
   // The first comparison keeps the second from wrapping around.
-  if (records_ > bytes.size / kSidecarPerRecord ||
-      SidecarBytes(records_, meta_bytes_) != bytes.size) {
-    Fail("it has " + std::to_string(bytes.size) + " bytes, not those of " +
-         std::to_string(records_) + " records and " + std::to_string(meta_bytes_) +
+  if (header.records > size / kSidecarPerRecord ||
+      SidecarBytes(header.records, header.meta_bytes) != size) {
+    fail("it has " + std::to_string(size) + " bytes, not those of " +
+         std::to_string(header.records) + " records and " + std::to_string(header.meta_bytes) +
          " bytes of meta");
   }
+  return header;
 }
 
-void SidecarView::Fail(const std::string& why) const { throw CorruptSidecar(path_, why); }
+SidecarHeader ReadSidecarHeader(const std::string& path) {
+  const File file = File::Open(path);
+  uint8_t start[kSidecarHeader];
+  const size_t held = file.ReadAt(start, sizeof start, 0);
+  return CheckSidecarHeader(path, {start, held}, file.Size());
+}
+
+SidecarView::SidecarView(std::string path, ByteSpan bytes)
+    : path_(std::move(path)),
+      bytes_(bytes),
+      header_(CheckSidecarHeader(path_, bytes, bytes.size)) {}
 
 ByteSpan SidecarView::Section(const char* name, uint64_t start, uint64_t size) const {
   const ByteSpan section{bytes_.data + start, size};
-  const uint32_t found = LoadU32(section.end());
-  const uint32_t expected = MaskedCrc32c(section.data, section.size);
-  if (found != expected) {
-    char why[80];
-    std::snprintf(why, sizeof why, "%s CRC is 0x%08x, expected 0x%08x", name, found, expected);
-    Fail(why);
-  }
+  CheckCrc(path_, name, section);
   return section;
 }
 
-ByteSpan SidecarView::Meta() const { return Section("meta", kSidecarHeader, meta_bytes_); }
+ByteSpan SidecarView::Meta() const { return Section("meta", kSidecarHeader, header_.meta_bytes); }
 
 ByteSpan SidecarView::Offsets() const {
-  const ByteSpan section = Section("offsets", kSidecarHeader + meta_bytes_ + 4, records_ * 8);
-  const std::string why = CheckOffsets(section, data_bytes_);
-  if (!why.empty()) Fail(why);
+  const ByteSpan section =
+      Section("offsets", kSidecarHeader + header_.meta_bytes + 4, header_.records * 8);
+  const std::string why = CheckOffsets(section, header_.data_bytes);
+  if (!why.empty()) throw CorruptSidecar(path_, why);
   return section;
 }
 
 ByteSpan SidecarView::Units() const {
-  return Section("units", kSidecarHeader + meta_bytes_ + 8 + records_ * 8, records_ * 8);
+  return Section("units", kSidecarHeader + header_.meta_bytes + 8 + header_.records * 8,
+                 header_.records * 8);
 }
 
 ByteSpan SidecarView::Ordinals() const {
-  return Section("ordinals", kSidecarHeader + meta_bytes_ + 12 + records_ * 16, records_ * 4);
+  return Section("ordinals", kSidecarHeader + header_.meta_bytes + 12 + header_.records * 16,
+                 header_.records * 4);
 }
 
 SidecarContents ReadSidecar(const std::string& path) {

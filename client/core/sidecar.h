@@ -39,14 +39,27 @@ inline uint64_t SidecarBytes(uint64_t records, uint64_t meta_bytes) {
   return kSidecarOverhead + meta_bytes + records * kSidecarPerRecord;
 }
 
+struct SidecarHeader {
+  uint32_t meta_bytes;
+  uint64_t records;
+  uint64_t data_bytes;
+};
+
+// Verifies the header at the `start` of a sidecar, and that `size`, the whole sidecar's, is what it
+// says; CorruptSidecar.
+SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64_t size);
+
+// The same of a file, of which no more is read. CorruptSidecar, IoError.
+SidecarHeader ReadSidecarHeader(const std::string& path);
+
 // The sections of a sidecar that lies in memory; valid as long as that memory.
 class SidecarView {
  public:
-  // Verifies the header and that the size is what it says; CorruptSidecar.
+  // CheckSidecarHeader.
   SidecarView(std::string path, ByteSpan bytes);
 
-  uint64_t records() const { return records_; }
-  uint64_t data_bytes() const { return data_bytes_; }
+  uint64_t records() const { return header_.records; }
+  uint64_t data_bytes() const { return header_.data_bytes; }
 
   // Each verifies its section before it returns it; CorruptSidecar. Integers are not aligned.
   ByteSpan Meta() const;
@@ -57,13 +70,10 @@ class SidecarView {
 
  private:
   ByteSpan Section(const char* name, uint64_t start, uint64_t size) const;
-  [[noreturn]] void Fail(const std::string& why) const;
 
   std::string path_;
   ByteSpan bytes_;
-  uint64_t meta_bytes_;
-  uint64_t records_;
-  uint64_t data_bytes_;
+  SidecarHeader header_;
 };
 
 // Reads and verifies all of it. CorruptSidecar, IoError.

@@ -88,14 +88,18 @@ std::string CheckHeader(const uint8_t* header, uint64_t* length) {
   return {};
 }
 
-std::string CheckPayload(ByteSpan payload, const uint8_t* footer) {
+std::string CompareCrc(const uint8_t* footer, uint32_t crc) {
   const uint32_t found = LoadU32(footer);
-  const uint32_t expected = MaskedCrc32c(payload.data, payload.size);
+  const uint32_t expected = MaskCrc(crc);
   if (found != expected) return CrcFinding("data", found, expected);
   return {};
 }
 
-bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
+std::string CheckPayload(ByteSpan payload, const uint8_t* footer) {
+  return CompareCrc(footer, Crc32c(payload.data, payload.size));
+}
+
+bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
   if (frame.size < kFrameOverhead) {
     *why = "a frame of " + std::to_string(frame.size) + " bytes cannot be";
     return false;
@@ -109,6 +113,11 @@ bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
     return false;
   }
   *payload = {frame.data + kFrameHeader, frame.size - kFrameOverhead};
+  return true;
+}
+
+bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
+  if (!OpenFrame(frame, payload, why)) return false;
   *why = CheckPayload(*payload, payload->end());
   return why->empty();
 }

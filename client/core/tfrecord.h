@@ -29,11 +29,17 @@ void EncodeFooter(ByteSpan payload, uint8_t* to);
 // bytes.
 std::string CheckHeader(const uint8_t* header, uint64_t* length);
 
+// The finding if the footer is not that of a payload of this CRC, else an empty string.
+std::string CompareCrc(const uint8_t* footer, uint32_t crc);
+
 // The finding if the payload is not what the footer says, else an empty string.
 std::string CheckPayload(ByteSpan payload, const uint8_t* footer);
 
-// The payload of a frame that must fill `frame` exactly; the finding in `why` and false if it is
-// not one.
+// The payload of a frame that must fill `frame` exactly, not yet verified; the finding in `why` and
+// false if the header is not that of such a frame.
+bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
+
+// The same, and the payload is verified too.
 bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
 
 // Appends the offsets of all frames of the file, found by walking it; with `verify` the payloads

@@ -9,8 +9,8 @@
 
 namespace cachecd {
 
-// A thread in which every signal is blocked, so that the kernel hands none to it. `body` must not
-// throw. std::system_error if there can be no more threads.
+// A thread in which every signal is blocked that the kernel could hand to any thread. `body` must
+// not throw. std::system_error if there can be no more threads.
 std::thread StartThread(std::function<void()> body);
 
 // Runs `body` in `count` threads, of which the caller is one, and waits for all of them. Fewer

@@ -1,0 +1,84 @@
+// The order in which the records of several files are read.
+//
+// A pure function of the files' records and bytes, the seed and the window; so it is the same on
+// every machine and in every process, and any position of it is found in O(log files).
+//
+// Unshuffled, it is the files' own. Shuffled within a window that holds the whole set, it is
+// Permutation(records, seed). A larger set is shuffled by whole files and within a sliding window:
+// the files, in an order of their own, are cut into blocks of a third of the window each, and two
+// shuffles follow one another, one within each block and one within each stretch from the middle of
+// a block to the middle of the next. So a record moves by up to two blocks, what is read at any
+// time lies in two adjacent blocks, and the third of the window is left for the one to come.
+
+#ifndef CACHECD_CORE_ORDER_H_
+#define CACHECD_CORE_ORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "permutation.h"
+
+namespace cachecd {
+
+struct Order {
+  uint64_t seed = 0;
+  bool shuffle = true;
+  uint64_t rank = 0;
+  uint64_t world = 1;
+  uint64_t window = 0;  // bytes of files that may be read from at a time; 0: all
+};
+
+struct FileExtent {
+  uint64_t records;
+  uint64_t bytes;
+};
+
+// Immutable, so thread-safe.
+class RecordOrder {
+ public:
+  RecordOrder(const std::vector<FileExtent>& files, const Order& order);
+
+  uint64_t num_records() const { return starts_.back(); }
+
+  struct Place {
+    uint32_t block;
+    uint32_t slot;   // the file's among Files(block)
+    uint32_t file;   // as numbered by the caller
+    uint64_t index;  // of the record within the file
+  };
+
+  // What is read at `position`, below num_records().
+  Place operator[](uint64_t position) const;
+
+  size_t num_blocks() const { return blocks_.size(); }
+
+  // The block's files, as numbered by the caller.
+  std::vector<uint32_t> Files(size_t block) const;
+
+  // The last block that positions up to this one are read from.
+  size_t LastBlock(uint64_t position) const;
+
+ private:
+  struct Block {
+    size_t first_file;  // in files_
+    size_t end_file;
+    uint64_t begin;  // its records', in the order of files_
+    uint64_t end;
+    Permutation within;
+    // Over the records from the middle of the block before to the middle of this one.
+    uint64_t stretch;
+    Permutation across;
+  };
+
+  void AddBlock(size_t first_file, size_t end_file, uint64_t seed);
+
+  const bool shuffle_;
+  std::vector<uint32_t> files_;   // in the order of their blocks
+  std::vector<uint64_t> starts_;  // starts_[i]: records before files_[i]; and the total
+  std::vector<Block> blocks_;     // each has records
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_ORDER_H_

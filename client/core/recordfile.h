@@ -1,0 +1,94 @@
+// One TFRecord file, mapped, whose records are located by its sidecar, by offsets that the caller
+// knows, or by walking it.
+
+#ifndef CACHECD_CORE_RECORDFILE_H_
+#define CACHECD_CORE_RECORDFILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bytes.h"
+#include "errors.h"
+#include "mapped.h"
+
+namespace cachecd {
+
+using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
+
+// Immutable once constructed, so thread-safe.
+class RecordFile {
+ public:
+  // By `offsets`, unless null: std::invalid_argument if they do not ascend. If `tolerant`, what is
+  // damaged costs the records that it makes unreadable and no more, and is listed in findings(): a
+  // sidecar that cannot be used is replaced by a walk, a file cut short keeps what is left.
+  // Otherwise CorruptSidecar or CorruptRecord. A file without sidecar that does not start with a
+  // record is no TFRecord file: CorruptRecord in any case. IoError.
+  RecordFile(const std::string& path, Offsets offsets, bool tolerant);
+
+  const std::string& path() const { return data_.path(); }
+  ByteSpan bytes() const { return data_.bytes(); }
+  uint64_t num_records() const { return num_records_; }
+  uint64_t end() const { return end_; }  // of the last frame
+  const std::vector<CorruptRecord>& findings() const { return findings_; }
+
+  struct Frame {
+    uint64_t begin;
+    uint64_t end;
+    uint64_t payload_bytes() const;  // 0 for what is no frame
+  };
+
+  // Where record `index` lies, by the index; nowhere beyond num_records().
+  Frame Locate(uint64_t index) const;
+  // Starts to load what Locate will look at.
+  void PrefetchLocation(uint64_t index) const { __builtin_prefetch(offsets_ + 8 * index); }
+
+  // Brings a record into memory and into the page tables, as Prefault does.
+  void Bring(const Frame& frame) const;
+
+  // The payload as it lies in the mapping: the header is verified, the payload is not.
+  // CorruptRecord, also for a file shorter than its sidecar says.
+  ByteSpan Open(const Frame& frame) const;
+
+  // The frame as it lies in the mapping; empty if the file does not hold it.
+  ByteSpan Raw(const Frame& frame) const;
+
+  // Compares the payload, or its CRC, with the frame's footer; CorruptRecord. Meanwhile `coming`,
+  // which must have been brought in, is loaded into the processor's cache.
+  void Verify(const Frame& frame, ByteSpan payload, ByteSpan coming = {}) const;
+  void VerifyCrc(const Frame& frame, uint32_t crc) const;
+
+  // Copies what lies at `from` in the mapping to `to` and returns the CRC continued by it;
+  // CorruptRecord if the disk does not give it back.
+  uint32_t CopyWithCrc(const Frame& frame, ByteSpan from, uint8_t* to, uint32_t crc) const;
+
+  [[noreturn]] void Unreadable(const Frame& frame, int code) const;
+
+  // Has the disk read all of it, in steps that end when `keep_going` says so.
+  template <typename KeepGoing>
+  void ReadAhead(KeepGoing keep_going) const {
+    constexpr uint64_t kStep = 8 << 20;
+    for (uint64_t at = 0; at < data_.size() && keep_going(); at += kStep) {
+      data_.ReadAhead(at, at + kStep < data_.size() ? at + kStep : data_.size());
+    }
+  }
+
+ private:
+  void UseSidecar(bool tolerant);
+  void Walk(bool tolerant, bool has_sidecar);
+  void UseOffsets(Offsets offsets);
+
+  mutable MappedFile data_;
+  std::optional<MappedFile> sidecar_;
+  Offsets own_offsets_;
+  const uint8_t* offsets_ = nullptr;  // u64 each, unaligned; in sidecar_ or own_offsets_
+  uint64_t num_records_ = 0;
+  uint64_t end_ = 0;
+  std::vector<CorruptRecord> findings_;
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_RECORDFILE_H_

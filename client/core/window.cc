@@ -1,0 +1,113 @@
+#include "window.h"
+
+#include <unistd.h>
+
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "threads.h"
+
+namespace cachecd {
+namespace {
+
+uint64_t MemoryBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Window::Window(const FileSet& files, const RecordOrder& order,
+               std::function<void(const CorruptRecord&)> note)
+    : files_(files), order_(order), note_(std::move(note)) {
+  // What memory cannot keep is not worth reading before it is wanted.
+  if (order_.num_blocks() == 0 ||
+      (order_.num_blocks() == 1 && files_.num_bytes() > MemoryBytes() / 2)) {
+    return;
+  }
+  try {
+    thread_ = StartThread([this] { ReadAhead(); });
+  } catch (const std::system_error&) {
+    // Without the thread the disk is asked when a record is wanted.
+  }
+}
+
+Window::~Window() {
+  Stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Window::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  moved_.notify_all();
+}
+
+std::shared_ptr<const Window::Block> Window::Get(size_t block) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = open_.find(block);
+    if (found != open_.end()) return found->second;
+  }
+  const std::lock_guard<std::mutex> opening(opening_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = open_.find(block);
+    if (found != open_.end()) return found->second;
+  }
+  auto opened = Open(block);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  open_.emplace(block, opened);
+  return opened;
+}
+
+std::shared_ptr<const Window::Block> Window::Open(size_t block) {
+  auto opened = std::make_shared<Block>();
+  for (const uint32_t file : order_.Files(block)) {
+    opened->push_back(files_.Open(file));
+    if (files_.opened()) continue;
+    for (const CorruptRecord& finding : opened->back()->findings()) note_(finding);
+  }
+  return opened;
+}
+
+void Window::MoveTo(size_t block) {
+  std::vector<std::shared_ptr<const Block>> closed;  // outside the mutex
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (block <= last_wanted_) return;
+    last_wanted_ = block;
+    while (!open_.empty() && open_.begin()->first + 1 < block) {
+      closed.push_back(std::move(open_.begin()->second));
+      open_.erase(open_.begin());
+    }
+  }
+  moved_.notify_all();
+}
+
+void Window::ReadAhead() {
+  for (size_t block = 0; block < order_.num_blocks(); ++block) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      moved_.wait(lock, [&] { return stopped_ || block <= last_wanted_ + 1; });
+      if (stopped_) return;
+      // A pass that begins in the middle wants nothing of what lies before.
+      if (block + 1 < last_wanted_) continue;
+    }
+    try {
+      for (const auto& file : *Get(block)) {
+        file->ReadAhead([this] {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          return !stopped_;
+        });
+      }
+    } catch (const std::exception&) {
+      // Whoever wants a record of the block meets it again, and can say so.
+    }
+  }
+}
+
+}  // namespace cachecd
