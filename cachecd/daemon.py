@@ -249,7 +249,7 @@ class Daemon:
             case ev.VerifyShard(shard):
                 self._spawn(self._verify(shard))
             case ev.WriteManifest(lease):
-                manifest = manifest_of(lease, self._schemas[lease.dataset, lease.generation])
+                manifest = manifest_of(lease, self._schemas, self._config.cache.window)
                 try:
                     leases.write_manifest(self._layout, manifest)
                 except DiskError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,8 +228,12 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
     return [f"{bad.path}: {bad.why}{' (held)' if bad.held else ''}" for bad in damaged]
 
 
-def manifest_of(lease: Lease, schema: dict[str, Any]) -> Manifest:
-    """The lease as its holders read it."""
+def manifest_of(
+    lease: Lease, schemas: Mapping[tuple[str, str], dict[str, Any]], window: int | None
+) -> Manifest:
+    """The lease as its holders read it; half of the machine's memory is the window if None is given."""
+    if window is None:
+        window = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return Manifest(
         version=1,
         lease=lease.id,
@@ -239,8 +245,8 @@ def manifest_of(lease: Lease, schema: dict[str, Any]) -> Manifest:
         num_records=lease.num_records,
         num_bytes=lease.num_bytes,
         seed=lease.seed,
-        window=None,
+        window=window if lease.num_bytes > window else None,
         pinned=lease.pinned,
         fingerprint=lease.fingerprint,
-        schema=schema,
+        schema=schemas[lease.dataset, lease.generation],
     )

@@ -70,6 +70,17 @@ class CacheConfig(SectionModel):
         description="Room to leave free on the file system for others, whatever the limit allows.",
         examples=["20GiB"],
     )
+    window: Size | None = Field(
+        None,
+        gt=0,
+        description=(
+            "Shards that a trainer reads at random from at a time. A larger set is shuffled within a "
+            "sliding window of whole shards, read ahead in one sweep each: random access to what "
+            "memory cannot hold is ruinous. Half of this machine's memory when it is left out; set "
+            "it where trainers on several machines must read in the same order."
+        ),
+        examples=["32GiB"],
+    )
     scrub: Later[Duration | None] = Field(
         None,
         description=(

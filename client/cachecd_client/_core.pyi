@@ -158,9 +158,10 @@ class BatchReader:
       or None for ragged; raw: one bytes value holding a little-endian array. Lists that are not
       raw have the dtype of their kind: "bytes", "float32", "int64". A ragged feature that a record
       lacks is empty; any other that it lacks is a SchemaError.
-    Record positions: i -> Permutation(N, seed)[i] if shuffle else i. Rank r of `world` takes the
-      positions r, r + world, r + 2 * world, ...: with drop_last, floor(N / world) of them in whole
-      batches; without, ceil(N / world) of them, every batch full, what lies beyond N zero or empty.
+    Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
+      Rank r of `world` takes the positions r, r + world, r + 2 * world, ...: with drop_last,
+      floor(N / world) of them in whole batches; without, ceil(N / world) of them, every batch full,
+      what lies beyond N zero or empty.
     pad_tail (only without drop_last) adds the column "_valid", bool [rows].
     start: the first batch to deliver (resume). prefetch_bytes bounds what is made ahead;
       threads 0 chooses.
@@ -172,7 +173,10 @@ class BatchReader:
       the disk does not give back counts as corrupt.
     ids adds "_shard" (int64, index into files) and "_record" (int64, index within the file), those
       of the replacement if there is one, -1 in rows without a record.
-    The order depends on files, seed, shuffle, rank and world alone.
+    window: bytes of files that are read from at a time; 0: all. If the files have more, they are
+      shuffled as whole files and within a sliding window (client/core/order.h), opened when they
+      are wanted, and closed when the window has passed; their errors then come from next().
+    The order depends on files, seed, shuffle, window, rank and world alone.
     """
 
     def __init__(
@@ -192,6 +196,7 @@ class BatchReader:
         prefetch_bytes: int = 64 << 20,
         on_corrupt: Literal["replace", "raise"] = "replace",
         ids: bool = False,
+        window: int = 0,
     ) -> None: ...
     @property
     def num_records(self) -> int:

@@ -65,6 +65,7 @@ class Epoch(FileSet):
         #: The default seed of the epoch's loaders.
         self.seed = manifest.seed if number == manifest.epoch else _seed(manifest.seed, number)
         self.pinned = manifest.pinned
+        self.window = manifest.window
         self._held = held
         self._transport = transport
         self._release: Callable[[HeldLease], None] | None = release
@@ -158,6 +159,7 @@ class Epoch(FileSet):
             seed=self.seed,
             shuffle=not self.pinned,
             drop_last=not self.pinned,
+            window=self.window,
             shards=self._shards,
             begin=self._begin,
             advanced=self._advanced,

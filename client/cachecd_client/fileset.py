@@ -36,8 +36,18 @@ class FileSet:
     only for reading: the files and their folder are never written to.
     """
 
-    def __init__(self, paths: Path | Iterable[Path], *, schema: Schema | None = None) -> None:
+    def __init__(
+        self,
+        paths: Path | Iterable[Path],
+        *,
+        schema: Schema | None = None,
+        window: int | None = None,
+    ) -> None:
         """`schema` overrides what the sidecars say or the first records suggest.
+
+        `window`: bytes of files that are read at random from at a time. A set that fits is shuffled
+        exactly; a larger one within a sliding window of whole files, read ahead in one sweep each.
+        None: the whole set, whatever its size; give one for sets larger than memory.
 
         CallerError if there are no paths, or one names no file.
         """
@@ -46,11 +56,15 @@ class FileSet:
         self._files = [os.fspath(path) for path in paths]
         if not self._files:
             raise CallerError("a FileSet of no files: check what should have found some")
+        if window is not None and window < 1:
+            raise CallerError(f"window={window}, expected at least 1 byte, or None")
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
                 f"{len(absent)} of {len(self._files)} files do not exist, the first is {absent[0]}"
             )
         self._schema = schema
+        #: The shuffle window in bytes; None: the whole set.
+        self.window = window
         self._known: dict[str, tuple[NDArray[np.uint64] | None, int]] = {}
 
     @property
@@ -155,6 +169,7 @@ class FileSet:
             schema=self.schema,
             num_records=self.num_records,
             fingerprint=self.fingerprint,
+            window=self.window,
         )
 
     def _loader(

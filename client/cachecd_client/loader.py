@@ -245,6 +245,7 @@ class Loader:
             prefetch_bytes=self._prefetch_bytes,
             on_corrupt=self._on_corrupt,
             ids=self._ids,
+            window=self._reading.window or 0,
         )
         self._process = os.getpid()
         return self._reader
@@ -276,6 +277,7 @@ class Loader:
             "fingerprint": self._reading.fingerprint,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
+            "window": self._reading.window,
             "drop_last": self.drop_last,
             "world": self.world,
         }

@@ -36,6 +36,7 @@ class Reading:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = True
+    window: int | None = None  # shuffle window in bytes; None: the whole set
     shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
     begin: Callable[[], None] = lambda: None
     advanced: Callable[[float], None] = _ignore

@@ -98,7 +98,8 @@ void Window::ReadAhead() {
       if (block + 1 < last_wanted_) continue;
     }
     try {
-      for (const auto& file : *Get(block)) {
+      const std::shared_ptr<const Block> held = Get(block);
+      for (const auto& file : *held) {
         file->ReadAhead([this] {
           const std::lock_guard<std::mutex> lock(mutex_);
           return !stopped_;

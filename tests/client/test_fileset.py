@@ -139,3 +139,23 @@ def test_the_sidecar_of_a_daemons_shard_names_its_classes(tmp_path):
     writer.append(infer({"label": 1}).encode({"label": 1}))
     writer.finish(json.dumps({"schema": described}))
     assert FileSet(tmp_path / "a").schema["label"].classes == ("cat", "dog")
+
+
+def test_a_set_larger_than_its_window_is_shuffled_within_it_and_whole(tmp_path):
+    paths = [
+        write(tmp_path / f"{shard}.tfrecord", examples(range(10 * shard, 10 * shard + 10)))
+        for shard in range(12)
+    ]
+
+    def order(window: int | None) -> list[str]:
+        loader = FileSet(paths, window=window).numpy(batch_size=10, ids=True)
+        return [f"{s}:{r}" for b in loader for s, r in zip(b["_shard"], b["_record"], strict=True)]
+
+    size = sum(os.path.getsize(path) for path in paths)
+    assert sorted(order(size // 3)) == sorted(order(None))
+    assert order(size // 3) != order(None) == order(size)
+
+
+def test_a_window_of_nothing_is_refused(shard):
+    with pytest.raises(CallerError, match="window=0"):
+        FileSet([shard], window=0)

@@ -135,6 +135,7 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
         "fingerprint": files.fingerprint,
         "batch_size": 10,
         "shuffle": True,
+        "window": None,
         "drop_last": True,
         "world": 2,
     }

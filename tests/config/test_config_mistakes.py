@@ -24,7 +24,7 @@ MISTAKES = {
     "key nowhere": (
         "limit: 500GiB",
         "limit: 500GiB\n  zzz: 1",
-        "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, scrub",
+        "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window, scrub",
     ),
     "relative dir": (
         "/var",

@@ -1,0 +1,151 @@
+"""Sets larger than the shuffle window: what order they are read in, and how much is open meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cachecd_client._core import BatchReader
+from cachecd_client.errors import CorruptRecordError
+from tests.core.shards import FEATURES, batches, example, flip, labels, write
+
+FILES, RECORDS = 30, 40
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("window")
+    return [
+        (str(write(folder / f"{f:02d}", [example(f * RECORDS + i) for i in range(RECORDS)])), None)
+        for f in range(FILES)
+    ]
+
+
+@pytest.fixture(scope="module")
+def window(files):
+    """Room for nine of the files, so that a block is three."""
+    return 9 * max(Path(path).stat().st_size for path, _ in files) + 2
+
+
+def read(files, **options):
+    return labels(BatchReader(files, FEATURES, batch_size=10, **options))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_every_record_is_read_once(files, window, shuffle, seed):
+    found = read(files, window=window, shuffle=shuffle, seed=seed)
+    assert Counter(found) == Counter(range(FILES * RECORDS))
+    assert (found == sorted(found)) == (not shuffle)
+
+
+def test_the_order_is_the_same_whatever_the_threads_and_the_prefetch(files, window):
+    first = read(files, window=window, seed=3, threads=1, prefetch_bytes=1)
+    assert read(files, window=window, seed=3, threads=4) == first
+    assert read(files, window=window, seed=4) != first
+    assert read(files, window=window + 10**6, seed=3) != first
+
+
+def test_a_window_that_holds_the_set_shuffles_it_exactly(files):
+    size = sum(Path(path).stat().st_size for path, _ in files)
+    assert read(files, window=size, seed=5) == read(files, seed=5)
+
+
+def test_records_are_read_from_no_more_files_at_a_time_than_the_window_holds(files, window):
+    found = read(files, window=window, seed=1)
+    first = {
+        f: min(i for i, label in enumerate(found) if label // RECORDS == f) for f in range(FILES)
+    }
+    last = {
+        f: max(i for i, label in enumerate(found) if label // RECORDS == f) for f in range(FILES)
+    }
+    open_at = [sum(first[f] <= i <= last[f] for f in range(FILES)) for i in range(len(found))]
+    assert max(open_at) <= 9
+    # Two blocks of three are mixed nearly all the time.
+    assert sum(open_at) / len(open_at) > 4
+
+
+def test_neighbours_come_from_many_files(files, window):
+    found = read(files, window=window, seed=2)
+    mixed = [len({label // RECORDS for label in found[i : i + 20]}) for i in range(0, 1160, 20)]
+    assert sorted(mixed)[len(mixed) // 2] >= 4
+
+
+def test_a_resumed_pass_goes_on_as_if_it_had_not_stopped(files, window):
+    whole = read(files, window=window, seed=9)
+    for start in (1, 37, 60, 119, 120):
+        assert read(files, window=window, seed=9, start=start) == whole[10 * start :]
+
+
+def test_ranks_divide_a_windowed_order_without_overlap(files, window):
+    parts = [read(files, window=window, seed=6, rank=rank, world=3) for rank in range(3)]
+    assert [len(part) for part in parts] == [400] * 3
+    assert len(set().union(*parts)) == FILES * RECORDS
+
+
+def test_files_are_closed_once_the_window_has_passed(files, window):
+    reader = BatchReader(files, FEATURES, batch_size=10, window=window, prefetch_bytes=1, threads=1)
+    most = 0
+    while reader.next() is not None:
+        mapped = Path("/proc/self/maps").read_text()
+        most = max(most, sum(f" {path}\n" in mapped for path, _ in files))
+    # Three blocks of three files, and one more while the order moves on.
+    assert 6 <= most <= 12
+
+
+def test_a_corrupt_record_is_replaced_and_noted_once(files, window, tmp_path):
+    copies = []
+    for number, (path, _) in enumerate(files):
+        copy = tmp_path / f"{number:02d}"
+        copy.write_bytes(Path(path).read_bytes())
+        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
+        copies.append((str(copy), None))
+    flip(tmp_path / "11", -6)
+    reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
+    found = Counter(labels(reader))
+    assert 11 * RECORDS + RECORDS - 1 not in found
+    assert found.total() == FILES * RECORDS
+    assert [path for path, _, _ in reader.corrupt] == [str(tmp_path / "11")]
+
+
+def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_its_records(
+    files, window, tmp_path
+):
+    copies = []
+    for number, (path, _) in enumerate(files):
+        copy = tmp_path / f"{number:02d}"
+        copy.write_bytes(Path(path).read_bytes())
+        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
+        copies.append((str(copy), None))
+    # The header, which counts the records, stays whole; the offsets do not.
+    flip(tmp_path / "04.idx", 60)
+    data = (tmp_path / "04").read_bytes()
+    (tmp_path / "04").write_bytes(data[: len(data) // 2])
+    reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
+    found = Counter(labels(reader))
+    assert found.total() == FILES * RECORDS
+    assert len([label for label in found if label // RECORDS == 4]) in range(18, 21)
+    assert {path for path, _, _ in reader.corrupt} == {str(tmp_path / "04")}
+
+
+def test_a_page_cut_off_after_it_was_brought_in_is_a_corrupt_record_and_no_crash(tmp_path):
+    """Truncation takes pages away that are mapped already: touching them is a SIGBUS."""
+    path = write(tmp_path / "cut", [example(i) for i in range(4000)])
+    reader = BatchReader(
+        [(str(path), None)],
+        FEATURES,
+        batch_size=10,
+        shuffle=False,
+        prefetch_bytes=1,
+        threads=1,
+        on_corrupt="raise",
+    )
+    assert reader.next() is not None
+    with open(path, "r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(CorruptRecordError, match=r"Input/output error|CRC") as caught:
+        batches(reader)
+    assert caught.value.path == str(path)
+    assert caught.value.offset > 0
