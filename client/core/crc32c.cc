@@ -3,6 +3,7 @@
 #include <array>
 
 #include "bytes.h"
+#include "crc32c_fold.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -126,7 +127,7 @@ CACHECD_CRC_TARGET inline uint64_t ThreeStreams(const Tables<4>& shift, uint64_t
   return Shift(shift, static_cast<uint32_t>(reg)) ^ third;
 }
 
-CACHECD_CRC_TARGET uint32_t Accelerated(uint32_t start, const uint8_t* data, size_t size) {
+CACHECD_CRC_TARGET uint32_t Streams(uint32_t start, const uint8_t* data, size_t size) {
   static const Tables<4> long_shift = MakeShiftTables(kLongStream);
   static const Tables<4> short_shift = MakeShiftTables(kShortStream);
   uint64_t reg = start;
@@ -143,13 +144,24 @@ CACHECD_CRC_TARGET uint32_t Accelerated(uint32_t start, const uint8_t* data, siz
 
 #else
 bool HasInstruction() { return false; }
-constexpr auto Accelerated = Portable;
+constexpr auto Streams = Portable;
 #endif
+
+uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size) {
+  const size_t folded = size / kFoldBytes * kFoldBytes;
+  if (folded != 0) reg = FoldCrc32c(reg, data, folded);
+  return Streams(reg, data + folded, size - folded);
+}
 
 }  // namespace
 
 uint32_t Crc32c(const void* data, size_t size, uint32_t crc) {
-  static const auto implementation = HasInstruction() ? &Accelerated : &Portable;
+  static const auto implementation = CanFold() ? &Folded : HasInstruction() ? &Streams : &Portable;
+  return ~implementation(~crc, static_cast<const uint8_t*>(data), size);
+}
+
+uint32_t Crc32cStreams(const void* data, size_t size, uint32_t crc) {
+  static const auto implementation = HasInstruction() ? &Streams : &Portable;
   return ~implementation(~crc, static_cast<const uint8_t*>(data), size);
 }
 

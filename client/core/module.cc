@@ -206,7 +206,11 @@ NB_MODULE(_core, module) {
   module.attr("PERMUTATION_VERSION") = kPermutationVersion;
 
   module.def("crc32c", &PyCrc32c, nb::arg("data"), nb::arg("crc") = 0);
-  // What processors without the instruction run, for tests on those that have it.
+  // What other processors run, for tests on those that have better.
+  module.def("_crc32c_by_streams", [](nb::object data) {
+    const BytesArgument bytes(data);
+    return Crc32cStreams(bytes.span().data, bytes.size());
+  });
   module.def("_crc32c_by_tables", [](nb::object data) {
     const BytesArgument bytes(data);
     return Crc32cPortable(bytes.span().data, bytes.size());

@@ -138,10 +138,13 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
         grown = len(before) + 5
         wait_until(lambda: train_of(served)["shards"] >= grown, what="ingest goes on")
 
-        # The other job rotates, until all that the first one holds is retired, and then some.
-        for rotated in second.epochs("train", 5, job="second", timeout=30):
+        # The other job rotates, until all that the first one holds is retired, and then some: in
+        # how many epochs is up to the link.
+        for rotated in second.epochs("train", 40, job="second", timeout=30):
             last = numbers(rotated.files)
             fill_up(served)
+            if train_of(served)["evicted_shards"] > len(held):
+                break
         assert not held.keys() & set(last), "no later lease names what is retired"
         assert train_of(served)["evicted_shards"] > len(held)
         (kept,) = (lease for lease in served.status()["leases"] if lease["job"] == "first")

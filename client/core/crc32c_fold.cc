@@ -1,0 +1,80 @@
+#include "crc32c_fold.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+namespace cachecd {
+namespace {
+
+#define CACHECD_FOLD_TARGET \
+  __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,pclmul,sse4.2")))
+
+// x^n modulo the polynomial, its bits reflected, as a factor of a carry-less product of reflected
+// numbers, which comes out one bit too low.
+constexpr uint64_t Power(int n) {
+  uint32_t value = uint32_t{1} << 31;  // x^0
+  for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78u : 0);
+  return uint64_t{value} << 1;
+}
+
+// What moves 128 bits over `bytes` bytes: their low half, which is of the higher powers, by 32 bits
+// more, the other by 32 less.
+template <int bytes>
+CACHECD_FOLD_TARGET inline __m512i Distance() {
+  constexpr uint64_t low = Power(8 * bytes + 32);
+  constexpr uint64_t high = Power(8 * bytes - 32);
+  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+
+CACHECD_FOLD_TARGET inline __m512i Fold(__m512i value, __m512i distance, __m512i next) {
+  constexpr int kXor3 = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(value, distance, 0x00),
+                                   _mm512_clmulepi64_epi128(value, distance, 0x11), next, kXor3);
+}
+
+}  // namespace
+
+bool CanFold() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq") &&
+         __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
+}
+
+CACHECD_FOLD_TARGET uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size) {
+  // The register is added to the first four bytes, and nothing to those that follow.
+  __m512i a = _mm512_xor_si512(_mm512_loadu_si512(data),
+                               _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(reg))));
+  __m512i b = _mm512_loadu_si512(data + 64);
+  __m512i c = _mm512_loadu_si512(data + 128);
+  __m512i d = _mm512_loadu_si512(data + 192);
+  const __m512i far = Distance<kFoldBytes>();
+  for (const uint8_t* end = data + size; (data += kFoldBytes) != end;) {
+    a = Fold(a, far, _mm512_loadu_si512(data));
+    b = Fold(b, far, _mm512_loadu_si512(data + 64));
+    c = Fold(c, far, _mm512_loadu_si512(data + 128));
+    d = Fold(d, far, _mm512_loadu_si512(data + 192));
+  }
+  const __m512i near = Distance<64>();
+  a = Fold(Fold(Fold(a, near, b), near, c), near, d);
+  // What is left has the CRC of the whole.
+  alignas(64) uint64_t words[8];
+  _mm512_store_si512(words, a);
+  uint64_t rest = 0;
+  for (const uint64_t word : words) rest = _mm_crc32_u64(rest, word);
+  return static_cast<uint32_t>(rest);
+}
+
+}  // namespace cachecd
+
+#else
+
+namespace cachecd {
+
+bool CanFold() { return false; }
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t*, size_t) { return reg; }
+
+}  // namespace cachecd
+
+#endif
