@@ -139,7 +139,7 @@ Batch BatchBuilder::Build(uint64_t number) {
       std::min(rows, records_->positions() - std::min(first, records_->positions()));
 
   pins_.Clear();
-  if (there != 0) records_->MoveTo(first + there - 1);
+  if (there != 0) records_->MoveTo(first, first + there - 1);
   located_.clear();
   for (uint64_t row = 0; row < there; ++row) {
     located_.push_back(records_->Find(first + row, &pins_));

@@ -24,7 +24,11 @@ RecordSource::RecordSource(const FileSet& files, const Order& order, bool replac
   }
 }
 
-void RecordSource::MoveTo(uint64_t position) { window_.MoveTo(order_.LastBlock(Global(position))); }
+void RecordSource::MoveTo(uint64_t first, uint64_t last) {
+  // A position is read from the last block that those up to it are, or from the one before.
+  const size_t block = order_.LastBlock(Global(first));
+  window_.MoveTo(block == 0 ? 0 : block - 1, order_.LastBlock(Global(last)));
+}
 
 Record RecordSource::Find(uint64_t position, Pins* pins) {
   const RecordOrder::Place place = order_[Global(position)];

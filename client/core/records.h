@@ -51,8 +51,8 @@ class RecordSource {
     std::vector<std::pair<size_t, std::shared_ptr<const Window::Block>>> blocks_;
   };
 
-  // Says that positions up to this one are wanted now.
-  void MoveTo(uint64_t position);
+  // Says that these positions are wanted now, and none before them.
+  void MoveTo(uint64_t first, uint64_t last);
 
   // The record at `position`, without its frame, whose location starts to be loaded into the
   // processor's cache. RecordFile's errors.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -74,13 +75,15 @@ std::shared_ptr<const Window::Block> Window::Open(size_t block) {
   return opened;
 }
 
-void Window::MoveTo(size_t block) {
+void Window::MoveTo(size_t first, size_t last) {
   std::vector<std::shared_ptr<const Block>> closed;  // outside the mutex
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (block <= last_wanted_) return;
-    last_wanted_ = block;
-    while (!open_.empty() && open_.begin()->first + 1 < block) {
+    if (moved_once_ && first <= first_wanted_ && last <= last_wanted_) return;
+    moved_once_ = true;
+    first_wanted_ = std::max(first, first_wanted_);
+    last_wanted_ = std::max(last, last_wanted_);
+    while (!open_.empty() && open_.begin()->first < first_wanted_) {
       closed.push_back(std::move(open_.begin()->second));
       open_.erase(open_.begin());
     }
@@ -92,10 +95,10 @@ void Window::ReadAhead() {
   for (size_t block = 0; block < order_.num_blocks(); ++block) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      moved_.wait(lock, [&] { return stopped_ || block <= last_wanted_ + 1; });
+      moved_.wait(lock, [&] { return stopped_ || (moved_once_ && block <= last_wanted_ + 1); });
       if (stopped_) return;
       // A pass that begins in the middle wants nothing of what lies before.
-      if (block + 1 < last_wanted_) continue;
+      if (block < first_wanted_) continue;
     }
     try {
       const std::shared_ptr<const Block> held = Get(block);

@@ -26,8 +26,8 @@ class Window {
  public:
   using Block = std::vector<std::shared_ptr<const RecordFile>>;  // in the order of Files(block)
 
-  // Starts to read ahead. Both must outlive the window. `note` gets what is found damaged in
-  // a file that was only counted before.
+  // Reads ahead once it is told what is wanted. Both must outlive the window. `note` gets what is
+  // found damaged in a file that was only counted before.
   Window(const FileSet& files, const RecordOrder& order,
          std::function<void(const CorruptRecord&)> note);
   Window(const Window&) = delete;
@@ -37,9 +37,9 @@ class Window {
   // The block's files, opened now if they are not; RecordFile's errors.
   std::shared_ptr<const Block> Get(size_t block);
 
-  // Blocks up to this one are wanted from now on: reads ahead the one after it, and lets go of
-  // those that lie two or more before it.
-  void MoveTo(size_t block);
+  // Blocks `first` to `last` are wanted now: reads ahead the one after them, and lets go of those
+  // before them. Whoever asks for others gets them all the same.
+  void MoveTo(size_t first, size_t last);
 
   // Ends reading ahead, at once or nearly so.
   void Stop();
@@ -56,6 +56,8 @@ class Window {
   std::mutex mutex_;    // guards what follows
   std::condition_variable moved_;
   std::map<size_t, std::shared_ptr<const Block>> open_;
+  bool moved_once_ = false;  // else nothing is wanted yet
+  size_t first_wanted_ = 0;
   size_t last_wanted_ = 0;
   bool stopped_ = false;
 
