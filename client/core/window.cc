@@ -34,10 +34,7 @@ Window::Window(const FileSet& files, const RecordOrder& order,
   }
 }
 
-Window::~Window() {
-  Stop();
-  if (thread_.joinable()) thread_.join();
-}
+Window::~Window() { Stop(); }
 
 void Window::Stop() {
   {
@@ -45,6 +42,7 @@ void Window::Stop() {
     stopped_ = true;
   }
   moved_.notify_all();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::shared_ptr<const Window::Block> Window::Get(size_t block) {

@@ -41,7 +41,8 @@ class Window {
   // before them. Whoever asks for others gets them all the same.
   void MoveTo(size_t first, size_t last);
 
-  // Ends reading ahead, at once or nearly so.
+  // Ends reading ahead: waits for what the disk was asked last, some MB. Not from two threads at
+  // once.
   void Stop();
 
  private:
