@@ -17,7 +17,7 @@ Batch = Any  # a dict of feature name -> arrays, in whatever form the contender 
 Passes = Callable[[], Iterator[Batch]]
 
 
-class WrongDelivery(AssertionError):
+class DeliveryError(AssertionError):
     """A contender did not deliver what the others must deliver."""
 
 
@@ -30,7 +30,7 @@ class Verified:
 
 
 def verify(passes: Passes, records: RecordSet, *, seconds: float, tails: int) -> Verified:
-    """Looks at the batches of one pass, for `seconds` at most; WrongDelivery says what is wrong.
+    """Looks at the batches of one pass, for `seconds` at most; DeliveryError says what is wrong.
 
     `tails`: how many workers may each have dropped a last batch that was not full.
     """
@@ -44,14 +44,14 @@ def verify(passes: Passes, records: RecordSet, *, seconds: float, tails: int) ->
             break
     labels = np.concatenate(seen) if seen else np.empty(0, np.int64)
     if len(np.unique(labels)) != len(labels):
-        raise WrongDelivery("a record was delivered twice in a pass")
+        raise DeliveryError("a record was delivered twice in a pass")
     if len(labels) and not (labels.min() >= 0 and labels.max() < records.num_records):
-        raise WrongDelivery(f"labels from {labels.min()} to {labels.max()}")
+        raise DeliveryError(f"labels from {labels.min()} to {labels.max()}")
     missing = records.num_records - len(labels)
     if whole and missing > tails * (records.batch_size - 1):
-        raise WrongDelivery(f"{missing} of {records.num_records} records are missing from a pass")
+        raise DeliveryError(f"{missing} of {records.num_records} records are missing from a pass")
     if len(labels) > 2 * records.batch_size and np.array_equal(labels, np.sort(labels)):
-        raise WrongDelivery("the records came in the order in which they are stored")
+        raise DeliveryError("the records came in the order in which they are stored")
     return Verified(len(labels), whole)
 
 
@@ -65,13 +65,13 @@ def _check(batch: Batch, records: RecordSet) -> NDArray[np.int64]:
     flat = np.ascontiguousarray(images).reshape(rows, -1)
     for part in (flat[:, :8], flat[:, -8:]):
         if not np.array_equal(np.ascontiguousarray(part).view(np.int64)[:, 0], labels):
-            raise WrongDelivery("an image does not belong to its label")
+            raise DeliveryError("an image does not belong to its label")
     if not np.array_equal(images[0], data.image(records.case, int(labels[0]))):
-        raise WrongDelivery(f"the image of record {labels[0]} is not the one that was written")
+        raise DeliveryError(f"the image of record {labels[0]} is not the one that was written")
     if records.case.mixed:
         for label, scores in zip(labels, _lists(batch["scores"]), strict=True):
             if not np.array_equal(scores, data.scores(int(label))):
-                raise WrongDelivery(f"record {label}: other scores than were written")
+                raise DeliveryError(f"record {label}: other scores than were written")
         for label, name in zip(labels, _strings(batch["name"]), strict=True):
             _equal(f"name of record {label}", name, data.name(int(label)))
     return labels.copy()
@@ -79,7 +79,7 @@ def _check(batch: Batch, records: RecordSet) -> NDArray[np.int64]:
 
 def _equal(what: str, found: object, expected: object) -> None:
     if found != expected:
-        raise WrongDelivery(f"{what}: {found}, expected {expected}")
+        raise DeliveryError(f"{what}: {found}, expected {expected}")
 
 
 def _lists(column: Any) -> Iterable[NDArray[np.float32]]:

@@ -42,7 +42,7 @@ def drain(
     passes: Passes,
     records: RecordSet,
     seconds: float,
-    company: AbstractContextManager[object] = nullcontext(),  # noqa: B008: it has no state
+    company: AbstractContextManager[object] | None = None,
 ) -> Window:
     """Takes batches as fast as they come for about `seconds`, beside `company`.
 
@@ -54,7 +54,7 @@ def drain(
     began = time.perf_counter()
     batches = passes()
     next(batches)
-    with company:
+    with company or nullcontext():
         cpu = cpu_seconds()
         opened = time.perf_counter()
         soon, late = opened + seconds, opened + _PATIENCE * seconds

@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     add = made.add_argument
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the records are kept")
-    add("--megabytes", type=float, default=1000.0, help="of records in each case (1000)")
+    add("--megabytes", type=float, help="of records in each case (1000; with --quick 16)")
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
     add("--seconds", type=float, default=0.5, help="about how long one measurement takes (0.5)")
     add(
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     plan = Plan(
         data=options.data,
-        megabytes=QUICK_MEGABYTES if options.quick else options.megabytes,
+        megabytes=options.megabytes or (QUICK_MEGABYTES if options.quick else 1000.0),
         repeats=1 if options.quick else options.repeats,
         seconds=QUICK_SECONDS if options.quick else options.seconds,
         only=options.only,

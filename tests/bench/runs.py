@@ -64,12 +64,11 @@ class Worker:
             "CUDA_VISIBLE_DEVICES": "",
             "LITDATA_DISABLE_VERSION_CHECK": "1",
         }
-        self._noise = open(os.devnull, "w")  # noqa: SIM115: closed with the worker
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.worker", *packages],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None if os.getenv("BENCH_STDERR") else self._noise,
+            stderr=subprocess.DEVNULL,  # what packages warn of
             env=environment,
             cwd=ROOT,
             text=True,
@@ -113,7 +112,6 @@ class Worker:
         self._process.terminate()
         self._process.wait()
         self._process.stdout.close()
-        self._noise.close()
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Results:

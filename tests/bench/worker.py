@@ -27,6 +27,7 @@ from tests.bench.data import CASES, RecordSet
 
 Task = Mapping[str, Any]
 
+_MOST_OF_A_MESSAGE = 300
 _PATIENCE = 120.0  # seconds that a task may take, besides what it is told to take
 
 
@@ -38,7 +39,7 @@ def main(packages: list[str]) -> None:
         for package in packages:
             importlib.import_module(package)
     except Exception as error:
-        answers.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
+        answers.write(json.dumps({"failed": _why(error)}) + "\n")
         return
     answers.write(json.dumps({"done": None}) + "\n")
     for line in sys.stdin:
@@ -97,8 +98,13 @@ def _carry_out(task: Task) -> dict[str, Any]:
             return {"done": None}
         return {"done": _measured(task, records)}
     except Exception as error:
-        traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {str(error)[:500]}"}
+        return {"failed": _why(error)}
+
+
+def _why(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    message = str(error)[:_MOST_OF_A_MESSAGE]
+    return f"{type(error).__name__}: {message} ({Path(where.filename).name}:{where.lineno})"
 
 
 def _measured(task: Task, records: RecordSet) -> dict[str, float | bool]:
