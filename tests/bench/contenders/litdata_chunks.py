@@ -1,0 +1,61 @@
+"""litdata: records in chunks of its own format, made by its writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench.contenders import torch_loading
+from tests.bench.contenders.contract import Contender
+from tests.bench.data import RecordSet
+from tests.bench.delivery import Passes
+
+
+class Litdata(Contender):
+    """Its StreamingDataset over local chunks, shuffled, in its StreamingDataLoader."""
+
+    form = "litdata"
+    imports = ("torch", "litdata")
+    shuffled = "the chunks, and within windows of 256 records of a chunk"
+    checked = "nothing"
+
+    def __init__(self, workers: int) -> None:
+        self.name = f"litdata:{workers} workers"
+        self.tails = max(1, workers)
+        self._workers = workers
+
+    def convert(self, records: RecordSet, folder: Path) -> None:
+        import torch
+        from litdata.streaming import Cache
+
+        cache = Cache(str(folder), chunk_bytes=records.shard_bytes)
+        for number in range(records.num_records):
+            record = records.record(number)
+            record["image"] = torch.from_numpy(record["image"])
+            if records.case.mixed:
+                record["name"] = record["name"].decode()
+                record["scores"] = np.array(record["scores"], np.float32)
+            cache[number] = record
+        cache.done()
+        cache.merge()
+
+    @contextmanager
+    def open(self, records: RecordSet) -> Iterator[Passes]:
+        from litdata import StreamingDataLoader, StreamingDataset
+
+        dataset = StreamingDataset(str(records.folder(self.form)), shuffle=True, drop_last=True)
+        loader = StreamingDataLoader(
+            dataset,
+            batch_size=records.batch_size,
+            num_workers=self._workers,
+            drop_last=True,
+            persistent_workers=self._workers > 0,
+            collate_fn=torch_loading.collate,
+        )
+        yield lambda: iter(loader)
+
+
+CONTENDERS: list[Contender] = [Litdata(0), Litdata(2)]

@@ -1,0 +1,57 @@
+"""This project's own ways to read: the core in three frameworks, and the stock pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cachecd_client import FileSet
+from tests.bench.contenders.contract import Contender
+from tests.bench.data import RecordSet
+from tests.bench.delivery import Passes
+
+
+class Core(Contender):
+    """`FileSet.numpy`, `.torch` or `.tf` with every option at its default."""
+
+    family = "ours"
+    shuffled = "over the whole set"
+    checked = "both CRCs of every record"
+
+    def __init__(self, method: str, *imports: str) -> None:
+        self.name = f"ours:{method}"
+        self.imports = imports
+        self._method = method
+
+    def absent(self) -> str | None:
+        return None if hasattr(FileSet, self._method) else f"this version has no {self._method}()"
+
+    @contextmanager
+    def open(self, records: RecordSet) -> Iterator[Passes]:
+        loader = getattr(FileSet(records.files), self._method)(batch_size=records.batch_size)
+        yield lambda: iter(loader)
+        if hasattr(loader, "close"):
+            loader.close()
+
+
+class Stock(Contender):
+    """`FileSet.tf_dataset`: a tf.data pipeline that the schema makes."""
+
+    name = "ours:tf_dataset"
+    family = "stock"
+    imports = ("tensorflow",)
+    shuffled = "the files, and within a buffer"
+    checked = "both CRCs of every record"
+
+    @contextmanager
+    def open(self, records: RecordSet) -> Iterator[Passes]:
+        dataset = FileSet(records.files).tf_dataset(records.batch_size)
+        yield lambda: iter(dataset)
+
+
+CONTENDERS: list[Contender] = [
+    Core("numpy"),
+    Core("torch", "torch"),
+    Core("tf", "tensorflow"),
+    Stock(),
+]

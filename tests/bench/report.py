@@ -1,0 +1,174 @@
+"""The results as tables in Markdown and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.bars import Row
+from tests.bench.contenders import CONTENDERS
+from tests.bench.data import CASES, RecordSet
+from tests.bench.measuring import PACE
+from tests.bench.runs import Plan, Results
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+_VERSION = 1  # of the JSON document
+_PACKAGES = (
+    *("numpy", "torch", "tensorflow-cpu", "tensorflow", "tfrecord", "webdataset", "litdata"),
+    *("mosaicml-streaming", "array-record"),
+)
+_KEPT = 0.97  # of the pace: below, the consumer was held up
+
+
+def document(plan: Plan, results: Results, rows: Iterable[Row]) -> dict[str, Any]:
+    """Everything measured, as plain JSON values."""
+    return {
+        "version": _VERSION,
+        "machine": machine(),
+        "plan": {
+            "megabytes": plan.megabytes,
+            "repeats": plan.repeats,
+            "seconds": plan.seconds,
+            "only": list(plan.only),
+        },
+        "cases": {
+            name: {
+                "records": (
+                    records := RecordSet(plan.data, CASES[name], plan.megabytes)
+                ).num_records,
+                "record_bytes": records.record_bytes,
+                "batch_size": records.batch_size,
+            }
+            for name in results.measured
+        },
+        "measured": results.measured,
+        "verified": results.verified,
+        "absent": results.absent,
+        "failed": results.failed,
+        "bars": [row.to_json() for row in rows],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on, and with which versions."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def page(plan: Plan, results: Results, rows: Sequence[Row]) -> str:
+    """All tables, in Markdown."""
+    here = machine()
+    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
+    parts = [
+        f"{here['processor']}, {here['cores']} cores; Python {here['python']}; {packages}. "
+        f"{plan.megabytes:g} MB a case, {plan.repeats} repeats: medians, in brackets the least and "
+        "the greatest.",
+        "### Bars\n\n" + bar_table(rows),
+        *(
+            f"### {_title(RecordSet(plan.data, CASES[case], plan.megabytes))}\n\n"
+            + case_table(results, case)
+            for case in results.measured
+        ),
+        *_left_out(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _title(records: RecordSet) -> str:
+    size, batch = records.record_bytes, records.batch_size
+    length = f"{size / 1e3:.0f} kB" if size >= 1e4 else f"{size:.0f} bytes"
+    name = "Mixed records" if records.case.mixed else "Records"
+    return f"{name} of {length}, {batch} a batch ({batch * size / 1e6:.1f} MB)"
+
+
+def bar_table(rows: Iterable[Row]) -> str:
+    lines = [
+        "| bar | records | required | measured | against | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        unit = " ms/GB" if "ms/GB" in row.required else "x"
+        if row.measured is None or row.low is None or row.high is None:
+            measured, verdict = "not measured", ""
+        else:
+            spread = f"({_short(row.low)}-{_short(row.high)})"
+            measured = f"{_short(row.measured)}{unit} {spread}"
+            verdict = "met" if row.met else "**missed**"
+        lines.append(
+            f"| {row.bar} | {row.case} | {row.required} | {measured} | {row.against or ''} "
+            f"| {verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def case_table(results: Results, case: str) -> str:
+    lines = [
+        f"| reader | MB/s | records/s | CPU s/GB | MB/s beside a Python thread "
+        f"| ms/GB in next() at {PACE / 1e6:.0f} MB/s | first batch after |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in CONTENDERS:
+        values = results.measured[case].get(name)
+        if not values:
+            continue
+        paced = _spread(values.get("next_ms_gb"))
+        if paced and median(values["paced_mb_s"]) < _KEPT * PACE / 1e6:
+            paced += f"; only {median(values['paced_mb_s']):.0f} MB/s"
+        cells = (
+            *(name, _spread(values["mb_s"]), f"{median(values['records_s']):,.0f}"),
+            *(f"{median(values['cpu_s_gb']):.2f}", _spread(values.get("busy_mb_s")), paced),
+            f"{median(values['start_s']) * 1e3:,.0f} ms",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _left_out(results: Results) -> Iterable[str]:
+    """What was not or not fully looked at."""
+    for title, reasons in (("Not there", results.absent), ("Failed", results.failed)):
+        if reasons:
+            yield f"{title}: " + "; ".join(f"{name} ({why})" for name, why in reasons.items()) + "."
+
+
+def _spread(values: Sequence[float] | None) -> str:
+    if not values:
+        return ""
+    return f"{_short(median(values))} ({_short(min(values))}-{_short(max(values))})"
+
+
+def _short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def put_into(path: Path, figures: str) -> None:
+    """Replaces what stands between the two marks of a page by `figures`."""
+    text = path.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{path} has no lines {BEGIN} and {END}, between which the figures go")
+    path.write_text(f"{before}{begin}\n{figures}{end}{after}")
