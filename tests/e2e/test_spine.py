@@ -119,8 +119,9 @@ def test_the_peak_of_a_directory_is_what_lay_there_at_once(tmp_path):
 def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_lost(
     daemon, train, objects
 ):
-    # A slow link, so that it is killed while it writes.
-    grow = {"first": "1MiB", "per_epoch": "64MiB"}
+    # A slow link, so that it is killed while it writes. What the first job holds must stay well
+    # below evict.refresh of the limit: a holder that fills it stops rotation, as it should.
+    grow = {"first": "512KiB", "per_epoch": "64MiB"}
     served = daemon({"train": train(grow=grow)}, limit=LIMIT, sampler={"bandwidth": "8MB/s"})
     served.start()
     # Two jobs in this process, each with a session of its own as two trainers have.
