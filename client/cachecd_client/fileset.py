@@ -17,12 +17,13 @@ from cachecd_client.loader import Loader, Options
 from cachecd_client.locating import Located, locate
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Feature, Schema
+from cachecd_client.scratch import Scratch
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Files that TensorFlow reads: it is told their paths and holds nothing that says for how long.
-_until_the_end: list[Sequence[Located]] = []
+# Inflated copies that TensorFlow reads: it is told paths, and holds nothing that says for how long.
+_until_the_end: set[Scratch] = set()
 
 Path = str | os.PathLike[str]
 
@@ -60,7 +61,7 @@ class FileSet:
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
-        self._files = [os.fspath(path) for path in paths]
+        self._files = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError("a FileSet of no files: check what should have found some")
         if window is not None and window < 1:
@@ -73,7 +74,7 @@ class FileSet:
         self._schema = schema
         #: The shuffle window in bytes; None: the whole set.
         self.window = window
-        self._cache_index = None if cache_index is None else os.fspath(cache_index)
+        self._cache_index = None if cache_index is None else os.fsdecode(cache_index)
         self._found: list[Located] | None = None
 
     @property
@@ -148,7 +149,7 @@ class FileSet:
 
         reading = self._reading()
         reading.begin()
-        _until_the_end.append(self._found or ())
+        _until_the_end.update(file.keep for file in self._found or () if file.keep)
         return tensorflow.dataset(
             reading,
             batch_size,
@@ -210,6 +211,8 @@ def _hint(path: str) -> str:
     """What may help when there is no such file."""
     if os.path.isdir(path):
         return ", a directory: give the files in it"
+    if os.path.exists(path):
+        return ", which is something else: it takes regular files"
     if "://" in path:
         return ": a FileSet reads local files; `cachecd` brings those of a store"
     if glob.has_magic(path):

@@ -28,6 +28,7 @@ log = logging.getLogger("cachecd")
 
 _THREADS = 16  # walking waits for the disk, inflating for a processor
 _SAY_EVERY = 10.0  # seconds between two lines in the log
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Indexes that other tools (NVIDIA DALI, the tfrecord package) put under the same name have lines of
 # an offset and a length.
 _INDEX_OF_OTHERS = re.compile(rb"\d+ \d+\s")
@@ -173,7 +174,7 @@ class _Search:
             with open(copy, "xb") as file:
                 offsets, size = inflate(path, compression, file.write, self.stopped)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in _NO_ROOM:
                 raise
             raise NoSpaceError(
                 error.errno,

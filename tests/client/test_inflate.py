@@ -134,10 +134,11 @@ def test_every_flipped_bit_is_found_or_harmless(path, compression):
                 assert at < 2
                 continue
             try:
-                assert inflated(path)[1] == PLAIN
-                harmless.add(at)
-            except CorruptRecordError as error:
-                assert error.path == str(path)
+                content = inflated(path)[1]
+            except CorruptRecordError:
+                continue
+            assert content == PLAIN
+            harmless.add(at)
     # What no checksum covers: GZIP's text flag, time, level and operating system.
     assert harmless <= ({3, 4, 5, 6, 7, 8, 9} if compression == "GZIP" else set())
 
@@ -171,7 +172,7 @@ def test_garbage_after_the_stream_is_found(path, compression, why):
 
 
 def test_a_stream_that_holds_no_frames_ends_at_once(path):
-    path.write_bytes(gzip.compress(b"a text, for instance " * 10_000_000, 1))
+    path.write_bytes(gzip.compress(b"a text, for instance " * 1_000_000, 1))
     written = []
     with pytest.raises(CorruptRecordError, match="length CRC") as caught:
         inflate(str(path), "GZIP", written.append, threading.Event())
@@ -194,7 +195,7 @@ def test_a_record_that_compresses_as_well_as_can_be_is_believed(path):
 
 
 def test_it_stops_when_told(path):
-    put(path, [bytes(30_000_000)], "GZIP")
+    put(path, [bytes(5_000_000)], "GZIP")
     stopped = threading.Event()
     written = []
 
