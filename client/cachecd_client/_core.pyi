@@ -122,6 +122,23 @@ def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
     CRC or a truncated tail; an empty file has no records.
     """
 
+@final
+class FrameScanner:
+    """Finds the frames of a TFRecord stream that comes piece by piece; keeps their offsets alone.
+
+    Checks the CRC of each length; payloads are left to whoever reads them. `path` is what errors
+    call the stream; no length is believed that would make it longer than `at_most` bytes.
+    """
+
+    def __init__(self, path: str, at_most: int) -> None: ...
+    def feed(self, piece: Buffer) -> None:
+        """The next piece, of any size. CorruptRecordError for a length, after which it is of no use."""
+    @property
+    def offset(self) -> int:
+        """Where the first frame starts that is not whole yet."""
+    def finish(self) -> NDArray[np.uint64]:
+        """Offsets of all frames, when the stream has ended; CorruptRecordError if within one."""
+
 def read_record(path: str, offset: int) -> bytes:
     """One record's payload, both CRCs checked. CorruptRecordError."""
 
@@ -179,6 +196,7 @@ class BatchReader:
     window: bytes of files that are read from at a time; 0: all. If the files have more, they are
       shuffled as whole files and within a sliding window (client/core/order.h), opened when they
       are wanted, and closed when the window has passed; their errors then come from next().
+    names: what errors and `corrupt` call each file, where it is a copy; by default its path.
     The order depends on files, seed, shuffle, window, rank and world alone.
     """
 
@@ -200,6 +218,7 @@ class BatchReader:
         on_corrupt: Literal["replace", "raise"] = "replace",
         ids: bool = False,
         window: int = 0,
+        names: Sequence[str] | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:

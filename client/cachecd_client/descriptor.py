@@ -25,10 +25,10 @@ class Descriptor:
         _open.add(self)
 
     @staticmethod
-    def of_file(path: str | os.PathLike[str]) -> Descriptor:
-        """Opens `path` for reading. OSError as from os.open."""
+    def of_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Descriptor:
+        """Opens `path`, for reading unless `flags` say otherwise. OSError as from os.open."""
         with _guard:
-            return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o666))
 
     @staticmethod
     def of_pipe() -> tuple[int, Descriptor]:

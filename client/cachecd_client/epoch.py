@@ -52,7 +52,7 @@ class Epoch(FileSet):
         shards = held.path.parent.parent / "shards" / manifest.dataset
         self._files = [_shard_path(shards, shard) for shard in numbers]
         self._schema = None
-        self._known = {}
+        self._found = None
         self.schema = Schema.from_json(manifest.schema)
         self.num_records = manifest.num_records
         self.num_bytes = manifest.num_bytes

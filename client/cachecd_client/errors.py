@@ -10,6 +10,7 @@
         ├── DaemonUnreachableError nobody answers on the socket
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
+        ├── NoSpaceError           a disk has no room for what has to be written
         └── CorruptError           bytes on disk are not what was written
             ├── CorruptRecordError a record of a TFRecord file
             └── CorruptSidecarError a shard's sidecar
@@ -59,6 +60,10 @@ class AcquireTimeoutError(WorldError, TimeoutError):
 
 class LeaseLostError(WorldError):
     """The lease's manifest vanished or was replaced before this process could lock it."""
+
+
+class NoSpaceError(WorldError, OSError):
+    """A disk has no room; the message names the directory and what to set."""
 
 
 class CorruptError(WorldError):

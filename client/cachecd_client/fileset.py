@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 from numpy.typing import NDArray
 
-from cachecd_client import _core
-from cachecd_client.errors import CallerError
+from cachecd_client.errors import CallerError, WorldError
+from cachecd_client.inferring import schema_of
 from cachecd_client.loader import Loader, Options
+from cachecd_client.locating import Located, locate
 from cachecd_client.reading import Reading
-from cachecd_client.schema import Feature, Schema, infer_examples
+from cachecd_client.schema import Feature, Schema
+from cachecd_client.scratch import Scratch
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_SIDECAR = ".idx"
-_INFERRED_FROM = 64  # records; enough to meet a list whose length varies, read in milliseconds
+# Inflated copies that TensorFlow reads: it is told paths, and holds nothing that says for how long.
+_until_the_end: set[Scratch] = set()
 
 Path = str | os.PathLike[str]
 
@@ -31,9 +31,11 @@ Path = str | os.PathLike[str]
 class FileSet:
     """TFRecord files of `tf.train.Example` records, in the order given.
 
-    Any TFRecord files will do. Where a file has a sidecar (`FILE.idx`), its records are found
-    there; otherwise the file is walked once. Nothing is read before it is asked for, and then
-    only for reading: the files and their folder are never written to.
+    Any TFRecord files will do, compressed ones (GZIP, ZLIB) too. Where a file has a sidecar
+    (`FILE.idx`), its records are found there; otherwise it is looked through once, many files at a
+    time. A compressed file cannot be read at random: it is inflated once, into a temporary
+    directory ($TMPDIR, else /tmp) that goes with this set and its loaders. Nothing is read before
+    it is asked for, and then only for reading: the files and their folder are never written to.
     """
 
     def __init__(
@@ -42,30 +44,38 @@ class FileSet:
         *,
         schema: Schema | None = None,
         window: int | None = None,
+        cache_index: Path | None = None,
     ) -> None:
-        """`schema` overrides what the sidecars say or the first records suggest.
+        """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
-        `window`: bytes of files that are read at random from at a time. A set that fits is shuffled
-        exactly; a larger one within a sliding window of whole files, read ahead in one sweep each.
-        None: the whole set, whatever its size; give one for sets larger than memory.
+        schema: overrides what the sidecars say or some records suggest.
+        window: bytes of files that are read at random from at a time. A set that fits is shuffled
+            exactly; a larger one within a sliding window of whole files, read ahead in one sweep
+            each. None: the whole set, whatever its size; give one for sets larger than memory.
+        cache_index: a directory that keeps what was found about files without a sidecar, inflated
+            copies included, for later runs and for other processes, which wait for each other
+            instead of doing it twice. What belongs to a file that changed is found anew. If it
+            cannot be written to, that is said in the log and nothing is kept.
 
         CallerError if there are no paths, or one names no file.
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
-        self._files = [os.fspath(path) for path in paths]
+        self._files = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError("a FileSet of no files: check what should have found some")
         if window is not None and window < 1:
             raise CallerError(f"window={window}, expected at least 1 byte, or None")
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
-                f"{len(absent)} of {len(self._files)} files do not exist, the first is {absent[0]}"
+                f"{len(absent)} of {len(self._files)} files do not exist, the first is "
+                f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
         #: The shuffle window in bytes; None: the whole set.
         self.window = window
-        self._known: dict[str, tuple[NDArray[np.uint64] | None, int]] = {}
+        self._cache_index = None if cache_index is None else os.fsdecode(cache_index)
+        self._found: list[Located] | None = None
 
     @property
     def files(self) -> list[str]:
@@ -76,28 +86,21 @@ class FileSet:
     def schema(self) -> Schema:
         """The features of every record.
 
-        From the first file's sidecar, else inferred from the first records; SchemaError if these
-        cannot be one dataset's.
+        From the sidecars, else inferred from some records of several files: a list whose length
+        differs, or that is sometimes missing, is ragged. SchemaError if these cannot be one
+        dataset's, or are no Examples.
         """
-        if self._schema is not None:
-            return self._schema
-        try:
-            meta = json.loads(_core.Sidecar.read(self._files[0] + _SIDECAR).meta or "{}")
-        except FileNotFoundError:
-            meta = {}
-        if meta.get("schema"):
-            return Schema.from_json(meta["schema"])
-        return infer_examples(islice(self._records(), _INFERRED_FROM))
+        return schema_of(self._located) if self._schema is None else self._schema
 
     @cached_property
     def num_records(self) -> int:
         """Records in all files, over all ranks."""
-        return sum(self._find(path)[1] for path in self._files)
+        return sum(file.num_records for file in self._located)
 
     @cached_property
     def num_bytes(self) -> int:
-        """Bytes of all files, without sidecars."""
-        return sum(os.path.getsize(path) for path in self._files)
+        """Bytes of all files, without sidecars; of compressed ones, what they inflate to."""
+        return sum(file.num_bytes for file in self._located)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -146,6 +149,7 @@ class FileSet:
 
         reading = self._reading()
         reading.begin()
+        _until_the_end.update(file.keep for file in self._found or () if file.keep)
         return tensorflow.dataset(
             reading,
             batch_size,
@@ -162,14 +166,36 @@ class FileSet:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._files)} files>"
 
+    @property
+    def _located(self) -> Sequence[Located]:
+        """The files and where their records are, looked for once.
+
+        Again only if inflated copies are gone: those of a set that came from another process.
+        """
+        if self._found is None or any(file.gone for file in self._found):
+            self._found = locate(self._files, self._cache_index)
+        return self._found
+
+    def _begin(self) -> None:
+        """Before each pass. It also lets the loader hold this set, and so the inflated copies."""
+        for file in self._found or ():
+            if file.gone:
+                raise WorldError(
+                    f"the inflated copy of {file.path}, {file.data}, was removed by somebody: make "
+                    "the loader anew"
+                )
+
     def _reading(self) -> Reading:
         """What a loader needs to know of this set."""
+        located = self._located
         return Reading(
-            files=[(path, self._find(path)[0]) for path in self._files],
+            files=[(file.data, file.offsets) for file in located],
+            names=self._files,
             schema=self.schema,
             num_records=self.num_records,
             fingerprint=self.fingerprint,
             window=self.window,
+            begin=self._begin,
         )
 
     def _loader(
@@ -180,22 +206,15 @@ class FileSet:
     ) -> Loader:
         return Loader(self._reading(), batch_size, convert, **options)
 
-    def _find(self, path: str) -> tuple[NDArray[np.uint64] | None, int]:
-        """(offsets, number) of the records of one file; no offsets if its sidecar has them."""
-        if path not in self._known:
-            try:
-                self._known[path] = None, len(_core.Sidecar.read(path + _SIDECAR))
-            except FileNotFoundError:
-                # Kept, so that no pass walks the file again.
-                offsets = _core.scan(path)
-                self._known[path] = offsets, len(offsets)
-        return self._known[path]
 
-    def _records(self) -> Iterator[bytes]:
-        """The records in order, one by one: for looking at a few."""
-        for path in self._files:
-            offsets, _ = self._find(path)
-            if offsets is None:
-                offsets = _core.Sidecar.read(path + _SIDECAR).offsets
-            for offset in offsets:
-                yield _core.read_record(path, int(offset))
+def _hint(path: str) -> str:
+    """What may help when there is no such file."""
+    if os.path.isdir(path):
+        return ", a directory: give the files in it"
+    if os.path.exists(path):
+        return ", which is something else: it takes regular files"
+    if "://" in path:
+        return ": a FileSet reads local files; `cachecd` brings those of a store"
+    if glob.has_magic(path):
+        return f": patterns are not expanded, give sorted(glob.glob({path!r}))"
+    return ""

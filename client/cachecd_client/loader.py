@@ -246,6 +246,7 @@ class Loader:
             on_corrupt=self._on_corrupt,
             ids=self._ids,
             window=self._reading.window or 0,
+            names=self._reading.names,
         )
         self._process = os.getpid()
         return self._reader

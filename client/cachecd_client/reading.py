@@ -33,6 +33,7 @@ class Reading:
     schema: Schema
     num_records: int
     fingerprint: str
+    names: Sequence[str] | None = None  # what errors call each file; None: its path
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = True

@@ -7,6 +7,7 @@ shape stand here. The schema travels in each sidecar and each lease's manifest.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -143,25 +144,32 @@ def infer(record: Mapping[str, Any]) -> Schema:
     return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
 
 
-def infer_examples(records: Iterable[bytes]) -> Schema:
+def infer_examples(records: Iterable[bytes], places: Iterable[str] | None = None) -> Schema:
     """The schema of serialized Examples, from some of them.
 
     A list whose length is one value in all of them has a fixed shape (one element: a scalar);
     a list whose length differs is ragged. Features are the union; one that is missing somewhere is
-    ragged. SchemaError if a feature has two kinds, or if there are no records.
+    ragged. SchemaError if a feature has two kinds, if one is no Example, or if there are no
+    records; `places` are what it calls each record, by default "record 0" and so on.
     """
     lengths: dict[str, set[int]] = {}
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, tuple[Kind, str]] = {}
     count = 0
-    for record in records:
+    places = places or (f"record {i}" for i in itertools.count())
+    for place, record in zip(places, records, strict=False):
         count += 1
-        for name, (kind, values) in _core.decode_example(record).items():
-            if kinds.setdefault(name, kind) != kind:
-                raise SchemaError(
-                    f"feature {name!r} is {kinds[name]} in one record and {kind} in another"
-                )
-            lengths.setdefault(name, {0} if count > 1 else set()).add(len(values))
-        for name in lengths.keys() - _core.decode_example(record).keys():
+        try:
+            values = _core.decode_example(record)
+        except ValueError as error:
+            raise SchemaError(
+                f"{place}: {error}; only TFRecord files of tf.train.Example records can be read"
+            ) from None
+        for name, (kind, listed) in values.items():
+            first, where = kinds.setdefault(name, (kind, place))
+            if first != kind:
+                raise SchemaError(f"feature {name!r} is {first} in {where} and {kind} in {place}")
+            lengths.setdefault(name, {0} if count > 1 else set()).add(len(listed))
+        for name in lengths.keys() - values.keys():
             lengths[name].add(0)
     if not count:
         raise SchemaError("no records to infer a schema from")
@@ -171,7 +179,9 @@ def infer_examples(records: Iterable[bytes]) -> Schema:
         (length, *others) = lengths[name]
         return None if others or length == 0 else () if length == 1 else (length,)
 
-    return Schema(tuple(Feature(n, kinds[n], dtype[kinds[n]], shape(n)) for n in sorted(kinds)))
+    return Schema(
+        tuple(Feature(n, kind, dtype[kind], shape(n)) for n, (kind, _) in sorted(kinds.items()))
+    )
 
 
 def _feature(name: str, value: Any) -> Feature:

@@ -80,7 +80,7 @@ void BatchBuilder::Decode(const Record& record, ByteSpan payload, std::vector<La
       builders_[i].Append(view, later);
     }
   } catch (const std::runtime_error& error) {  // SchemaMismatch, MalformedExample
-    throw SchemaMismatch(record.file->path() + ": record at byte " +
+    throw SchemaMismatch(record.file->name() + ": record at byte " +
                          std::to_string(record.frame.begin) + ": " + error.what());
   }
 }

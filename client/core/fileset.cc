@@ -42,7 +42,7 @@ FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window)
   std::vector<std::shared_ptr<const RecordFile>> opened(inputs_.size());
   ForEachAtOnce(inputs_.size(), [&](size_t i) {
     if (window == 0) {
-      opened[i] = std::make_shared<RecordFile>(inputs_[i].path, inputs_[i].offsets, tolerant_);
+      opened[i] = OpenNew(i);
     } else {
       extents_[i].bytes = File::Open(inputs_[i].path).Size();
     }
@@ -54,7 +54,7 @@ FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window)
       if (bytes > window) {
         extents_[i] = Count(inputs_[i]);
       } else {
-        opened[i] = std::make_shared<RecordFile>(inputs_[i].path, inputs_[i].offsets, tolerant_);
+        opened[i] = OpenNew(i);
       }
     });
   }
@@ -77,12 +77,17 @@ FileExtent FileSet::Count(const Input& input) const {
   } catch (const CorruptSidecar&) {
     if (!tolerant_) throw;
   }
-  return {RecordFile(input.path, nullptr, tolerant_).num_records(), bytes};
+  return {RecordFile(input.path, nullptr, tolerant_, input.name).num_records(), bytes};
 }
 
 std::shared_ptr<const RecordFile> FileSet::Open(uint32_t file) const {
   if (!opened_.empty()) return opened_[file];
-  return std::make_shared<RecordFile>(inputs_[file].path, inputs_[file].offsets, tolerant_);
+  return OpenNew(file);
+}
+
+std::shared_ptr<const RecordFile> FileSet::OpenNew(size_t file) const {
+  const Input& input = inputs_[file];
+  return std::make_shared<RecordFile>(input.path, input.offsets, tolerant_, input.name);
 }
 
 }  // namespace cachecd

@@ -18,7 +18,8 @@ class FileSet {
  public:
   struct Input {
     std::string path;
-    Offsets offsets;  // null: the sidecar's, or a walk if there is none
+    Offsets offsets;   // null: the sidecar's, or a walk if there is none
+    std::string name;  // what errors call it, if not `path`
   };
 
   // Looks at all files, several at a time. They are opened, once and for all, if all their bytes
@@ -37,6 +38,7 @@ class FileSet {
 
  private:
   FileExtent Count(const Input& input) const;
+  std::shared_ptr<const RecordFile> OpenNew(size_t file) const;
 
   std::vector<Input> inputs_;
   const bool tolerant_;

@@ -127,17 +127,27 @@ int64_t IntegerArgument(nb::handle value) {
   return number;
 }
 
-std::vector<FileSet::Input> FilesArgument(nb::sequence files) {
+std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) {
   std::vector<FileSet::Input> inputs;
   for (nb::handle item : files) {
     const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
-    FileSet::Input input{PathArgument(file[0]), nullptr};
+    FileSet::Input input{PathArgument(file[0]), nullptr, {}};
     const nb::object offsets = file[1];
     if (!offsets.is_none()) {
       input.offsets =
           std::make_shared<const std::vector<uint64_t>>(OffsetsArgument(offsets, "files"));
     }
     inputs.push_back(std::move(input));
+  }
+  if (names.is_none()) return inputs;
+  size_t named = 0;
+  for (nb::handle name : nb::iter(names)) {
+    if (named < inputs.size()) inputs[named].name = PathArgument(name);
+    ++named;
+  }
+  if (named != inputs.size()) {
+    throw std::invalid_argument(std::to_string(named) + " names for " +
+                                std::to_string(inputs.size()) + " files");
   }
   return inputs;
 }
@@ -194,7 +204,7 @@ void BindReader(nb::module_& module) {
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
              bool pad_tail, uint64_t start, uint64_t threads, uint64_t prefetch_bytes,
-             const std::string& on_corrupt, bool ids, uint64_t window) {
+             const std::string& on_corrupt, bool ids, uint64_t window, nb::object names) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window};
             options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids};
@@ -203,13 +213,14 @@ void BindReader(nb::module_& module) {
             options.threads = threads;
             options.prefetch_bytes = prefetch_bytes;
             options.replace = ReplaceArgument(on_corrupt);
-            new (self) PyReader(FilesArgument(files), std::move(options));
+            new (self) PyReader(FilesArgument(files, names), std::move(options));
           },
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
           nb::arg("drop_last") = true, nb::arg("pad_tail") = false, nb::arg("start") = 0,
           nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
-          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0)
+          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
+          nb::arg("names") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", &Findings)

@@ -27,8 +27,8 @@ constexpr size_t kVerifyBytes = 768;
 
 }  // namespace
 
-RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant)
-    : data_(path), end_(data_.size()) {
+RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name)
+    : data_(path), name_(name.empty() ? path : std::move(name)), end_(data_.size()) {
   if (offsets) {
     UseOffsets(std::move(offsets));
   } else {
@@ -40,7 +40,7 @@ void RecordFile::UseOffsets(Offsets offsets) {
   for (size_t i = 0; i < offsets->size(); ++i) {
     const uint64_t offset = (*offsets)[i];
     if (offset >= end_ || (i != 0 && offset <= (*offsets)[i - 1])) {
-      throw std::invalid_argument(path() + ": offset " + std::to_string(offset) + " of record " +
+      throw std::invalid_argument(name_ + ": offset " + std::to_string(offset) + " of record " +
                                   std::to_string(i) +
                                   " does not ascend or lies beyond the file's end");
     }
@@ -61,10 +61,9 @@ void RecordFile::UseSidecar(bool tolerant) {
     const ByteSpan offsets = view.Offsets();
     if (view.data_bytes() != data_.size()) {
       const std::string why = "it describes " + std::to_string(view.data_bytes()) + " bytes, " +
-                              data_.path() + " has " + std::to_string(data_.size());
+                              name_ + " has " + std::to_string(data_.size());
       if (!tolerant) throw CorruptSidecar(path, why);
-      findings_.emplace_back(data_.path(), std::min(view.data_bytes(), data_.size()),
-                             "sidecar: " + why);
+      findings_.emplace_back(name_, std::min(view.data_bytes(), data_.size()), "sidecar: " + why);
     }
     offsets_ = offsets.data;
     num_records_ = view.records();
@@ -74,7 +73,7 @@ void RecordFile::UseSidecar(bool tolerant) {
     Walk(tolerant, false);
   } catch (const CorruptSidecar& error) {
     if (!tolerant) throw;
-    findings_.emplace_back(data_.path(), 0, "sidecar: " + error.why);
+    findings_.emplace_back(name_, 0, "sidecar: " + error.why);
     Walk(tolerant, true);
   }
 }
@@ -85,9 +84,10 @@ void RecordFile::Walk(bool tolerant, bool has_sidecar) {
   try {
     ScanFile(data_.path(), false, offsets.get());
   } catch (const CorruptRecord& error) {
-    if (!tolerant || (offsets->empty() && !has_sidecar)) throw;
-    findings_.emplace_back(error.path, error.offset,
-                           error.why + "; what follows in the file is lost");
+    if (!tolerant || (offsets->empty() && !has_sidecar)) {
+      throw CorruptRecord(name_, error.offset, error.why);
+    }
+    findings_.emplace_back(name_, error.offset, error.why + "; what follows in the file is lost");
     end_ = error.offset;
   }
   UseOffsets(std::move(offsets));
@@ -108,23 +108,23 @@ void RecordFile::Bring(const Frame& frame) const {
 }
 
 void RecordFile::Unreadable(const Frame& frame, int code) const {
-  throw CorruptRecord(path(), frame.begin, std::strerror(code == EFAULT ? EIO : code));
+  throw CorruptRecord(name_, frame.begin, std::strerror(code == EFAULT ? EIO : code));
 }
 
 ByteSpan RecordFile::Open(const Frame& frame) const {
   if (frame.begin == frame.end) {
-    throw CorruptRecord(path(), frame.begin,
+    throw CorruptRecord(name_, frame.begin,
                         "lost: " + std::to_string(num_records_) + " records are left of the file");
   }
   if (frame.end > data_.size() || frame.begin > frame.end) {
-    throw CorruptRecord(path(), frame.begin,
+    throw CorruptRecord(name_, frame.begin,
                         "cut short: the record ends at byte " + std::to_string(frame.end) +
                             ", the file at byte " + std::to_string(data_.size()));
   }
   ByteSpan payload;
   std::string why;
   if (!OpenFrame({data_.data() + frame.begin, frame.end - frame.begin}, &payload, &why)) {
-    throw CorruptRecord(path(), frame.begin, why);
+    throw CorruptRecord(name_, frame.begin, why);
   }
   return payload;
 }
@@ -153,7 +153,7 @@ void RecordFile::Verify(const Frame& frame, ByteSpan payload, ByteSpan coming) c
 
 void RecordFile::VerifyCrc(const Frame& frame, uint32_t crc) const {
   const std::string why = CompareCrc(data_.data() + frame.end - kFrameFooter, crc);
-  if (!why.empty()) throw CorruptRecord(path(), frame.begin, why);
+  if (!why.empty()) throw CorruptRecord(name_, frame.begin, why);
 }
 
 uint32_t RecordFile::CopyWithCrc(const Frame& frame, ByteSpan from, uint8_t* to,

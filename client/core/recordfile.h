@@ -21,14 +21,15 @@ using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
 // Immutable once constructed, so thread-safe.
 class RecordFile {
  public:
-  // By `offsets`, unless null: std::invalid_argument if they do not ascend. If `tolerant`, what is
+  // By `offsets`, unless null: std::invalid_argument if they do not ascend. `name` is what errors
+  // call the file: the one that it is a copy of; if empty, its path. If `tolerant`, what is
   // damaged costs the records that it makes unreadable and no more, and is listed in findings(): a
   // sidecar that cannot be used is replaced by a walk, a file cut short keeps what is left.
   // Otherwise CorruptSidecar or CorruptRecord. A file without sidecar that does not start with a
   // record is no TFRecord file: CorruptRecord in any case. IoError.
-  RecordFile(const std::string& path, Offsets offsets, bool tolerant);
+  RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name = {});
 
-  const std::string& path() const { return data_.path(); }
+  const std::string& name() const { return name_; }
   ByteSpan bytes() const { return data_.bytes(); }
   uint64_t num_records() const { return num_records_; }
   uint64_t end() const { return end_; }  // of the last frame
@@ -81,6 +82,7 @@ class RecordFile {
   void UseOffsets(Offsets offsets);
 
   mutable MappedFile data_;
+  const std::string name_;
   std::optional<MappedFile> sidecar_;
   Offsets own_offsets_;
   const uint8_t* offsets_ = nullptr;  // u64 each, unaligned; in sidecar_ or own_offsets_

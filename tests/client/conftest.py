@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import struct
+import sys
 import threading
 import time
 import warnings
@@ -257,3 +258,11 @@ def in_child(work: Callable[[], Any]) -> Any:
 @pytest.fixture(name="in_child")
 def in_child_fixture():
     return in_child
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    """For interpreters of a test's own: with this package, and temporary files in a place apart."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}

@@ -186,7 +186,7 @@ class TestTFRecord(SourceContract):
         mixed = [encode_example({"x": 1}), encode_example({"x": 1.0})]
         [shard] = bench.pour([tfrecord(mixed), tfrecord([encode_example({"x": 7})])])
         assert "no schema fits its first 2 records" in bench.set_aside[0]
-        assert "'x' is int64 in one record and float in another" in bench.set_aside[0]
+        assert "'x' is int64 in record 0 and float in record 1" in bench.set_aside[0]
         assert [unit for unit, _, _ in shard.records] == [1]
 
     @pytest.mark.parametrize("at", [0, 10, 29])

@@ -1,0 +1,63 @@
+"""TFRecord files as others write them: without sidecars, compressed, with what they forgot."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cachecd_client import _core
+from tests.core.shards import frames
+
+PACK = {None: bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
+
+
+def numbers(first: int, count: int) -> list[bytes]:
+    """Examples that tell their number."""
+    return [
+        _core.encode_example({"label": number, "text": f"text of {number}"})
+        for number in range(first, first + count)
+    ]
+
+
+def put(path: Path, records: Sequence[bytes], compression: str | None = None) -> Path:
+    """A TFRecord file and nothing else."""
+    path.write_bytes(PACK[compression](frames(records)))
+    return path
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond `size`: a disk that refuses, without filling one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def python(script: str, *arguments: object, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Runs the script in an interpreter of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# What a script begins with to be killed by the kernel at the first write beyond argv[1] bytes: in
+# the middle of it, and always at the same place.
+KILLED_BEYOND = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+"""

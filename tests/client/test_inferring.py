@@ -1,0 +1,161 @@
+"""The schema of files that nobody described."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from cachecd_client import _core
+from cachecd_client.errors import CorruptRecordError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.schema import Feature, infer
+from tests.client.foreign import put
+from tests.client.records import write
+from tests.core.shards import flip, frames
+
+encode = _core.encode_example
+
+
+def features(*paths) -> dict[str, Feature]:
+    return {feature.name: feature for feature in FileSet(paths).schema.features}
+
+
+def test_it_is_inferred_from_several_files(tmp_path):
+    paths = [put(tmp_path / f"{i}", [encode({"a": [0] * (1 + (i == 13))})] * 70) for i in range(14)]
+    assert features(*paths)["a"].shape is None
+
+
+def test_it_is_inferred_from_the_end_of_a_file_too(tmp_path):
+    records = [encode({"a": 1})] * 999 + [encode({"a": 1, "b": [1, 2]})]
+    found = features(put(tmp_path / "a", records))
+    assert found["a"].shape == ()
+    assert found["b"].shape is None  # missing before
+
+
+def test_a_sidecars_schema_counts_wherever_its_file_stands(tmp_path):
+    described = infer({"a": 1})
+    plain = put(tmp_path / "a", [described.encode({"a": 1})])
+    shard = write(tmp_path / "b", [described.encode({"a": 2})], described)
+    assert FileSet([plain, shard]).schema == FileSet([shard, plain]).schema == described
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"a": 1, "b": [1.0]}, r"'b' is float32\[\] in .*/0 and float32\[ragged\] in .*/2"),
+        ({"a": 1}, r"'b' is float32\[\] in .*/0 and missing in .*/2"),
+        ({"a": 1, "b": 1.0, "c": b""}, r"'c' is missing in .*/0 and bytes\[\] in .*/2"),
+    ],
+)
+def test_sidecars_that_disagree_are_an_error_that_names_feature_and_files(tmp_path, other, said):
+    values = [{"a": 1, "b": 1.0}, {"a": 1, "b": 1.0}, other]
+    paths = [
+        write(tmp_path / f"{i}", [infer(value).encode(value)], infer(value))
+        for i, value in enumerate(values)
+    ]
+    with pytest.raises(SchemaError, match=said):
+        _ = FileSet(paths).schema
+    assert FileSet(paths, schema=infer({"a": 1})).schema.names == ("a",)
+
+
+def test_sidecars_may_know_more_or_fewer_classes(tmp_path):
+    plain = infer({"label": 1})
+    named = type(plain)((Feature("label", "int64", "int64", (), classes=("cat", "dog")),))
+    paths = [
+        write(tmp_path / "a", [plain.encode({"label": 1})], named),
+        write(tmp_path / "b", [plain.encode({"label": 1})], plain),
+    ]
+    assert FileSet(paths).schema["label"].classes == ("cat", "dog")
+
+
+def test_two_kinds_of_one_feature_are_an_error_that_names_both_places(tmp_path):
+    one = put(tmp_path / "one", [encode({"x": 1})])
+    two = put(tmp_path / "two", [encode({"y": 1}), encode({"x": 1.0})])
+    at = len(frames([encode({"y": 1})]))
+    with pytest.raises(
+        SchemaError,
+        match=rf"'x' is int64 in .*/one, record at byte 0 and float in .*/two, record at byte {at}",
+    ):
+        _ = FileSet([one, two]).schema
+
+
+@pytest.mark.parametrize("record", [b"\xff\xff\xff", b"just a text", bytes(100)])
+def test_records_that_are_no_examples_are_named_and_what_is_read_is_said(tmp_path, record):
+    path = put(tmp_path / "a", [record])
+    with pytest.raises(SchemaError, match=r"/a, record at byte 0: .*tf\.train\.Example"):
+        _ = FileSet(path).schema
+
+
+def test_records_without_features_are_refused_and_what_is_read_is_said(tmp_path):
+    lists = tf.train.FeatureLists(
+        feature_list={"x": tf.train.FeatureList(feature=[tf.train.Feature()])}
+    )
+    sequence = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+    with pytest.raises(SchemaError, match=r"no features, nor in 1 other .*a SequenceExample"):
+        _ = FileSet(put(tmp_path / "a", [sequence] * 2)).schema
+
+
+def test_corrupt_records_are_passed_over(tmp_path):
+    record = encode({"a": 1})
+    path = put(tmp_path / "a", [record] * 3)
+    flip(path, 14)
+    assert features(path)["a"].shape == ()
+
+
+def test_nothing_but_corrupt_records_is_an_error_that_names_the_first(tmp_path):
+    path = put(tmp_path / "a", [encode({"a": 1})])
+    flip(path, 14)
+    with pytest.raises(CorruptRecordError, match="data CRC") as caught:
+        _ = FileSet(path).schema
+    assert (caught.value.path, caught.value.offset) == (str(path), 0)
+
+
+def test_no_records_at_all_are_an_error_that_says_what_to_do(tmp_path):
+    paths = [put(tmp_path / "a", []), put(tmp_path / "b", [], "GZIP")]
+    with pytest.raises(SchemaError, match=r"no records in 2 files.* give schema="):
+        _ = FileSet(paths).schema
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({"b": 1}, "feature 'a': the record has no such feature"),
+        ({"a": [1, 2], "b": 1}, "feature 'a': .* 2 values"),
+        ({"a": 1.0, "b": 1}, "feature 'a': the record has a float list"),
+    ],
+)
+def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
+    tmp_path, compression, last, said
+):
+    records = [encode({"a": 1, "b": 1})] * 200
+    records[100] = encode(last)  # between those that are looked at
+    path = put(tmp_path / "a", records, compression)
+    at = len(frames(records[:100]))
+    files = FileSet(path)
+    assert files.schema["a"].shape == ()
+    with pytest.raises(SchemaError, match=said) as caught:
+        list(files.numpy(batch_size=10))
+    assert f"{path}: record at byte {at}" in str(caught.value)
+
+
+def test_what_a_later_record_has_more_is_not_delivered(tmp_path):
+    records = [encode({"a": 1})] * 200
+    records[100] = encode({"a": 1, "more": 1})
+    files = FileSet(put(tmp_path / "a", records))
+    assert all(batch.keys() == {"a"} for batch in files.numpy(batch_size=10))
+
+
+def test_large_records_are_looked_at_in_small_number(tmp_path, monkeypatch):
+    read = []
+    read_record = _core.read_record
+    monkeypatch.setattr("cachecd_client.inferring._BYTES", 1 << 20)
+
+    def noticed(path, offset):
+        read.append(offset)
+        return read_record(path, offset)
+
+    monkeypatch.setattr(_core, "read_record", noticed)
+    record = encode({"a": os.urandom(400_000)})
+    assert features(put(tmp_path / "a", [record] * 50))["a"].dtype == "bytes"
+    assert len(read) == 2

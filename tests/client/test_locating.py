@@ -1,0 +1,177 @@
+"""Files without a sidecar: walked many at a time, once; and what is said when they cannot be."""
+
+import logging
+import os
+import threading
+
+import pytest
+
+from cachecd_client import _core, locating
+from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
+from cachecd_client.fileset import FileSet
+from tests.client.foreign import numbers, put
+from tests.client.records import write
+from tests.core.shards import flip, frames
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """The paths that were walked."""
+    paths = []
+    scan = _core.scan
+
+    def noticed(path):
+        paths.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(_core, "scan", noticed)
+    return paths
+
+
+def labels(files: FileSet) -> list[int]:
+    with files.numpy(batch_size=1, shuffle=False) as loader:
+        return [int(batch["label"][0]) for batch in loader]
+
+
+def test_files_are_walked_once_for_figures_schema_and_every_pass(tmp_path, walks):
+    paths = [put(tmp_path / f"{i}", numbers(4 * i, 4)) for i in range(20)]
+    files = FileSet(paths)
+    assert files.num_records == 80
+    assert files.num_bytes == sum(path.stat().st_size for path in paths)
+    assert files.schema.names == ("label", "text")
+    loader = files.numpy(batch_size=80, shuffle=False)
+    for _ in range(2):
+        assert [batch["label"].tolist() for batch in loader] == [list(range(80))]
+    assert sorted(walks) == sorted(map(str, paths))
+
+
+def test_several_files_are_walked_at_once(tmp_path, monkeypatch):
+    paths = [put(tmp_path / f"{i}", numbers(i, 1)) for i in range(8)]
+    together = threading.Barrier(8)
+    scan = _core.scan
+
+    def waiting(path):
+        together.wait(10)  # broken, unless all are in it at once
+        return scan(path)
+
+    monkeypatch.setattr(_core, "scan", waiting)
+    assert FileSet(paths).num_records == 8
+
+
+def test_sidecars_are_used_where_there_are_some(tmp_path, walks):
+    with_sidecar = write(tmp_path / "a", numbers(0, 3))
+    without = put(tmp_path / "b", numbers(3, 3))
+    assert FileSet([without, with_sidecar]).num_records == 6
+    assert walks == [str(without)]
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path):
+    (tmp_path / "a").write_bytes(b"no TFRecord file")
+    files = FileSet(tmp_path / "a")
+    assert files.fingerprint
+    with pytest.raises(CorruptRecordError):
+        _ = files.num_records
+
+
+@pytest.mark.parametrize("bad", [(7, 30), (3,), (63,)])
+def test_the_first_bad_file_is_named_with_its_offset(tmp_path, bad):
+    paths = [put(tmp_path / f"{i}", numbers(0, 3)) for i in range(64)]
+    second = len(frames(numbers(0, 1)))
+    for i in bad:
+        flip(paths[i], second + 3)
+    for _ in range(5):
+        with pytest.raises(CorruptRecordError, match="length CRC") as caught:
+            _ = FileSet(paths).num_records
+        assert (caught.value.path, caught.value.offset) == (str(paths[bad[0]]), second)
+
+
+def test_a_truncated_tail_is_reported_with_its_offset(tmp_path):
+    path = put(tmp_path / "a", numbers(0, 3))
+    start = len(frames(numbers(0, 2)))
+    good = path.read_bytes()
+    for size in range(start + 1, len(good)):
+        path.write_bytes(good[:size])
+        with pytest.raises(CorruptRecordError, match="cut short") as caught:
+            _ = FileSet(path).num_records
+        assert caught.value.offset == start
+
+
+def test_zero_length_records_and_empty_files_count(tmp_path):
+    paths = [
+        put(tmp_path / "a", [b"", *numbers(0, 1), b""]),
+        put(tmp_path / "b", []),
+        put(tmp_path / "c", numbers(1, 1)),
+    ]
+    files = FileSet(paths)
+    assert files.num_records == 4
+    assert files.schema["label"].shape is None  # two records have none
+    with files.numpy(batch_size=4, shuffle=False) as loader:
+        [batch] = loader
+    assert [row.tolist() for row in batch["label"]] == [[], [0], [], [1]]
+
+
+def test_a_set_of_empty_files_has_no_records(tmp_path):
+    assert FileSet(put(tmp_path / "a", [])).num_records == 0
+
+
+def test_a_file_that_is_named_twice_is_read_twice_and_walked_once(tmp_path, walks):
+    path = put(tmp_path / "a", numbers(0, 2))
+    files = FileSet([path, path])
+    assert labels(files) == [0, 1, 0, 1]
+    assert walks == [str(path)]
+    assert files.fingerprint != FileSet(path).fingerprint
+
+
+@pytest.mark.parametrize("index", [b"0 116\n116 90\n", b"0 116 \n"])
+def test_an_index_of_another_tool_under_the_sidecars_name_is_left_alone(tmp_path, index):
+    path = put(tmp_path / "a", numbers(0, 3))
+    (tmp_path / "a.idx").write_bytes(index)
+    assert labels(FileSet(path)) == [0, 1, 2]
+    assert (tmp_path / "a.idx").read_bytes() == index
+
+
+@pytest.mark.parametrize("meta", ["no JSON", "[]"])
+def test_a_sidecar_whose_meta_is_no_object_is_corrupt(tmp_path, meta):
+    path = put(tmp_path / "a", numbers(0, 3))
+    _core.write_sidecar(f"{path}.idx", meta, path.stat().st_size, _core.scan(str(path)))
+    with pytest.raises(CorruptSidecarError, match="not a JSON object"):
+        _ = FileSet(path).num_records
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("data-*.tfrecord", r"patterns are not expanded, give sorted\(glob\.glob\('.*/data-\*"),
+        (".", "a directory: give the files in it"),
+        ("/dev/null", "something else"),
+        ("s3://bucket/a.tfrecord", "reads local files"),
+        ("missing", r"missing$"),
+    ],
+)
+def test_what_is_no_file_is_refused_with_what_to_do(tmp_path, monkeypatch, name, hint):
+    put(tmp_path / "data-1.tfrecord", numbers(0, 1))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CallerError, match=hint):
+        FileSet(name if "://" in name else os.path.join(tmp_path, name))
+
+
+def test_a_name_with_the_characters_of_a_pattern_is_a_name(tmp_path):
+    assert FileSet(put(tmp_path / "data-[1]*.tfrecord", numbers(0, 2))).num_records == 2
+
+
+def test_a_long_search_says_how_far_it_is(tmp_path, monkeypatch, caplog):
+    paths = [put(tmp_path / f"{i}", numbers(i, 1)) for i in range(2)]
+    said = threading.Event()
+    monkeypatch.setattr(locating, "_SAY_EVERY", 0.01)
+    monkeypatch.setattr(locating.log, "warning", lambda *line: (lines.append(line), said.set()))
+    lines = []
+    scan = _core.scan
+
+    def slow(path):
+        assert said.wait(10)
+        return scan(path)
+
+    monkeypatch.setattr(_core, "scan", slow)
+    with caplog.at_level(logging.WARNING, "cachecd"):
+        assert FileSet(paths).num_records == 2
+    assert lines[0][1:] == (2, 0)
