@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from statistics import median
 
@@ -9,6 +10,14 @@ from tests.bench.contenders import CONTENDERS
 from tests.bench.runs import Measurements, Results
 
 _ALONE, _BUSY = "#4878a8", "#e49444"
+
+
+def check(path: Path) -> None:
+    """SystemExit if `draw` could not write this."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("--plot needs matplotlib: pip install matplotlib")
+    if path.suffix not in (".svg", ".png"):
+        raise SystemExit(f"--plot {path}: expected a name that ends in .svg or .png")
 
 
 def draw(results: Results, path: Path) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import bars, plot, report
-from tests.bench.runs import ROOT, Plan, run
+from tests.bench.runs import Plan, run, wanted
+from tests.bench.worker import ROOT
 
 QUICK_MEGABYTES, QUICK_SECONDS = 16.0, 0.02
 
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the records are kept")
     add("--megabytes", type=float, help="of records in each case (1000; with --quick 16)")
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
-    add("--seconds", type=float, default=0.5, help="about how long one measurement takes (0.5)")
+    add("--seconds", type=float, default=0.4, help="about how long one measurement takes (0.4)")
     add(
         "--only",
         nargs="+",
@@ -50,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    parsing = parser()
+    options = parsing.parse_args(arguments)
     plan = Plan(
         data=options.data,
         megabytes=options.megabytes or (QUICK_MEGABYTES if options.quick else 1000.0),
@@ -58,11 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=QUICK_SECONDS if options.quick else options.seconds,
         only=options.only,
     )
+    # What would fail at the end fails now.
+    if options.page:
+        report.put_into(options.page, None)
+    if options.plot:
+        plot.check(options.plot)
     began = time.monotonic()
 
     def say(what: str) -> None:
         sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {what}\n")
 
+    if not wanted(plan):
+        parsing.error(f"no CASE/READER is like {' or '.join(plan.only)}")
     results = run(plan, say)
     rows = bars.judge(results.measured)
     figures = report.page(plan, results, rows)

@@ -164,11 +164,12 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def put_into(path: Path, figures: str) -> None:
-    """Replaces what stands between the two marks of a page by `figures`."""
+def put_into(path: Path, figures: str | None) -> None:
+    """Replaces what stands between the two marks of a page by `figures`; None only looks for them."""
     text = path.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{path} has no lines {BEGIN} and {END}, between which the figures go")
-    path.write_text(f"{before}{begin}\n{figures}{end}{after}")
+    if figures is not None:
+        path.write_text(f"{before}{begin}\n{figures}{end}{after}")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.bench.contenders import CONTENDERS
 from tests.bench.contenders.contract import Contender
 from tests.bench.data import CASES, Case, RecordSet, write_shards
+from tests.bench.worker import Worker
 
-ROOT = Path(__file__).parents[2]
 FIGURES = ("mb_s", "records_s", "cpu_s_gb", "start_s", "busy_mb_s", "next_ms_gb", "paced_mb_s")
 
 Measurements = dict[str, list[float]]  # figure -> one value a repeat
@@ -52,86 +48,29 @@ class Results:
     failed: dict[str, str] = field(default_factory=dict)  # by CASE/CONTENDER
 
 
-class Worker:
-    """A process that has loaded some packages and measures contenders that need them."""
-
-    def __init__(self, packages: Sequence[str]) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])]),
-            "PYTHONWARNINGS": "ignore",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "",
-            "LITDATA_DISABLE_VERSION_CHECK": "1",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.worker", *packages],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what packages warn of
-            env=environment,
-            cwd=ROOT,
-            text=True,
-        )
-        self._first: dict[str, Any] | None = None
-
-    def absent(self) -> str | None:
-        """Why its packages cannot be loaded, or None."""
-        if self._first is None:
-            self._first = self._answer()
-        return self._first.get("failed")
-
-    def do(self, **task: Any) -> dict[str, Any]:
-        """The task's answer: {"done": ...} or {"failed": why}."""
-        assert self.absent() is None
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            return {"failed": "its process died"}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.terminate()
-        self._process.wait()
-        self._process.stdout.close()
+def wanted(plan: Plan) -> list[Contender]:
+    """The contenders that the plan names for any case."""
+    return [c for c in CONTENDERS.values() if any(plan.wants(case, c) for case in CASES.values())]
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Results:
     """Measures all that the plan wants and that is there. `say` is told what goes on."""
     results = Results()
-    wanted = [c for c in CONTENDERS.values() if any(plan.wants(x, c) for x in CASES.values())]
+    contenders = wanted(plan)
     with ExitStack() as stack:
         workers: dict[tuple[str, ...], Worker] = {}
-        for contender in wanted:
+        for contender in contenders:
             if why := contender.absent():
                 results.absent[contender.name] = why
             elif contender.imports not in workers:  # all load at the same time
                 workers[contender.imports] = stack.enter_context(Worker(contender.imports))
-        for contender in wanted:
+        for contender in contenders:
             if contender.name not in results.absent and (
                 why := workers[contender.imports].absent()
             ):
                 results.absent[contender.name] = why
         for case in CASES.values():
-            here = [c for c in wanted if plan.wants(case, c) and c.name not in results.absent]
+            here = [c for c in contenders if plan.wants(case, c) and c.name not in results.absent]
             if here:
                 _measure(
                     plan, RecordSet(plan.data, case, plan.megabytes), here, workers, results, say

@@ -1,8 +1,9 @@
 """Measures contenders, each in a process of its own, forked from one that has loaded its packages.
 
-Run as `python -m tests.bench.worker PACKAGE...`. Loading torch takes seconds and TensorFlow more, so
-this process does it once, and forks before anything has run. It takes tasks on its standard input, one
-JSON object a line, and answers each on its standard output: {"done": ...} or {"failed": "why"}.
+`Worker` runs this module as `python -m tests.bench.worker PACKAGE...`. Loading torch takes seconds and
+TensorFlow more, so that process does it once, and forks before anything has run. It takes tasks on its
+standard input, one JSON object a line, and answers each on its standard output: {"done": ...} or
+{"failed": "why"}.
 """
 
 from __future__ import annotations
@@ -12,23 +13,89 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 from tests.bench import delivery, measuring
 from tests.bench.contenders import CONTENDERS
 from tests.bench.data import CASES, RecordSet
 
+ROOT = Path(__file__).parents[2]
+
 Task = Mapping[str, Any]
 
 _MOST_OF_A_MESSAGE = 300
 _PATIENCE = 120.0  # seconds that a task may take, besides what it is told to take
+
+
+class Worker:
+    """A process that has loaded some packages and measures contenders that need them."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])]),
+            "PYTHONWARNINGS": "ignore",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+            "LITDATA_DISABLE_VERSION_CHECK": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.worker", *packages],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what packages warn of
+            env=environment,
+            cwd=ROOT,
+            text=True,
+        )
+        self._first: dict[str, Any] | None = None
+
+    def absent(self) -> str | None:
+        """Why its packages cannot be loaded, or None."""
+        if self._first is None:
+            self._first = self._answer()
+        return self._first.get("failed")
+
+    def do(self, **task: Any) -> dict[str, Any]:
+        """The task's answer: {"done": ...} or {"failed": why}."""
+        assert self.absent() is None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            return {"failed": "its process died"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+        self._process.stdout.close()
 
 
 def main(packages: list[str]) -> None:

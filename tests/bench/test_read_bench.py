@@ -1,0 +1,360 @@
+"""The benchmark runs, holds every reader to the same records, and judges by what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.bench import bars, data, delivery, measuring, read, report
+from tests.bench.contenders import CONTENDERS
+from tests.bench.data import CASES, RecordSet
+from tests.bench.delivery import DeliveryError, verify
+from tests.bench.runs import FIGURES, Results
+from tests.bench.worker import ROOT, Worker
+
+# What every checkout that runs tests has; readers of other packages run where these are installed.
+INSTALLED = {"torch", "tensorflow"}
+# Other settings of tf.data take the same way through the code, and a second each.
+SETTINGS = {"tf.data:file list", "tf.data:interleave", "tf.data:parse first"}
+READERS = {n: r for n, r in CONTENDERS.items() if r.family != "tf.data" or n in SETTINGS}
+MIXED = ("ours:*", "tf.data:file list", "shared_memory:*")
+READ = (*(f"4kB/{name}" for name in READERS), *(f"mixed/{name}" for name in MIXED), "786kB/memcpy")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> tuple[str, dict]:
+    """What the command prints, and its JSON document."""
+    folder = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, "-m", "tests.bench.read", "--quick", "--megabytes", "4"]
+    command += ["--data", str(folder), "--json", str(folder / "figures.json"), "--only", *READ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((folder / "figures.json").read_text())
+
+
+def test_every_reader_that_is_installed_delivers_every_record(output):
+    _, document = output
+    assert document["failed"] == {}
+    present = {n: r for n, r in READERS.items() if n not in document["absent"]}
+    expected = {n for n, r in READERS.items() if set(r.imports) <= INSTALLED and not r.absent()}
+    assert expected <= present.keys()
+    assert document["measured"]["4kB"].keys() == present.keys()
+    delivered = {n: r for n, r in present.items() if r.family != "baseline"}
+    mixed = {n for n in delivered if any(fnmatchcase(n, pattern) for pattern in MIXED)}
+    for case, names in (("4kB", delivered.keys()), ("mixed", mixed)):
+        verified = document["verified"][case]
+        assert verified.keys() == names
+        assert {n for n in names if not verified[n]["whole"]} == set()
+
+
+def test_the_document_has_each_figure_of_each_reader_once_a_repeat(output):
+    _, document = output
+    for case, measured in document["measured"].items():
+        for name, figures in measured.items():
+            expected = FIGURES[:4] if CONTENDERS[name].family == "baseline" else FIGURES
+            assert set(figures) == set(expected), (case, name)
+            assert all(len(values) == 1 and values[0] >= 0 for values in figures.values())
+            assert figures["mb_s"][0] > 0
+    assert document["plan"]["megabytes"] == 4
+    assert document["cases"]["4kB"]["batch_size"] <= 256
+    assert document["machine"]["cores"] >= 1
+
+
+def test_the_page_has_every_bar_and_every_reader(output):
+    page, document = output
+    assert len(document["bars"]) == len(bars.BARS) == 12
+    for row in document["bars"]:
+        assert page.count(f"| {row['bar']} | {row['case']} | {row['required']} |") == 1
+    assert "not measured" in page  # 786kB was left out but for memcpy
+    for name in document["measured"]["4kB"]:
+        assert f"\n| {name} |" in page
+
+
+# Judging
+
+
+def measured(**mb_s: list[float]) -> dict[str, dict[str, list[float]]]:
+    return {name: {"mb_s": values, "next_ms_gb": values} for name, values in mb_s.items()}
+
+
+def test_a_bar_is_judged_by_the_median_of_each_repeats_ratio_to_the_best_rival():
+    figures = measured(**{
+        "ours:torch": [60.0, 70.0, 10.0],
+        "tf.data:file list": [10.0, 10.0, 10.0],
+        "tf.data:interleave": [1.0, 100.0, 1.0],
+    })  # fmt: skip
+    row = bars.judge({"4kB": figures})[0]
+    assert (row.against, row.measured, row.low, row.high) == ("tf.data:file list", 6.0, 1.0, 7.0)
+    assert row.met is True
+    figures["ours:torch"]["mb_s"][0] = 59.0
+    assert bars.judge({"4kB": figures})[0].met is False
+
+
+def test_a_time_is_judged_by_itself_and_the_less_the_better():
+    for values, met in (([9.0, 10.0, 90.0], True), ([1.0, 10.1, 90.0], False)):
+        rows = bars.judge({"4kB": measured(**{"ours:torch": values})})
+        (row,) = [row for row in rows if row.required == "≤ 10 ms/GB"]
+        assert (row.measured, row.met) == (values[1], met)
+
+
+def test_a_bar_with_one_side_missing_is_not_judged():
+    for row in bars.judge({"4kB": measured(**{"tf.data:file list": [1.0]})}):
+        assert row.measured is None
+        assert row.met is None
+
+
+def test_strict_says_by_its_exit_code_that_a_bar_is_missed(monkeypatch, capsys):
+    monkeypatch.setattr(read, "run", lambda plan, say: Results())
+    assert read.main([]) == 0
+    assert read.main(["--strict"]) == 1
+    assert "not measured" in capsys.readouterr().out
+
+
+def test_a_pattern_that_fits_no_reader_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        read.main(["--only", "5kB/*"])
+    assert "5kB/*" in capsys.readouterr().err
+
+
+def test_figures_replace_those_between_the_marks_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.put_into(page, "new\n")
+    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    page.write_text("without marks\n")
+    with pytest.raises(SystemExit, match="no lines"):
+        report.put_into(page, None)
+
+
+# Delivery
+
+
+@pytest.fixture
+def records(tmp_path) -> RecordSet:
+    return RecordSet(tmp_path, CASES["mixed"], 0.2)
+
+
+def batches(records: RecordSet) -> list[dict]:
+    """A right delivery: two records a batch, the last first."""
+    made = []
+    for first in range(records.num_records - 2, -1, -2):
+        rows = [records.record(first), records.record(first + 1)]
+        lists = [np.float32(row["scores"]) for row in rows]
+        made.append({
+            "image": np.stack([row["image"] for row in rows]),
+            "label": np.array([row["label"] for row in rows]),
+            "scores": (np.concatenate(lists), np.cumsum([0, *map(len, lists)])),
+            "name": [row["name"] for row in rows],
+        })  # fmt: skip
+    return made
+
+
+def check(records: RecordSet, delivered: list[dict], tails: int = 0) -> delivery.Verified:
+    return verify(lambda: iter(delivered), records, seconds=60, tails=tails)
+
+
+def test_a_whole_pass_of_the_right_records_is_accepted(records):
+    assert (records.num_records, records.batch_size) == (16, 2)
+    assert check(records, batches(records)) == delivery.Verified(16, whole=True)
+
+
+def spoil_image(delivered):
+    delivered[3]["image"][0, 5, 5, 1] ^= 1
+
+
+def spoil_number(delivered):
+    delivered[3]["label"][1] += 1
+
+
+def spoil_list(delivered):
+    delivered[3]["scores"][0][7] += 1
+
+
+def spoil_name(delivered):
+    delivered[3]["name"][1] = b"somebody else"
+
+
+def repeat_a_batch(delivered):
+    delivered[3] = delivered[4]
+
+
+def leave_one_out(delivered):
+    del delivered[3]
+
+
+def shrink_a_batch(delivered):
+    delivered[3] = {name: column[:1] for name, column in delivered[3].items()}
+
+
+def sort(delivered):
+    delivered.reverse()
+
+
+def deliver_nothing(delivered):
+    delivered.clear()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (spoil_image, "not the one that was written"),
+        (spoil_number, "does not belong to its label"),
+        (spoil_list, "other scores"),
+        (spoil_name, "name of record"),
+        (repeat_a_batch, "delivered twice"),
+        (leave_one_out, "2 of 16 records are missing"),
+        (shrink_a_batch, "expected"),
+        (sort, "in the order in which they are stored"),
+        (deliver_nothing, "16 of 16 records are missing"),
+    ],
+)
+def test_another_delivery_is_found_out(records, spoil, why):
+    delivered = batches(records)
+    spoil(delivered)
+    with pytest.raises(DeliveryError, match=why):
+        check(records, delivered)
+
+
+def test_a_worker_may_drop_its_last_batch_if_it_is_not_full(tmp_path):
+    records = RecordSet(tmp_path, CASES["4kB"], 0.1)
+    assert records.batch_size == 3
+    numbers = range(records.num_records)
+    delivered = [
+        {
+            "image": np.stack([data.image(records.case, n) for n in numbers[i : i + 3][::-1]]),
+            "label": np.array(numbers[i : i + 3][::-1]),
+        }
+        for i in range(0, len(numbers) - 3, 3)
+    ]
+    assert check(records, delivered, tails=2).records == len(numbers) - 3
+    with pytest.raises(DeliveryError, match="3 of 24 records are missing"):
+        check(records, delivered, tails=1)
+
+
+# Measuring
+
+
+class Clock:
+    """Stands for the module time: it goes on when somebody sleeps or works."""
+
+    CLOCK_PROCESS_CPUTIME_ID = 0
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def perf_counter_ns(self) -> int:
+        return round(self.now * 1e9)
+
+    def clock_gettime(self, clock: int) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(measuring, "time", made)
+    return made
+
+
+def buffering(clock: Clock, records: RecordSet, fill: float, each: float, count: int):
+    """A reader that fills a buffer for some seconds at the start of a pass, then takes `each`."""
+
+    def begin():
+        clock.now += fill
+        for _ in range(count):
+            clock.now += each
+            yield {"label": range(records.batch_size)}
+
+    return begin
+
+
+def test_a_window_over_the_end_of_a_pass_has_the_start_of_the_next_in_it(clock, records):
+    window = measuring.drain(buffering(clock, records, 4.0, 1.0, 8), records, seconds=7.0)
+    assert window.start == pytest.approx(5.0)
+    assert window.records == records.num_records  # 7 batches, and the first of the next pass
+    assert window.seconds == pytest.approx(7.0 + 5.0)
+
+
+def test_a_window_that_ends_early_in_the_first_pass_needs_no_other(clock, records):
+    window = measuring.drain(buffering(clock, records, 4.0, 1.0, 8), records, seconds=3.0)
+    assert (window.records, window.seconds) == (6, pytest.approx(3.0))
+
+
+def test_a_paced_consumer_sleeps_to_its_schedule_and_times_next_alone(clock, records):
+    rate = records.batch_size * records.record_bytes / 2.0  # a batch every two seconds
+    passes = buffering(clock, records, 4.0, 0.5, 8)
+    paced = measuring.pace(passes, records, seconds=11.0, rate=rate)
+    assert paced.records == 12
+    assert paced.next_seconds == pytest.approx(6 * 0.5)
+    assert paced.seconds == pytest.approx(12.5)  # six intervals and the last batch's making
+
+
+def test_a_consumer_kept_waiting_catches_up_without_a_sleep(clock, records):
+    rate = records.batch_size * records.record_bytes / 0.5
+    measuring.pace(buffering(clock, records, 4.0, 2.0, 8), records, seconds=11.0, rate=rate)
+    assert clock.slept == pytest.approx(0.5)  # before the first batch that is timed
+
+
+def test_the_time_of_children_counts_while_they_live_and_after():
+    before = measuring.cpu_seconds()
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        assert measuring.cpu_seconds() - before >= 0.2
+        child.communicate(b"\n")
+    assert measuring.cpu_seconds() - before >= 0.2
+
+
+# Workers
+
+
+def test_a_package_that_is_not_there_is_reported_with_its_name():
+    with Worker(["no_such_package"]) as worker:
+        assert "no_such_package" in str(worker.absent())
+
+
+def test_a_reader_that_fails_says_why_and_leaves_the_worker_to_others(tmp_path):
+    records = RecordSet(tmp_path, CASES["4kB"], 0.1)
+    task = {"do": "measure", "case": "4kB", "data": str(tmp_path), "megabytes": 0.1}
+    task |= {"seconds": 0.01, "verify": True}
+    with Worker([]) as worker:
+        assert "a FileSet of no files" in worker.do(contender="ours:numpy", **task)["failed"]
+        records.make("tfrecord", data.write_shards)
+        assert worker.do(contender="ours:numpy", **task)["done"]["whole"] is True
+
+
+def test_a_form_is_there_whole_or_not_at_all(records):
+    def fail(of: RecordSet, folder: Path) -> None:
+        (folder / "half").touch()
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        records.make("tar", fail)
+    assert not records.folder("tar").exists()
+    records.make("tar", lambda of, folder: (folder / "whole").touch())
+    records.make("tar", fail)  # not asked again
+    assert [path.name for path in records.folder("tar").iterdir()] == ["whole"]
