@@ -1,4 +1,4 @@
-// The innermost loops, for tests: as other processors run them than the one that has the best.
+// The innermost loops alone. For tests, also as they run on other processors than this.
 
 #include <stdexcept>
 #include <string>
@@ -53,8 +53,9 @@ void BindKernels(nb::module_& module) {
     const BytesArgument bytes(data);
     return Crc32cPortable(bytes.span().data, bytes.size());
   });
-  module.def("_convert", &Convert, nb::arg("data"), nb::arg("source"), nb::arg("target"),
-             nb::arg("portable"));
+  module.def("convert", &Convert, nb::arg("data"), nb::arg("source"), nb::arg("target"),
+             nb::arg("_portable") = false);
+  // Reads what the loops may read without looking; see varint.h.
   module.def("_decode_some_varints", &DecodeSomeVarints, nb::arg("data"), nb::arg("limit"),
              nb::arg("portable"));
 }
