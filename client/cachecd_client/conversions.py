@@ -83,6 +83,10 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
         delivered = replace(delivered, shape=(length,))
     if "default" in given:
         options["default"] = _example(stored, given["default"])
+        if "one_hot" in options and not 0 <= (label := int(given["default"])) < classes:
+            raise CallerError(
+                f"default={{{stored.name!r}: {label}}}: one_hot has the classes 0 to {classes - 1}"
+            )
     return Delivery(stored, delivered, options)
 
 
@@ -165,17 +169,19 @@ def _example(feature: Feature, value: Any) -> bytes:
     return _core.encode_example({feature.name: stored})
 
 
-def _texts(feature: Feature, value: Any) -> list[bytes | str]:
-    single = isinstance(value, (bytes, bytearray, memoryview, str))
-    if single and feature.shape is not None:
-        return [value] * prod(feature.shape)
-    if single or not isinstance(value, Sequence):
-        raise _misfit(feature, value, "bytes" if feature.shape == () else "a list of bytes")
-    if any(not isinstance(v, (bytes, bytearray, memoryview, str)) for v in value) or (
-        feature.shape is not None and len(value) != prod(feature.shape)
-    ):
-        count = "" if feature.shape is None else f"{prod(feature.shape)} "
-        raise _misfit(feature, value, f"a list of {count}bytes")
+def _texts(feature: Feature, value: Any) -> list[Any]:
+    text = (bytes, bytearray, memoryview, str)
+    count = None if feature.shape is None else prod(feature.shape)
+    if isinstance(value, text):
+        if count is None:
+            raise _misfit(feature, value, "a list of bytes, as the schema says ragged")
+        return [value] * count
+    if feature.shape == ():
+        raise _misfit(feature, value, "bytes")
+    if not isinstance(value, Sequence) or not all(isinstance(one, text) for one in value):
+        raise _misfit(feature, value, "a list of bytes")
+    if count is not None and len(value) != count:
+        raise _misfit(feature, value, f"bytes, or a list of {count}")
     return list(value)
 
 
