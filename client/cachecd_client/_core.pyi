@@ -6,7 +6,7 @@ on more than a few kB releases the GIL.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,19 @@ def _crc32c_by_streams(data: Buffer) -> int:
 
 def _crc32c_by_tables(data: Buffer) -> int:
     """crc32c as processors without an instruction for it compute it; for tests."""
+
+def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> NDArray[Any]:
+    """The numbers of `data`, which are of dtype `source`, as `target`; one dimension.
+
+    As NumPy's astype, where that defines a result, and the same on every processor: integers to
+    integers modulo 2**bits; floats to integers toward zero, NaN as 0 and what lies beyond the
+    limits as the nearest limit; to bool whether it is not zero; to floats rounded to nearest, ties
+    to even. bfloat16, a uint16 here, is rounded from float32. ValueError for an unknown dtype;
+    bytes beyond the last whole number are left out.
+    """
+
+def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDArray[np.int64], int]:
+    """What the fast loop takes of a packed list of integers, and how many bytes; for tests."""
 
 def masked_crc32c(data: Buffer) -> int:
     """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
@@ -162,26 +175,45 @@ def decode_example(
 
 Column = (
     NDArray[Any]  # dense: [rows, *shape]
-    # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1]
+    # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1];
+    # padded: values [rows, length], lengths [rows]
     | tuple[NDArray[Any], NDArray[np.int64]]
     # ragged bytes: data, offsets [values + 1], row_splits [rows + 1]
     | tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 )
+
+class FeatureOptions(TypedDict, total=False):
+    """What is made of a feature on its way into a batch."""
+
+    cast: str
+    """The dtype to deliver numbers in, as `convert` does; float32 for one_hot without it."""
+    one_hot: int
+    """Classes: a scalar integer becomes a row of as many numbers, all 0 but one."""
+    pad: tuple[int, bytes]
+    """Length of the dense rows that a ragged list of numbers becomes, cut off or filled up with the
+    value, one number of the dtype delivered. The column is then (values, lengths): int64 [rows],
+    how many of a row's values are the record's."""
+    default: bytes
+    """A serialized Example whose feature of this name a record without it is given."""
+
+ReaderFeature = tuple[str, str, str, tuple[int, ...] | None, bool, FeatureOptions]
 
 @final
 class BatchReader:
     """Reads records in a fixed order into batches of columns; native threads run ahead.
 
     files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if there is none.
-    features: (name, kind, dtype, shape, raw): kind is the Example's list ("bytes", "float",
-      "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or "bytes"; shape a tuple,
-      or None for ragged; raw: one bytes value holding a little-endian array. Lists that are not
-      raw have the dtype of their kind: "bytes", "float32", "int64". A ragged feature that a record
-      lacks is empty; any other that it lacks is a SchemaError.
+    features: (name, kind, dtype, shape, raw) or these and FeatureOptions: kind is the Example's list
+      ("bytes", "float", "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or
+      "bytes"; shape a tuple, or None for ragged; raw: one bytes value holding a little-endian
+      array. Lists that are not raw have the dtype of their kind: "bytes", "float32", "int64". A
+      ragged feature that a record lacks is empty; any other that it lacks is a SchemaError, unless
+      it has a default. An option that the feature cannot have, or a default that does not fit it,
+      is a SchemaError too.
     Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
       Rank r of `world` takes the positions r, r + world, r + 2 * world, ...: with drop_last,
       floor(N / world) of them in whole batches; without, ceil(N / world) of them, every batch full,
-      what lies beyond N zero or empty.
+      what lies beyond N zero or empty (padded: filled up), whatever the default.
     pad_tail (only without drop_last) adds the column "_valid", bool [rows].
     start: the first batch to deliver (resume). prefetch_bytes bounds what is made ahead;
       threads 0 chooses.
@@ -203,7 +235,7 @@ class BatchReader:
     def __init__(
         self,
         files: Sequence[tuple[str, NDArray[np.uint64] | None]],
-        features: Sequence[tuple[str, str, str, tuple[int, ...] | None, bool]],
+        features: Sequence[tuple[str, str, str, tuple[int, ...] | None, bool] | ReaderFeature],
         *,
         batch_size: int,
         seed: int = 0,

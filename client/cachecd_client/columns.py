@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -153,6 +154,23 @@ class RaggedBytes(_Column[list[bytes]]):
         first, last = int(self.row_splits[start]), int(self.row_splits[stop])
         strings = self.strings._rows(first, last)
         return RaggedBytes(strings, self.row_splits[start : stop + 1] - first)
+
+
+def column_of(
+    dtype: str, shape: tuple[int, ...] | None, arrays: tuple[NDArray[Any], ...]
+) -> Ragged | Bytes | RaggedBytes:
+    """The column of a feature that is not dense, over the arrays of the core's BatchReader."""
+    if len(arrays) == 3:
+        data, offsets, row_splits = arrays
+        return RaggedBytes(Bytes(data, offsets), row_splits)
+    values, splits = arrays
+    if dtype != "bytes":
+        return Ragged(values, splits, bfloat16=dtype == "bfloat16")
+    strings = Bytes(values, splits)
+    if not shape:
+        return strings
+    # A list of the same length in every row, which no array can hold either.
+    return RaggedBytes(strings, np.arange(0, len(strings) + 1, prod(shape), dtype=np.int64))
 
 
 def _cut(

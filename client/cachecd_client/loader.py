@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
-from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.columns import column_of
+from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.reading import CorruptRecord, Reading, share
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
 _RESERVED = frozenset({"_valid", "_shard", "_record"})
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Options(TypedDict, total=False):
@@ -33,6 +34,10 @@ class Options(TypedDict, total=False):
     prefetch_bytes: int
     on_corrupt: Literal["replace", "raise"]
     features: Sequence[str] | None
+    cast: Cast
+    pad: Pad
+    one_hot: OneHot
+    default: Default
     ids: bool
     rank: int | None
     world: int | None
@@ -55,6 +60,15 @@ class Loader:
         ahead.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
     features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64.
+    cast: {feature: dtype}, the dtype of numbers in batches, by name or as a framework's object.
+    pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense
+        row, longer ones cut off, shorter ones filled up with 0 or the value. `_FEATURE_length`,
+        int64 [batch_size], is added: how many values of a row are the record's.
+    one_hot: {feature: classes}, or True for as many as the schema names: a scalar integer becomes
+        a row of float32, or what `cast` says. A record of another class is a SchemaError.
+    default: {feature: value} for records without it, as if they held it: a number for the whole
+        shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
+        an empty list if ragged.
     rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default.
 
     Use it from one thread at a time, in the process that began the pass.
@@ -73,6 +87,10 @@ class Loader:
         prefetch_bytes: int = 64 << 20,
         on_corrupt: Literal["replace", "raise"] = "replace",
         features: Sequence[str] | None = None,
+        cast: Cast = _NONE,
+        pad: Pad = _NONE,
+        one_hot: OneHot = _NONE,
+        default: Default = _NONE,
         ids: bool = False,
         rank: int | None = None,
         world: int | None = None,
@@ -83,8 +101,10 @@ class Loader:
         if isinstance(features, str):
             raise CallerError(f"features={features!r}, expected a list of names: [{features!r}]")
         self._reading = reading
-        self._schema = reading.schema if features is None else reading.schema.select(features)
-        if taken := _RESERVED & set(self._schema.names):
+        schema = reading.schema if features is None else reading.schema.select(features)
+        self._deliveries = deliveries(schema, cast=cast, pad=pad, one_hot=one_hot, default=default)
+        added = _RESERVED | {d.length for d in self._deliveries if d.length is not None}
+        if taken := added & set(schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
         self._convert = convert
         self.batch_size = batch_size
@@ -148,6 +168,14 @@ class Loader:
                 yield self._batch(columns)
         finally:
             self._end(reader)
+
+    @property
+    def schema(self) -> Schema:
+        """The features as batches hold them: their dtypes and shapes after all options.
+
+        `kind` and `raw` stay those of the records; what the loader adds is not in it.
+        """
+        return Schema(tuple(delivery.delivered for delivery in self._deliveries))
 
     @property
     def position(self) -> int:
@@ -232,7 +260,7 @@ class Loader:
         self._resume = False
         self._reader = _core.BatchReader(
             self._reading.files,
-            [feature.for_reader() for feature in self._schema.features],
+            [delivery.for_reader() for delivery in self._deliveries],
             batch_size=self.batch_size,
             seed=self.seed,
             shuffle=self.shuffle,
@@ -285,8 +313,13 @@ class Loader:
 
     def _batch(self, columns: dict[str, _core.Column]) -> Batch:
         batch: Batch = {}
-        for feature in self._schema.features:
-            batch[feature.name] = self._column(feature, columns[feature.name])
+        for delivery in self._deliveries:
+            name, column = delivery.delivered.name, columns[delivery.delivered.name]
+            if delivery.length is None:
+                batch[name] = self._column(delivery.delivered, column)
+            else:
+                batch[name] = self._convert(delivery.delivered, column[0])
+                batch[delivery.length] = self._convert(None, column[1])
         for name in _RESERVED & columns.keys():
             dense = columns[name]
             assert isinstance(dense, np.ndarray)
@@ -298,15 +331,4 @@ class Loader:
     def _column(self, feature: Feature, column: _core.Column) -> Any:
         if isinstance(column, np.ndarray):
             return self._convert(feature, column)
-        if len(column) == 3:
-            data, offsets, row_splits = column
-            return RaggedBytes(Bytes(data, offsets), row_splits)
-        values, splits = column
-        if feature.dtype == "bytes":
-            strings = Bytes(values, splits)
-            if not feature.shape:
-                return strings
-            # A list of the same length in every row, which no array can hold either.
-            each = math.prod(feature.shape)
-            return RaggedBytes(strings, np.arange(0, len(strings) + 1, each, dtype=np.int64))
-        return Ragged(values, splits, bfloat16=feature.dtype == "bfloat16")
+        return column_of(feature.dtype, feature.shape, column)

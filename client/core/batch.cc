@@ -21,6 +21,9 @@ ByteSpan Coming(const Record& record) {
   return record.frame.payload_bytes() < kLargeRecord ? record.file->Raw(record.frame) : ByteSpan();
 }
 
+// What of a value is converted at a time is still in the second-level cache.
+constexpr size_t kConvertedBytes = 64 << 10;
+
 // Entries whose names are remembered; a record may have any number of them.
 constexpr size_t kMostSeen = 1024;
 
@@ -93,11 +96,29 @@ void BatchBuilder::CopyLarge(const Record& record, ByteSpan payload) {
   const uint8_t* at = payload.begin();
   for (const LargeValue& value : large_) {
     crc = Crc32c(at, static_cast<size_t>(value.from.begin() - at), crc);
-    crc = record.file->CopyWithCrc(record.frame, value.from, value.column->Place(value), crc);
+    crc = value.column->conversion()
+              ? CopyConverted(record, value, crc)
+              : record.file->CopyWithCrc(record.frame, value.from, value.column->Place(value), crc);
     at = value.from.end();
   }
   crc = Crc32c(at, static_cast<size_t>(payload.end() - at), crc);
   record.file->VerifyCrc(record.frame, crc);
+}
+
+uint32_t BatchBuilder::CopyConverted(const Record& record, const LargeValue& value, uint32_t crc) {
+  const Conversion& conversion = value.column->conversion();
+  uint8_t* to = value.column->Place(value);
+  unconverted_.resize(kConvertedBytes);
+  for (size_t done = 0; done < value.from.size;) {
+    const size_t step = std::min(kConvertedBytes, value.from.size - done);
+    crc = record.file->CopyWithCrc(record.frame, {value.from.data + done, step},
+                                   unconverted_.data(), crc);
+    const size_t count = step / conversion.from_bytes();
+    conversion(unconverted_.data(), count, to);
+    to += count * conversion.to_bytes();
+    done += step;
+  }
+  return crc;
 }
 
 // What is not verified yet can be decoded safely, but proves nothing: whatever it says, the CRC has

@@ -64,6 +64,7 @@ class BatchBuilder {
   void AppendUnverified(const Record& record, ByteSpan payload);
   void Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later);
   void CopyLarge(const Record& record, ByteSpan payload);
+  uint32_t CopyConverted(const Record& record, const LargeValue& value, uint32_t crc);
 
   const BatchShape& shape_;
   RecordSource* const records_;
@@ -77,6 +78,7 @@ class BatchBuilder {
   std::vector<ByteSpan> found_;  // per feature
   std::vector<ColumnBuilder::Mark> marks_;
   std::vector<LargeValue> large_;
+  std::vector<uint8_t> unconverted_;  // of a large value
 };
 
 }  // namespace cachecd

@@ -1,156 +1,101 @@
 #include "columns.h"
 
-#include <array>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "errors.h"
+#include "numbers.h"
 
 namespace cachecd {
 namespace {
 
-struct Dtype {
-  const char* name;
-  Element element;
-  size_t bytes;
-};
-
-constexpr Dtype kDtypes[] = {
-    {"bool", Element::kBool, 1},       {"int8", Element::kInt8, 1},
-    {"uint8", Element::kUint8, 1},     {"int16", Element::kInt16, 2},
-    {"uint16", Element::kUint16, 2},   {"int32", Element::kInt32, 4},
-    {"uint32", Element::kUint32, 4},   {"int64", Element::kInt64, 8},
-    {"uint64", Element::kUint64, 8},   {"float16", Element::kFloat16, 2},
-    {"float32", Element::kFloat32, 4}, {"float64", Element::kFloat64, 8},
-    {"bfloat16", Element::kUint16, 2},
-};
-
-[[noreturn]] void Refuse(const std::string& name, const std::string& why) {
-  throw SchemaMismatch("feature '" + name + "': " + why);
-}
+// How much room a ragged list is given at a time: what there is at first doubles as it grows.
+constexpr size_t kRaggedStep = 64;
 
 std::string Count(uint64_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-void PutEnd(Buffer* ends, uint64_t index, uint64_t end) {
-  ends->Grow(index * sizeof(int64_t), (index + 1) * sizeof(int64_t));
-  const int64_t value = static_cast<int64_t>(end);
-  std::memcpy(ends->data() + index * sizeof(int64_t), &value, sizeof value);
+void PutNumber(Buffer* numbers, uint64_t index, uint64_t value) {
+  numbers->Grow(index * sizeof(int64_t), (index + 1) * sizeof(int64_t));
+  const int64_t number = static_cast<int64_t>(value);
+  std::memcpy(numbers->data() + index * sizeof(int64_t), &number, sizeof number);
+}
+
+FeatureView FindFallback(const FeatureSpec& spec) {
+  FeatureView found;
+  const std::string& example = spec.options.fallback;
+  const ByteSpan record{reinterpret_cast<const uint8_t*>(example.data()), example.size()};
+  ForEachFeature(record, [&](std::string_view name, ByteSpan feature) {
+    if (name == spec.name) found = ParseFeature(feature, record.data);
+  });
+  return found;
 }
 
 }  // namespace
 
-size_t ElementBytes(Element element) {
-  for (const Dtype& dtype : kDtypes) {
-    if (dtype.element == element) return dtype.bytes;
-  }
-  return 0;
-}
-
-size_t Multiply(uint64_t a, uint64_t b) {
-  uint64_t product;
-  if (__builtin_mul_overflow(a, b, &product) || product > INT64_MAX) throw std::bad_alloc();
-  return product;
-}
-
-uint64_t FeatureSpec::elements() const {
-  uint64_t product = 1;
-  for (const int64_t extent : shape) product = Multiply(product, static_cast<uint64_t>(extent));
-  return product;
-}
-
-FeatureSpec FeatureSpec::Make(std::string name, const std::string& kind, const std::string& dtype,
-                              bool ragged, std::vector<int64_t> shape, bool raw) {
-  FeatureSpec spec;
-  for (const Kind known : {Kind::kBytes, Kind::kFloat, Kind::kInt64}) {
-    if (kind == KindName(known)) spec.kind = known;
-  }
-  if (spec.kind == Kind::kNone) {
-    Refuse(name, "kind '" + kind + "', expected 'bytes', 'float' or 'int64'");
-  }
-  for (const int64_t extent : shape) {
-    if (extent < 0) Refuse(name, "a negative extent in its shape");
-  }
-  const char* expected = spec.kind == Kind::kFloat   ? "float32"
-                         : spec.kind == Kind::kInt64 ? "int64"
-                                                     : "bytes";
-  if (raw) {
-    const Dtype* found = nullptr;
-    for (const Dtype& known : kDtypes) {
-      if (dtype == known.name) found = &known;
-    }
-    if (found == nullptr) Refuse(name, "unknown dtype '" + dtype + "' of a raw array");
-    if (spec.kind != Kind::kBytes)
-      Refuse(name, "a raw array is of kind 'bytes', not '" + kind + "'");
-    if (ragged) Refuse(name, "a raw array needs a shape");
-    spec.element = found->element;
-  } else {
-    if (dtype != expected) {
-      Refuse(name,
-             "a list of kind '" + kind + "' has dtype '" + expected + "', not '" + dtype + "'");
-    }
-    spec.element = spec.kind == Kind::kFloat   ? Element::kFloat32
-                   : spec.kind == Kind::kInt64 ? Element::kInt64
-                                               : Element::kUint8;
-  }
-  spec.name = std::move(name);
-  spec.raw = raw;
-  spec.ragged = ragged;
-  spec.shape = std::move(shape);
-  return spec;
-}
-
 ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool)
     : spec_(spec),
       rows_(rows),
-      row_elements_(spec.ragged ? 0 : spec.elements()),
-      element_bytes_(ElementBytes(spec.element)) {
-  const bool dense = !spec.ragged && !spec.is_bytes();
-  data_ = pool->Take(dense ? Multiply(Multiply(rows, row_elements_), element_bytes_) : hint);
-  if (spec.is_bytes()) {
-    const uint64_t values = spec.ragged ? rows : Multiply(rows, row_elements_);
-    offsets_ = pool->Take(Multiply(values + 1, sizeof(int64_t)));
-    PutEnd(&offsets_, 0, 0);
+      element_bytes_(ElementBytes(spec.delivered)),
+      fallback_(FindFallback(spec)) {
+  if (!spec.ragged) stored_elements_ = Multiply(spec.shape);
+  const bool one_hot = spec.options.one_hot != 0;
+  const Element wanted = one_hot ? Element::kInt64 : spec.delivered;
+  if (wanted != spec.element) conversion_ = Conversion(spec.element, wanted);
+  if (one_hot) {
+    const float one = 1;
+    Conversion(Element::kFloat32, spec.delivered)(reinterpret_cast<const uint8_t*>(&one), 1, one_);
   }
-  if (spec.ragged) {
+  if (spec.is_dense()) {
+    row_elements_ = Multiply(spec.row_shape());
+    row_bytes_ = Multiply(row_elements_, element_bytes_);
+  }
+  data_ = pool->Take(spec.is_dense() ? Multiply(rows, row_bytes_) : hint);
+  if (spec.is_bytes()) {
+    const uint64_t values = spec.ragged ? rows : Multiply(rows, stored_elements_);
+    offsets_ = pool->Take(Multiply(values + 1, sizeof(int64_t)));
+    PutNumber(&offsets_, 0, 0);
+  }
+  if (spec.options.pad) {
+    lengths_ = pool->Take(Multiply(rows, sizeof(int64_t)));
+  } else if (spec.ragged) {
     splits_ = pool->Take(Multiply(rows + 1, sizeof(int64_t)));
-    PutEnd(&splits_, 0, 0);
+    PutNumber(&splits_, 0, 0);
   }
 }
 
 void ColumnBuilder::Misfit(const std::string& found, const std::string& expected) const {
-  Refuse(spec_.name, "the record has " + found + ", the schema says " + expected);
+  RefuseFeature(spec_.name, "the record has " + found + ", the schema says " + expected);
 }
 
-void ColumnBuilder::Append(const FeatureView& feature, std::vector<LargeValue>* later) {
+void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* later) {
   // A writer that has nothing to list may leave the feature out, or its kind unset.
-  if (feature.kind == Kind::kNone && !spec_.ragged)
-    Misfit("no such feature", std::string("a ") + KindName(spec_.kind) + " list");
+  const bool absent = given.record == nullptr || (given.kind == Kind::kNone && !spec_.ragged);
+  const FeatureView& feature = absent ? fallback_ : given;
+  if (absent) later = nullptr;  // the fallback is not in the record
+  if (feature.kind == Kind::kNone && !spec_.ragged) {
+    Misfit("no such feature",
+           std::string("a ") + KindName(spec_.kind) + " list: give it a default, or leave it out");
+  }
   if (feature.kind != Kind::kNone && feature.kind != spec_.kind) {
     Misfit(std::string("a ") + KindName(feature.kind) + " list",
            std::string("a ") + KindName(spec_.kind) + " list");
   }
   if (feature.kind == Kind::kNone) {
-    // An empty row.
+    EndPadding(0);
+  } else if (spec_.options.one_hot != 0) {
+    AppendOneHot(feature);
   } else if (spec_.raw) {
     AppendRaw(feature, later);
   } else if (spec_.kind == Kind::kBytes) {
     AppendBytes(feature, later);
+  } else if (spec_.is_dense()) {
+    AppendDenseNumbers(feature);
   } else {
-    AppendNumbers(feature);
+    AppendRaggedNumbers(feature);
   }
   EndRow();
-}
-
-void ColumnBuilder::PutBytes(ByteSpan value, std::vector<LargeValue>* later) {
-  if (later != nullptr && value.size >= kLargeValue) {
-    later->push_back({this, used_, value});
-  } else if (value.size != 0) {
-    std::memcpy(data_.data() + used_, value.data, value.size);
-  }
-  used_ += value.size;
 }
 
 void ColumnBuilder::Rollback(const Mark& mark) {
@@ -159,8 +104,8 @@ void ColumnBuilder::Rollback(const Mark& mark) {
   used_ = mark.used;
 }
 
-void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later) {
-  const size_t row_bytes = row_elements_ * element_bytes_;
+ByteSpan ColumnBuilder::RawValue(const FeatureView& feature) const {
+  const size_t expected = Multiply(stored_elements_, ElementBytes(spec_.element));
   uint64_t count = 0;
   ByteSpan value;
   ForEachBytes(feature, [&](ByteSpan bytes) {
@@ -168,79 +113,152 @@ void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue
     ++count;
   });
   if (count != 1) Misfit(Count(count, "value"), "1 that holds an array");
-  if (value.size != row_bytes) {
-    Misfit("an array of " + Count(value.size, "byte"), std::to_string(row_bytes));
+  if (value.size != expected) {
+    Misfit("an array of " + Count(value.size, "byte"), std::to_string(expected));
   }
-  PutBytes(value, later);
+  return value;
 }
 
-void ColumnBuilder::AppendNumbers(const FeatureView& feature) {
-  // A row of a ragged column is as long as it is: count first, so that the buffer is large enough.
-  // A row of a dense one is written as far as it may go, and then compared.
-  const uint64_t room = spec_.ragged ? CountValues(feature) : row_elements_;
-  if (spec_.ragged) data_.Grow(used_, used_ + room * element_bytes_);
-  uint8_t* to = data_.data() + used_;
-  const uint64_t count = spec_.kind == Kind::kInt64
-                             ? ReadInts(feature, reinterpret_cast<int64_t*>(to), room)
-                             : ReadFloats(feature, reinterpret_cast<float*>(to), room);
-  if (count != room) Misfit(Count(count, "value"), std::to_string(room));
-  values_ += count;
-  used_ += count * element_bytes_;
+void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later) {
+  const ByteSpan value = RawValue(feature);
+  if (later != nullptr && value.size >= kLargeValue) {
+    later->push_back({this, used_, value});
+  } else if (conversion_) {
+    conversion_(value.data, row_elements_, data_.data() + used_);
+  } else if (row_bytes_ != 0) {
+    std::memcpy(data_.data() + used_, value.data, row_bytes_);
+  }
+  used_ += row_bytes_;
+}
+
+void ColumnBuilder::AppendOneHot(const FeatureView& feature) {
+  int64_t label = 0;
+  const auto to = reinterpret_cast<uint8_t*>(&label);
+  if (!spec_.raw) {
+    NumberReader numbers(feature);
+    const uint64_t count = numbers.Read(to, 1) + numbers.Skip();
+    if (count != 1) Misfit(Count(count, "value"), "1");
+  } else if (conversion_) {
+    conversion_(RawValue(feature).data, 1, to);
+  } else {
+    std::memcpy(to, RawValue(feature).data, sizeof label);
+  }
+  if (label < 0 || static_cast<uint64_t>(label) >= row_elements_) {
+    RefuseFeature(spec_.name, "the record has class " + std::to_string(label) +
+                                  ", one_hot has 0 to " + std::to_string(row_elements_ - 1));
+  }
+  std::memset(data_.data() + used_, 0, row_bytes_);
+  std::memcpy(data_.data() + used_ + static_cast<size_t>(label) * element_bytes_, one_,
+              element_bytes_);
+  used_ += row_bytes_;
+}
+
+void ColumnBuilder::AppendDenseNumbers(const FeatureView& feature) {
+  // Written as far as the row may go, and then compared.
+  NumberReader numbers(feature, conversion_);
+  const uint64_t count = numbers.Read(data_.data() + used_, row_elements_);
+  const uint64_t beyond = numbers.Skip();
+  if (spec_.options.pad) {
+    EndPadding(count);
+    return;
+  }
+  if (count + beyond != row_elements_) {
+    Misfit(Count(count + beyond, "value"), std::to_string(row_elements_));
+  }
+  used_ += row_bytes_;
+}
+
+void ColumnBuilder::AppendRaggedNumbers(const FeatureView& feature) {
+  NumberReader numbers(feature, conversion_);
+  uint64_t room;
+  uint64_t count;
+  do {
+    data_.Grow(used_, used_ + kRaggedStep * element_bytes_);
+    room = (data_.capacity() - used_) / element_bytes_;
+    count = numbers.Read(data_.data() + used_, room);
+    values_ += count;
+    used_ += count * element_bytes_;
+  } while (count == room);
+}
+
+// Ends a padded row of which `count` values are there.
+void ColumnBuilder::EndPadding(uint64_t count) {
+  if (!spec_.options.pad) return;
+  const auto* value = reinterpret_cast<const uint8_t*>(spec_.options.pad_value.data());
+  FillElements(data_.data() + used_ + count * element_bytes_, row_elements_ - count, value,
+               element_bytes_);
+  PutNumber(&lengths_, row_, count);
+  used_ += row_bytes_;
 }
 
 void ColumnBuilder::AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later) {
   const uint64_t before = values_;
   ForEachBytes(feature, [&](ByteSpan value) {
-    if (!spec_.ragged && values_ - before == row_elements_) {
-      Misfit(Count(CountValues(feature), "value"), std::to_string(row_elements_));
+    if (!spec_.ragged && values_ - before == stored_elements_) {
+      Misfit(Count(CountValues(feature), "value"), std::to_string(stored_elements_));
     }
     data_.Grow(used_, used_ + value.size);
-    PutBytes(value, later);
+    if (later != nullptr && value.size >= kLargeValue) {
+      later->push_back({this, used_, value});
+    } else if (value.size != 0) {
+      std::memcpy(data_.data() + used_, value.data, value.size);
+    }
+    used_ += value.size;
     EndValue();
   });
-  if (!spec_.ragged && values_ - before != row_elements_) {
-    Misfit(Count(values_ - before, "value"), std::to_string(row_elements_));
+  if (!spec_.ragged && values_ - before != stored_elements_) {
+    Misfit(Count(values_ - before, "value"), std::to_string(stored_elements_));
   }
 }
 
-void ColumnBuilder::EndValue() { PutEnd(&offsets_, ++values_, used_); }
+void ColumnBuilder::EndValue() { PutNumber(&offsets_, ++values_, used_); }
 
 void ColumnBuilder::EndRow() {
   ++row_;
-  if (spec_.ragged) PutEnd(&splits_, row_, values_);
+  if (spec_.ragged && !spec_.options.pad) PutNumber(&splits_, row_, values_);
 }
 
 void ColumnBuilder::AppendEmpty() {
-  if (!spec_.ragged && spec_.is_bytes()) {
-    for (uint64_t i = 0; i < row_elements_; ++i) EndValue();
+  if (spec_.options.pad) {
+    EndPadding(0);
+  } else if (spec_.is_dense()) {
+    if (row_bytes_ != 0) std::memset(data_.data() + used_, 0, row_bytes_);
+    used_ += row_bytes_;
   } else if (!spec_.ragged) {
-    const size_t row_bytes = row_elements_ * element_bytes_;
-    if (row_bytes != 0) std::memset(data_.data() + used_, 0, row_bytes);
-    used_ += row_bytes;
+    for (uint64_t i = 0; i < stored_elements_; ++i) EndValue();
   }
   EndRow();
 }
 
 Column ColumnBuilder::Finish() {
   Column column{spec_.name, {}};
-  const bool dense = !spec_.ragged && !spec_.is_bytes();
-  std::vector<int64_t> shape;
-  if (dense) {
-    shape = spec_.shape;
-    shape.insert(shape.begin(), static_cast<int64_t>(rows_));
-  } else {
-    shape = {static_cast<int64_t>(used_ / element_bytes_)};
+  const auto rows = static_cast<int64_t>(rows_);
+  const auto values = static_cast<int64_t>(values_);
+  std::vector<int64_t> shape{static_cast<int64_t>(used_ / element_bytes_)};
+  if (spec_.is_dense()) {
+    shape = spec_.row_shape();
+    shape.insert(shape.begin(), rows);
   }
-  column.arrays.push_back({std::move(data_), spec_.element, std::move(shape)});
+  column.arrays.push_back({std::move(data_), spec_.delivered, std::move(shape)});
   if (spec_.is_bytes()) {
-    column.arrays.push_back(
-        {std::move(offsets_), Element::kInt64, {static_cast<int64_t>(values_ + 1)}});
+    column.arrays.push_back({std::move(offsets_), Element::kInt64, {values + 1}});
   }
-  if (spec_.ragged) {
-    column.arrays.push_back(
-        {std::move(splits_), Element::kInt64, {static_cast<int64_t>(rows_ + 1)}});
+  if (spec_.options.pad) {
+    column.arrays.push_back({std::move(lengths_), Element::kInt64, {rows}});
+  } else if (spec_.ragged) {
+    column.arrays.push_back({std::move(splits_), Element::kInt64, {rows + 1}});
   }
   return column;
+}
+
+void ColumnBuilder::CheckFallback(const FeatureSpec& spec) {
+  if (spec.options.fallback.empty()) return;
+  try {
+    ColumnBuilder builder(spec, 1, 0, BufferPool::Create(0).get());
+    builder.Append({}, nullptr);
+  } catch (const std::runtime_error& error) {  // SchemaMismatch, MalformedExample
+    throw SchemaMismatch(std::string("the default does not fit: ") + error.what());
+  }
 }
 
 }  // namespace cachecd

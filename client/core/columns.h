@@ -13,48 +13,11 @@
 #include <vector>
 
 #include "buffer.h"
+#include "convert.h"
 #include "example.h"
+#include "feature.h"
 
 namespace cachecd {
-
-enum class Element : uint8_t {
-  kBool,
-  kInt8,
-  kUint8,
-  kInt16,
-  kUint16,
-  kInt32,
-  kUint32,
-  kInt64,
-  kUint64,
-  kFloat16,
-  kFloat32,
-  kFloat64,
-};
-
-size_t ElementBytes(Element element);
-
-// The product, as a number of elements or bytes to allocate; std::bad_alloc if nothing can be so
-// large.
-size_t Multiply(uint64_t a, uint64_t b);
-
-// What a feature of every record is, and so which arrays its column has.
-struct FeatureSpec {
-  std::string name;
-  Kind kind = Kind::kNone;
-  bool raw = false;     // one bytes value that holds a little-endian array
-  bool ragged = false;  // a list of any length; else of the product of `shape`
-  Element element = Element::kUint8;
-  std::vector<int64_t> shape;
-
-  bool is_bytes() const { return kind == Kind::kBytes && !raw; }
-  uint64_t elements() const;  // of one record, unless ragged
-
-  // The spec of a feature as users write it: dtype a NumPy name, "bfloat16" (carried as uint16) or
-  // "bytes"; SchemaMismatch if the parts do not go together.
-  static FeatureSpec Make(std::string name, const std::string& kind, const std::string& dtype,
-                          bool ragged, std::vector<int64_t> shape, bool raw);
-};
 
 struct Array {
   Buffer buffer;
@@ -63,7 +26,8 @@ struct Array {
 };
 
 // Arrays of a column, in this order:
-//     dense         values [rows, *shape]
+//     dense         values [rows, *row_shape]
+//     padded        values [rows, length], lengths int64 [rows] of what the records have of each
 //     ragged        values [n], row_splits int64 [rows + 1]
 //     bytes         data uint8 [n], offsets int64 [rows * product(shape) + 1]
 //     ragged bytes  data uint8 [n], offsets int64 [values + 1], row_splits int64 [rows + 1]
@@ -91,13 +55,16 @@ class ColumnBuilder {
   // `spec` must outlive the builder.
   ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool);
 
-  // The feature of the next row; of kind kNone if the record does not have it, which is an empty
-  // list if ragged. Large values are only listed in `later`, unless null. SchemaMismatch,
-  // MalformedExample, std::bad_alloc.
+  // The feature of the next row; FeatureView() if the record does not have it. Then, and if it
+  // should have values but has no kind, it is the fallback; without one, a ragged list is empty.
+  // Large values are only listed in `later`, unless null. SchemaMismatch, MalformedExample,
+  // std::bad_alloc.
   void Append(const FeatureView& feature, std::vector<LargeValue>* later);
 
   // Where a large value belongs, until the next row is appended.
   uint8_t* Place(const LargeValue& value) { return data_.data() + value.at; }
+  // By what its bytes get there; if by nothing, as they are.
+  const Conversion& conversion() const { return conversion_; }
 
   // How far the column is, and back to there: a row that proves corrupt is taken out again.
   struct Mark {
@@ -108,7 +75,7 @@ class ColumnBuilder {
   Mark mark() const { return {row_, values_, used_}; }
   void Rollback(const Mark& mark);
 
-  // A row of zeros, or empty.
+  // A row without a record: empty, or as an empty list is padded, or zeros.
   void AppendEmpty();
 
   // Bytes of values so far.
@@ -117,25 +84,37 @@ class ColumnBuilder {
   // The column of the rows appended, which must be all of them.
   Column Finish();
 
+  // SchemaMismatch if the spec's fallback is not a value of the feature.
+  static void CheckFallback(const FeatureSpec& spec);
+
  private:
-  void PutBytes(ByteSpan value, std::vector<LargeValue>* later);
+  ByteSpan RawValue(const FeatureView& feature) const;
   void AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later);
-  void AppendNumbers(const FeatureView& feature);
+  void AppendOneHot(const FeatureView& feature);
+  void AppendDenseNumbers(const FeatureView& feature);
+  void AppendRaggedNumbers(const FeatureView& feature);
   void AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later);
+  void EndPadding(uint64_t count);
   void EndValue();
   void EndRow();
   [[noreturn]] void Misfit(const std::string& found, const std::string& expected) const;
 
   const FeatureSpec& spec_;
   const uint64_t rows_;
-  const uint64_t row_elements_;  // 0 if ragged
-  const size_t element_bytes_;
+  const size_t element_bytes_;     // as delivered
+  uint64_t stored_elements_ = 0;   // of a record, unless ragged
+  uint64_t row_elements_ = 0;      // of a row as delivered, if dense
+  size_t row_bytes_ = 0;           // the same in bytes
+  Conversion conversion_;          // of stored numbers, if they are not delivered as they are
+  uint8_t one_[sizeof(uint64_t)];  // one_hot's
+  FeatureView fallback_;
   uint64_t row_ = 0;
-  uint64_t values_ = 0;  // elements, or values of bytes
+  uint64_t values_ = 0;  // elements of a ragged column, or values of bytes
   size_t used_ = 0;      // bytes in data_
   Buffer data_;
   Buffer offsets_;  // of bytes: values_ + 1 ends
   Buffer splits_;   // of ragged: row_ + 1 ends
+  Buffer lengths_;  // of padded: row_ numbers of values
 };
 
 }  // namespace cachecd

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "errors.h"
+#include "varint.h"
 
 namespace cachecd {
 namespace {
@@ -94,7 +95,7 @@ void WireReader::Fail(const char* why) const {
   throw MalformedExample(static_cast<uint64_t>(at_ - record_), why);
 }
 
-uint64_t WireReader::Varint() {
+uint64_t WireReader::LongVarint() {
   uint64_t value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
     if (at_ == end_) Fail("a number is cut short");
@@ -103,6 +104,12 @@ uint64_t WireReader::Varint() {
     if (byte < 0x80) return value;
   }
   Fail("a number is longer than ten bytes");
+}
+
+uint64_t WireReader::Varints(int64_t* to, uint64_t limit) {
+  uint64_t count = DecodeVarints(&at_, end_, to, limit);
+  for (; count < limit && at_ != end_; ++count) to[count] = static_cast<int64_t>(Varint());
+  return count;
 }
 
 ByteSpan WireReader::Take(uint64_t size) {
@@ -237,39 +244,6 @@ uint64_t CountValues(const FeatureView& feature) {
       case Kind::kNone:
         break;
     }
-  });
-  return count;
-}
-
-uint64_t ReadInts(const FeatureView& feature, int64_t* to, uint64_t limit) {
-  uint64_t count = 0;
-  ForEachValueField(feature, [&](const WireReader::Field& value) {
-    if (value.wire_type == kWireVarint) {
-      if (count < limit) to[count] = static_cast<int64_t>(value.varint);
-      ++count;
-    } else if (value.wire_type == kWireBytes) {
-      WireReader packed(value.bytes, feature.record);
-      for (; !packed.AtEnd(); ++count) {
-        const uint64_t number = packed.Varint();
-        if (count < limit) to[count] = static_cast<int64_t>(number);
-      }
-    }
-  });
-  return count;
-}
-
-uint64_t ReadFloats(const FeatureView& feature, float* to, uint64_t limit) {
-  uint64_t count = 0;
-  ForEachValueField(feature, [&](const WireReader::Field& value) {
-    if (value.wire_type != kWireFixed32 && value.wire_type != kWireBytes) return;
-    if (value.bytes.size % sizeof(float) != 0) {
-      throw MalformedExample(static_cast<uint64_t>(value.start - feature.record),
-                             "a packed list of floats has a length that is no multiple of four");
-    }
-    const uint64_t here = value.bytes.size / sizeof(float);
-    const uint64_t room = count < limit ? std::min(limit - count, here) : 0;
-    if (room != 0) std::memcpy(to + count, value.bytes.data, room * sizeof(float));
-    count += here;
   });
   return count;
 }

@@ -46,11 +46,16 @@ class WireReader {
   // False at the message's end.
   bool Next(Field* field);
 
-  // Reads one varint; for packed lists.
-  uint64_t Varint();
+  // Reads one varint.
+  uint64_t Varint() { return at_ != end_ && *at_ < 0x80 ? *at_++ : LongVarint(); }
+
+  // Reads varints, at most `limit`; fewer only at the end. Returns how many; for packed lists.
+  uint64_t Varints(int64_t* to, uint64_t limit);
+
   bool AtEnd() const { return at_ == end_; }
 
  private:
+  uint64_t LongVarint();
   ByteSpan Take(uint64_t size);
   void SkipGroup(uint32_t number);
   [[noreturn]] void Fail(const char* why) const;
@@ -83,10 +88,6 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 
 // How many values there are; costs one pass over unpacked or integer lists.
 uint64_t CountValues(const FeatureView& feature);
-
-// Writes the values, at most `limit` of them; returns how many there are.
-uint64_t ReadInts(const FeatureView& feature, int64_t* to, uint64_t limit);
-uint64_t ReadFloats(const FeatureView& feature, float* to, uint64_t limit);
 
 // Calls visit(ByteSpan value) for each value of a bytes list.
 template <typename Visit>

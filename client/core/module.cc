@@ -247,15 +247,6 @@ NB_MODULE(_core, module) {
   module.attr("PERMUTATION_VERSION") = kPermutationVersion;
 
   module.def("crc32c", &PyCrc32c, nb::arg("data"), nb::arg("crc") = 0);
-  // What other processors run, for tests on those that have better.
-  module.def("_crc32c_by_streams", [](nb::object data) {
-    const BytesArgument bytes(data);
-    return Crc32cStreams(bytes.span().data, bytes.size());
-  });
-  module.def("_crc32c_by_tables", [](nb::object data) {
-    const BytesArgument bytes(data);
-    return Crc32cPortable(bytes.span().data, bytes.size());
-  });
   module.def(
       "masked_crc32c", [](nb::object data) { return MaskCrc(PyCrc32c(data, 0)); }, nb::arg("data"));
 
@@ -267,5 +258,6 @@ NB_MODULE(_core, module) {
 
   BindFiles(module);
   BindExample(module);
+  BindKernels(module);
   BindReader(module);
 }

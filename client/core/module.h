@@ -56,6 +56,7 @@ nb::object ToNumpy(std::vector<T> values, bool writable);
 void RegisterErrors();
 
 void BindExample(nb::module_& module);
+void BindKernels(nb::module_& module);
 void BindReader(nb::module_& module);
 
 template <typename T>

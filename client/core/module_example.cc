@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "example.h"
 #include "module.h"
+#include "numbers.h"
 
 namespace cachecd {
 namespace {
@@ -150,6 +151,15 @@ nb::object EncodeExample(nb::dict features) {
   return encoder.Finish();
 }
 
+template <typename T>
+std::vector<T> Numbers(const FeatureView& feature) {
+  std::vector<T> numbers(CountValues(feature));
+  NumberReader reader(feature);
+  reader.Read(reinterpret_cast<uint8_t*>(numbers.data()), numbers.size());
+  reader.Skip();  // what is malformed may not have counted
+  return numbers;
+}
+
 nb::list DecodeValues(const FeatureView& feature) {
   nb::list values;
   if (feature.kind == Kind::kBytes) {
@@ -158,15 +168,10 @@ nb::list DecodeValues(const FeatureView& feature) {
     });
     return values;
   }
-  const uint64_t count = CountValues(feature);
   if (feature.kind == Kind::kInt64) {
-    std::vector<int64_t> numbers(count);
-    ReadInts(feature, numbers.data(), count);
-    for (const int64_t number : numbers) values.append(number);
+    for (const int64_t number : Numbers<int64_t>(feature)) values.append(number);
   } else {
-    std::vector<float> numbers(count);
-    ReadFloats(feature, numbers.data(), count);
-    for (const float number : numbers) values.append(number);
+    for (const float number : Numbers<float>(feature)) values.append(number);
   }
   return values;
 }

@@ -127,6 +127,17 @@ int64_t IntegerArgument(nb::handle value) {
   return number;
 }
 
+uint64_t CountArgument(nb::handle value) {
+  const int64_t count = IntegerArgument(value);
+  if (count < 1) throw std::invalid_argument("features: expected a number of at least 1");
+  return static_cast<uint64_t>(count);
+}
+
+std::string BytesOf(nb::handle value) {
+  const BytesArgument bytes(value);
+  return {reinterpret_cast<const char*>(bytes.span().data), bytes.size()};
+}
+
 std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) {
   std::vector<FileSet::Input> inputs;
   for (nb::handle item : files) {
@@ -152,11 +163,36 @@ std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) 
   return inputs;
 }
 
+FeatureOptions FeatureOptionsArgument(nb::handle given) {
+  constexpr const char* kPad = "features: expected (length, value as bytes) to pad with";
+  FeatureOptions options;
+  if (!PyDict_Check(given.ptr())) throw nb::type_error("features: expected a dict of options");
+  for (auto [key, value] : nb::borrow<nb::dict>(given)) {
+    const std::string name = TextArgument(key, "features: expected names of options");
+    if (name == "cast") {
+      options.cast = TextArgument(value, "features: expected the name of a dtype to cast to");
+    } else if (name == "one_hot") {
+      options.one_hot = CountArgument(value);
+    } else if (name == "pad") {
+      const nb::tuple pad = TupleArgument(value, 2, kPad);
+      options.pad = CountArgument(pad[0]);
+      options.pad_value = BytesOf(pad[1]);
+    } else if (name == "default") {
+      options.fallback = BytesOf(value);
+    } else {
+      throw std::invalid_argument("features: unknown option '" + name + "'");
+    }
+  }
+  return options;
+}
+
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
-  constexpr const char* kExpected = "features: expected (name, kind, dtype, shape, raw) tuples";
+  constexpr const char* kExpected =
+      "features: expected (name, kind, dtype, shape, raw) or (..., options) tuples";
   std::vector<FeatureSpec> specs;
   for (nb::handle item : features) {
-    const nb::tuple fields = TupleArgument(item, 5, kExpected);
+    const bool has_options = PyTuple_Check(item.ptr()) && nb::len(item) == 6;
+    const nb::tuple fields = TupleArgument(item, has_options ? 6 : 5, kExpected);
     const nb::object extents = fields[3];
     std::vector<int64_t> shape;
     if (!extents.is_none()) {
@@ -166,7 +202,9 @@ std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
     if (raw < 0) throw nb::python_error();
     specs.push_back(FeatureSpec::Make(
         TextArgument(fields[0], kExpected), TextArgument(fields[1], kExpected),
-        TextArgument(fields[2], kExpected), extents.is_none(), std::move(shape), raw != 0));
+        TextArgument(fields[2], kExpected), extents.is_none(), std::move(shape), raw != 0,
+        has_options ? FeatureOptionsArgument(fields[5]) : FeatureOptions()));
+    ColumnBuilder::CheckFallback(specs.back());
   }
   return specs;
 }

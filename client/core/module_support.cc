@@ -47,6 +47,7 @@ nb::dlpack::dtype DlpackType(Element element) {
     case Element::kInt16:
       return nb::dtype<int16_t>();
     case Element::kUint16:
+    case Element::kBfloat16:
       return nb::dtype<uint16_t>();
     case Element::kInt32:
       return nb::dtype<int32_t>();

@@ -1,0 +1,63 @@
+// The innermost loops alone. For tests, also as they run on other processors than this.
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "convert.h"
+#include "crc32c.h"
+#include "module.h"
+#include "varint.h"
+
+namespace cachecd {
+namespace {
+
+Element ElementArgument(const std::string& name) {
+  const std::optional<Element> found = FindElement(name);
+  if (!found) throw std::invalid_argument("unknown dtype '" + name + "'");
+  return *found;
+}
+
+nb::object Convert(nb::object data, const std::string& source, const std::string& target,
+                   bool portable) {
+  const BytesArgument bytes(data);
+  const Element from = ElementArgument(source);
+  const Element to = ElementArgument(target);
+  const size_t count = bytes.size() / ElementBytes(from);
+  Array made{
+      BufferPool::Create(0)->Take(count * ElementBytes(to)), to, {static_cast<int64_t>(count)}};
+  Conversion(from, to, portable)(bytes.span().data, count, made.buffer.data());
+  return ToNumpy(std::move(made));
+}
+
+nb::tuple DecodeSomeVarints(nb::object data, size_t limit, bool portable) {
+  const BytesArgument bytes(data);
+  const ByteSpan span = bytes.span();
+  std::vector<int64_t> values(limit);
+  const uint8_t* at = span.begin();
+  const size_t count =
+      (portable ? DecodeVarintsPortable : DecodeVarints)(&at, span.end(), values.data(), limit);
+  values.resize(count);
+  return nb::make_tuple(ToNumpy(std::move(values), true), at - span.begin());
+}
+
+}  // namespace
+
+void BindKernels(nb::module_& module) {
+  module.def("_crc32c_by_streams", [](nb::object data) {
+    const BytesArgument bytes(data);
+    return Crc32cStreams(bytes.span().data, bytes.size());
+  });
+  module.def("_crc32c_by_tables", [](nb::object data) {
+    const BytesArgument bytes(data);
+    return Crc32cPortable(bytes.span().data, bytes.size());
+  });
+  module.def("convert", &Convert, nb::arg("data"), nb::arg("source"), nb::arg("target"),
+             nb::arg("_portable") = false);
+  // Reads what the loops may read without looking; see varint.h.
+  module.def("_decode_some_varints", &DecodeSomeVarints, nb::arg("data"), nb::arg("limit"),
+             nb::arg("portable"));
+}
+
+}  // namespace cachecd

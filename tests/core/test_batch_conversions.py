@@ -1,0 +1,325 @@
+"""BatchReader: features cast, padded, made one-hot or given a default while a batch is made."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd_client import _core
+from cachecd_client._core import BatchReader
+from cachecd_client.errors import SchemaError
+from tests.core.shards import batches, flip, write
+
+INTS = ("x", "int64", "int64")
+FLOATS = ("x", "float", "float32")
+LARGE = 200_001  # more than is read at a time, and no multiple of it
+
+
+def shard(path, values):
+    """A record for each value, its feature `x`; one without that for None."""
+    return write(
+        path, [_core.encode_example({} if v is None else {"x": v, "y": b"other"}) for v in values]
+    )
+
+
+def read(path, feature, rows, **options):
+    """The column `x` of the first `rows` records, in one batch."""
+    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    (batch,) = batches(reader)
+    return batch["x"]
+
+
+def raw(dtype, shape, **options):
+    return ("x", "bytes", dtype, shape, True, options)
+
+
+# cast
+
+
+@pytest.mark.parametrize(
+    "source", ["bool", "uint8", "int16", "uint32", "int64", "float16", "float64"]
+)
+@pytest.mark.parametrize("target", ["uint8", "int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
+def test_arrays_are_cast_as_numpy_does(tmp_path, source, target, shape):
+    values = (np.random.default_rng(1).random((5, *shape)) * 99).astype(source)
+    path = shard(tmp_path / "a", [v.tobytes() for v in values])
+    column = read(path, raw(source, shape, cast=target), 5)
+    assert (column.dtype, column.shape) == (np.dtype(target), (5, *shape))
+    assert column.tolist() == values.astype(target).tolist()
+
+
+def test_a_cast_to_what_is_stored_changes_nothing(tmp_path):
+    path = shard(tmp_path / "a", [b"\x00\x01\x02"])
+    assert read(path, raw("bool", (3,), cast="bool"), 1).tobytes() == b"\x00\x01\x02"
+
+
+@pytest.mark.parametrize("target", ["uint8", "float16", "float32", "float64", "bfloat16"])
+def test_large_arrays_are_cast_and_verified(tmp_path, target):
+    values = np.random.default_rng(2).integers(0, 256, (3, LARGE), np.uint8)
+    path = shard(tmp_path / "a", [v.tobytes() for v in values])
+    column = read(path, raw("uint8", (LARGE,), cast=target), 3, on_corrupt="raise")
+    expected = _core.convert(values, "uint8", target).reshape(3, LARGE)
+    np.testing.assert_array_equal(column, expected)
+    # One altered byte, wherever it lies, and the next record stands in for this one.
+    for where in (50, LARGE // 2, LARGE - 1):
+        flip(path, where)
+        reader = BatchReader(
+            [(str(path), None)],
+            [raw("uint8", (LARGE,), cast=target)],
+            batch_size=3,
+            shuffle=False,
+        )
+        replaced = reader.next()["x"]
+        assert len(reader.corrupt) == 1
+        np.testing.assert_array_equal(replaced, expected[[1, 1, 2]])
+        flip(path, where)
+
+
+@pytest.mark.parametrize("stored", [INTS, FLOATS])
+@pytest.mark.parametrize("target", ["uint8", "int32", "int64", "float16", "float32"])
+def test_lists_are_cast_dense_and_ragged(tmp_path, stored, target):
+    rows = [np.arange(n, n + 1300).astype(stored[2]) % 250 for n in range(3)]
+    path = shard(tmp_path / "a", rows)
+    expected = np.stack(rows).astype(target)
+    dense = read(path, (*stored, (13, 100), False, {"cast": target}), 3)
+    assert (dense.dtype, dense.shape) == (np.dtype(target), (3, 13, 100))
+    assert dense.reshape(3, -1).tolist() == expected.tolist()
+    values, splits = read(path, (*stored, None, False, {"cast": target}), 3)
+    assert (values.dtype, splits.tolist()) == (np.dtype(target), [0, 1300, 2600, 3900])
+    assert values.tolist() == expected.ravel().tolist()
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=600), min_size=1, max_size=12),
+    st.sampled_from(["int8", "uint32", "int64", "float32"]),
+)
+def test_any_ragged_lists_are_cast(tmp_path_factory, rows, target):
+    path = shard(tmp_path_factory.mktemp("ragged") / "a", rows)
+    values, splits = read(path, (*INTS, None, False, {"cast": target}), len(rows))
+    assert [values[a:b].tolist() for a, b in itertools.pairwise(splits)] == [
+        np.array(row, np.int64).astype(target).tolist() for row in rows
+    ]
+
+
+# pad
+
+ROWS = [[1, 2, 3], [], [4, 5, 6, 7, 8], [9, 10, 11, 12], None]
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [(INTS, "int64"), (FLOATS, "float32")])
+def test_short_rows_are_filled_up_and_long_ones_cut_off(tmp_path, stored, dtype):
+    rows = [None if row is None else np.array(row, dtype) for row in ROWS]
+    path = shard(tmp_path / "a", rows)
+    options = {"pad": (4, np.array(-1, dtype).tobytes())}
+    values, lengths = read(path, (*stored, None, False, options), 5)
+    assert (values.dtype, values.shape) == (np.dtype(dtype), (5, 4))
+    assert (lengths.dtype, lengths.tolist()) == (np.int64, [3, 0, 4, 4, 0])
+    assert values.tolist() == [
+        [1, 2, 3, -1],
+        [-1, -1, -1, -1],
+        [4, 5, 6, 7],
+        [9, 10, 11, 12],
+        [-1, -1, -1, -1],
+    ]
+
+
+def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
+    path = shard(tmp_path / "a", [[1, 300], [2]])
+    options = {"pad": (3, np.float16(0.5).tobytes()), "cast": "float16"}
+    values, _ = read(path, (*INTS, None, False, options), 2)
+    assert values.dtype == np.float16
+    assert values.tolist() == [[1, 300, 0.5], [2, 0.5, 0.5]]
+
+
+def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
+    path = shard(tmp_path / "a", [[1]])
+    options = {"pad": (2, np.int64(7).tobytes()), "default": _core.encode_example({"x": [5, 5]})}
+    values, lengths = read(path, (*INTS, None, False, options), 3, drop_last=False)
+    assert (values.tolist(), lengths.tolist()) == ([[1, 7], [7, 7], [7, 7]], [1, 0, 0])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 2**40), max_size=40), min_size=1, max_size=9),
+    st.integers(1, 50),
+)
+def test_padding_is_that_of_a_loop_in_python(tmp_path_factory, rows, length):
+    path = shard(tmp_path_factory.mktemp("padded") / "a", rows)
+    options = {"pad": (length, bytes(8))}
+    values, lengths = read(path, (*INTS, None, False, options), len(rows))
+    assert values.tolist() == [row[:length] + [0] * (length - len(row)) for row in rows]
+    assert lengths.tolist() == [min(len(row), length) for row in rows]
+
+
+def test_a_list_that_is_malformed_where_it_is_cut_off_is_refused(tmp_path):
+    packed = b"\x01" * 20 + b"\xff"
+    inner = b"\x0a" + bytes([len(packed)]) + packed
+    feature = b"\x1a" + bytes([len(inner)]) + inner
+    entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
+    record = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    path = write(tmp_path / "a", [record])
+    with pytest.raises(SchemaError, match="a number is cut short"):
+        read(path, (*INTS, None, False, {"pad": (2, bytes(8))}), 1)
+
+
+# one_hot
+
+
+@pytest.mark.parametrize("target", [None, "uint8", "bool", "int64", "float16", "float64"])
+def test_a_label_becomes_a_row_of_its_class(tmp_path, target):
+    path = shard(tmp_path / "a", [2, 0, 3])
+    options = {"one_hot": 4} | ({"cast": target} if target else {})
+    rows = read(path, (*INTS, (), False, options), 4, drop_last=False)
+    assert rows.dtype == np.dtype(target or "float32")
+    assert rows.tolist() == [*np.eye(4)[[2, 0, 3]].tolist(), [0, 0, 0, 0]]
+
+
+def test_one_in_bfloat16_is_one(tmp_path):
+    path = shard(tmp_path / "a", [1])
+    rows = read(path, (*INTS, (), False, {"one_hot": 2, "cast": "bfloat16"}), 1)
+    assert rows.tolist() == [[0, 0x3F80]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "uint64"])
+def test_labels_of_any_integer_dtype_become_rows(tmp_path, dtype):
+    path = shard(tmp_path / "a", [np.array(v, dtype).tobytes() for v in (1, 0)])
+    assert read(path, raw(dtype, (), one_hot=2), 2).tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("label", [-1, 4, 2**40, -(2**63)])
+def test_a_class_beyond_those_there_are_names_feature_file_and_offset(tmp_path, label):
+    path = shard(tmp_path / "a", [0, label])
+    offset = int(_core.scan(str(path))[1])
+    with pytest.raises(SchemaError) as caught:
+        read(path, (*INTS, (), False, {"one_hot": 4}), 2)
+    assert str(caught.value) == (
+        f"{path}: record at byte {offset}: feature 'x': the record has class {label}, "
+        "one_hot has 0 to 3"
+    )
+
+
+def test_two_labels_are_not_one(tmp_path):
+    path = shard(tmp_path / "a", [[1, 2]])
+    with pytest.raises(SchemaError, match="the record has 2 values, the schema says 1"):
+        read(path, (*INTS, (), False, {"one_hot": 4}), 1)
+
+
+# default
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "default", "expected"),
+    [
+        ((*INTS, ()), 1, 7, [7, 1, 7]),
+        ((*INTS, (2,)), [1, 2], [7, 8], [[7, 8], [1, 2], [7, 8]]),
+        ((*FLOATS, ()), 1.5, 0.25, [0.25, 1.5, 0.25]),
+    ],
+)
+def test_records_without_the_feature_are_given_the_default(
+    tmp_path, feature, value, default, expected
+):
+    path = shard(tmp_path / "a", [None, value, None])
+    options = {"default": _core.encode_example({"x": default})}
+    assert read(path, (*feature, False, options), 3).tolist() == expected
+
+
+def test_a_default_goes_through_the_other_options(tmp_path):
+    path = shard(tmp_path / "a", [None, b"\x05\x06"])
+    default = _core.encode_example({"x": b"\x01\x02"})
+    cast = read(path, raw("uint8", (2,), default=default, cast="float32"), 2)
+    assert (cast.dtype, cast.tolist()) == (np.float32, [[1, 2], [5, 6]])
+    path = shard(tmp_path / "b", [None, 0])
+    default = _core.encode_example({"x": 2})
+    hot = read(path, (*INTS, (), False, {"default": default, "one_hot": 3}), 2)
+    assert hot.tolist() == [[0, 0, 1], [1, 0, 0]]
+    path = shard(tmp_path / "c", [None, [1]])
+    default = _core.encode_example({"x": [7, 8, 9]})
+    options = {"default": default, "pad": (2, bytes(8))}
+    values, lengths = read(path, (*INTS, None, False, options), 2)
+    assert (values.tolist(), lengths.tolist()) == ([[7, 8], [1, 0]], [2, 1])
+
+
+def test_bytes_have_defaults_too(tmp_path):
+    path = shard(tmp_path / "a", [None, b"there"])
+    default = _core.encode_example({"x": b"nothing"})
+    data, offsets = read(path, ("x", "bytes", "bytes", (), False, {"default": default}), 2)
+    assert (bytes(data), offsets.tolist()) == (b"nothingthere", [0, 7, 12])
+
+
+def test_a_large_default_stands_in_in_a_large_record(tmp_path):
+    """Its bytes are not the record's, whose own are copied while they are verified."""
+    records = [{"x": bytes([n]) * LARGE, "z": bytes([n]) * LARGE} for n in range(3)]
+    del records[1]["x"]
+    path = write(tmp_path / "a", [_core.encode_example(r) for r in records])
+    features = [
+        raw("uint8", (LARGE,), default=_core.encode_example({"x": b"\xfa" * LARGE})),
+        ("z", "bytes", "uint8", (LARGE,), True),
+    ]
+    reader = BatchReader([(str(path), None)], features, batch_size=3, shuffle=False)
+    (batch,) = batches(reader)
+    for row, first in enumerate((0, 0xFA, 2)):
+        assert set(batch["x"][row].tolist()) == {first}
+        assert set(batch["z"][row].tolist()) == {row}
+
+
+def test_an_empty_list_is_not_an_absent_one(tmp_path):
+    records = [{"x": []}, {"x": np.array([], np.int64)}, {}]
+    path = write(tmp_path / "a", [_core.encode_example(r) for r in records])
+    options = {"default": _core.encode_example({"x": [7, 8]})}
+    values, splits = read(path, (*INTS, None, False, options), 3)
+    assert (values.tolist(), splits.tolist()) == ([7, 8], [0, 0, 0, 2])
+
+
+def test_rows_without_a_record_do_not_have_the_default(tmp_path):
+    path = shard(tmp_path / "a", [None])
+    options = {"default": _core.encode_example({"x": 7})}
+    assert read(path, (*INTS, (), False, options), 2, drop_last=False).tolist() == [7, 0]
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        ((*INTS, (), False, {"cast": "float8"}), "unknown dtype 'float8'"),
+        (("x", "bytes", "bytes", (), False, {"cast": "uint8"}), "are for numbers, not for bytes"),
+        (("x", "bytes", "bytes", None, False, {"pad": (1, b"")}), "are for numbers, not for bytes"),
+        ((*INTS, (2,), False, {"pad": (2, bytes(8))}), "pad is for ragged lists"),
+        ((*INTS, None, False, {"pad": (2, bytes(4))}), "has 4 bytes, expected 8"),
+        ((*INTS, None, False, {"pad": (2, bytes(8)), "cast": "int8"}), "has 8 bytes, expected 1"),
+        ((*INTS, (2,), False, {"one_hot": 2}), "one_hot is for a scalar integer"),
+        ((*FLOATS, (), False, {"one_hot": 2}), "one_hot is for a scalar integer"),
+        ((*INTS, (), False, {"default": b"\xff"}), "the default does not fit: .*cut short"),
+        ((*INTS, (), False, {"default": _core.encode_example({"y": 1})}), "no such feature"),
+        ((*INTS, (), False, {"default": _core.encode_example({"x": 1.0})}), "has a float list"),
+        (
+            (*INTS, (), False, {"default": _core.encode_example({"x": 3}), "one_hot": 3}),
+            "the default does not fit: feature 'x': the record has class 3",
+        ),
+    ],
+)
+def test_an_option_that_the_feature_cannot_have_is_refused_at_once(feature, message):
+    with pytest.raises(SchemaError, match=message):
+        BatchReader([], [feature], batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"casts": "int8"}, ValueError, "unknown option 'casts'"),
+        ({"one_hot": 0}, ValueError, "at least 1"),
+        ({"pad": (0, bytes(8))}, ValueError, "at least 1"),
+        ({"pad": 3}, TypeError, "to pad with"),
+        ({"cast": np.float32}, TypeError, "name of a dtype"),
+        ({"default": 1}, TypeError, "bytes-like"),
+        (None, TypeError, "a dict of options"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        BatchReader([], [(*INTS, None, False, options)], batch_size=1)
