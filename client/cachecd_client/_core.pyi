@@ -5,7 +5,7 @@ protocol (bytes, memoryview, obstore's Bytes, NumPy arrays). Every function that
 on more than a few kB releases the GIL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -179,6 +179,12 @@ class BatchReader:
     window: bytes of files that are read from at a time; 0: all. If the files have more, they are
       shuffled as whole files and within a sliding window (client/core/order.h), opened when they
       are wanted, and closed when the window has passed; their errors then come from next().
+    wrap: from a column's name to what is called with its arrays, in place of which the batch holds
+      what it returns. It must not refer to the reader.
+    dlpack: names of columns whose arrays come as DLPack capsules, bound for one consumer each, which
+      lets the memory go without the GIL on any thread.
+    one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
+      which is faster.
     The order depends on files, seed, shuffle, window, rank and world alone.
     """
 
@@ -200,6 +206,9 @@ class BatchReader:
         on_corrupt: Literal["replace", "raise"] = "replace",
         ids: bool = False,
         window: int = 0,
+        wrap: dict[str, Callable[..., Any] | None] = {},
+        dlpack: set[str] = set(),
+        one_by_one: bool = False,
     ) -> None: ...
     @property
     def num_records(self) -> int:
@@ -211,13 +220,16 @@ class BatchReader:
     def corrupt(self) -> list[tuple[str, int, str]]:
         """(path, offset, why) of each corrupt record met so far, also by threads that run ahead."""
     @property
+    def num_corrupt(self) -> int:
+        """len(corrupt), without making the list."""
+    @property
     def seconds_waited(self) -> float:
         """Time next() spent waiting for a batch that was not ready."""
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
-    def next(self) -> dict[str, Column] | None:
-        """The next batch, or None at the end.
+    def next(self) -> dict[str, Any] | None:
+        """The next batch, a Column of each feature unless wrapped, or None at the end.
 
         Returns a ready batch without releasing the GIL; otherwise waits without it, and stops
         waiting for a signal (KeyboardInterrupt). Arrays are 64-byte aligned and belong to the

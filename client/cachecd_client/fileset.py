@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError
+from cachecd_client.handover import Framework, Numpy
 from cachecd_client.loader import Loader, Options
 from cachecd_client.reading import Reading
-from cachecd_client.schema import Feature, Schema, infer_examples
+from cachecd_client.schema import Schema, infer_examples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -109,7 +110,7 @@ class FileSet:
 
     def numpy(self, batch_size: int, **options: Unpack[Options]) -> Loader:
         """Batches of NumPy arrays; bfloat16 comes as uint16. Options: see `Loader`."""
-        return self._loader(batch_size, lambda feature, dense: dense, options)
+        return self._loader(batch_size, Numpy(), options)
 
     def torch(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
@@ -119,7 +120,7 @@ class FileSet:
         """
         from cachecd_client import torch
 
-        return self._loader(batch_size, torch.converter(device), options)
+        return self._loader(batch_size, torch.Torch(device), options)
 
     def tf_dataset(
         self,
@@ -172,13 +173,8 @@ class FileSet:
             window=self.window,
         )
 
-    def _loader(
-        self,
-        batch_size: int,
-        convert: Callable[[Feature | None, NDArray[Any]], Any],
-        options: Options,
-    ) -> Loader:
-        return Loader(self._reading(), batch_size, convert, **options)
+    def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
+        return Loader(self._reading(), batch_size, framework, **options)
 
     def _find(self, path: str) -> tuple[NDArray[np.uint64] | None, int]:
         """(offsets, number) of the records of one file; no offsets if its sidecar has them."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cachecd_client import _core
-from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.reading import CorruptRecord, Reading, share
-from cachecd_client.schema import Feature
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
-_RESERVED = frozenset({"_valid", "_shard", "_record"})
 
 
 class Options(TypedDict, total=False):
@@ -64,7 +58,7 @@ class Loader:
         self,
         reading: Reading,
         batch_size: int,
-        convert: Callable[[Feature | None, NDArray[Any]], Any] = lambda feature, dense: dense,
+        framework: Framework,
         *,
         shuffle: bool | None = None,
         seed: int | None = None,
@@ -77,16 +71,16 @@ class Loader:
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """`convert` turns a dense array into the framework's; None as feature: an added column."""
         if on_corrupt not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
         if isinstance(features, str):
             raise CallerError(f"features={features!r}, expected a list of names: [{features!r}]")
         self._reading = reading
         self._schema = reading.schema if features is None else reading.schema.select(features)
-        if taken := _RESERVED & set(self._schema.names):
+        if taken := ADDED.keys() & set(self._schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
-        self._convert = convert
+        self._wraps = self._wrapped_by(framework)
+        self._one_by_one = framework.copies
         self.batch_size = batch_size
         self.seed = reading.seed if seed is None else seed
         if not 0 <= self.seed < 1 << 64:
@@ -121,31 +115,33 @@ class Loader:
         reader = self._begin()
         told = 0
         try:
-            while True:
-                if self._reader is not reader:
-                    raise CallerError(
-                        "this pass has ended: the loader was closed, its lease released, or "
-                        "another pass begun; make a second loader to read twice at once"
-                    )
-                if os.getpid() != self._process:
-                    raise CallerError(
-                        "this pass was begun before the fork, and its reading threads are not in "
-                        "this process: iterate anew here"
-                    )
+            while self._reader is reader:
                 try:
-                    columns = reader.next()
+                    batch = reader.next()
                 except CorruptRecordError as error:
                     self._reading.corrupt([(error.path, error.offset, error.why)])
                     raise
-                found = reader.corrupt
-                if len(found) > told:
+                except RuntimeError as error:
+                    if os.getpid() == self._process:
+                        raise
+                    raise CallerError(
+                        "this pass was begun before the fork, and its reading threads are not in "
+                        "this process: iterate anew here"
+                    ) from error
+                if reader.num_corrupt > told:
+                    found = reader.corrupt
                     self._reading.corrupt(found[told:])
                     told = len(found)
-                if columns is None:
+                if batch is None:
                     return
                 self._position += 1
                 self._reading.advanced(self._position / self._batches)
-                yield self._batch(columns)
+                yield batch
+                del batch  # or it would stay until the next one has come
+            raise CallerError(
+                "this pass has ended: the loader was closed, its lease released, or another pass "
+                "begun; make a second loader to read twice at once"
+            )
         finally:
             self._end(reader)
 
@@ -246,9 +242,19 @@ class Loader:
             on_corrupt=self._on_corrupt,
             ids=self._ids,
             window=self._reading.window or 0,
+            wrap={name: wrap.call for name, wrap in self._wraps.items()},
+            dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
+            one_by_one=self._one_by_one,
         )
         self._process = os.getpid()
         return self._reader
+
+    def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
+        wraps = {feature.name: framework.wrap(feature) for feature in self._schema.features}
+        wraps |= {name: framework.wrap(feature) for name, feature in ADDED.items()}
+        if self._reading.shards is not None:
+            wraps["_shard"] = renumbered(wraps["_shard"], self._reading.shards)
+        return wraps
 
     def _running(self) -> _core.BatchReader | None:
         """The reader, unless it was made before a fork: its threads are not in this process."""
@@ -281,31 +287,3 @@ class Loader:
             "drop_last": self.drop_last,
             "world": self.world,
         }
-
-    def _batch(self, columns: dict[str, _core.Column]) -> Batch:
-        batch: Batch = {}
-        for feature in self._schema.features:
-            batch[feature.name] = self._column(feature, columns[feature.name])
-        for name in _RESERVED & columns.keys():
-            dense = columns[name]
-            assert isinstance(dense, np.ndarray)
-            if name == "_shard" and self._reading.shards is not None:
-                dense = self._reading.shards[dense]
-            batch[name] = self._convert(None, dense)
-        return batch
-
-    def _column(self, feature: Feature, column: _core.Column) -> Any:
-        if isinstance(column, np.ndarray):
-            return self._convert(feature, column)
-        if len(column) == 3:
-            data, offsets, row_splits = column
-            return RaggedBytes(Bytes(data, offsets), row_splits)
-        values, splits = column
-        if feature.dtype == "bytes":
-            strings = Bytes(values, splits)
-            if not feature.shape:
-                return strings
-            # A list of the same length in every row, which no array can hold either.
-            each = math.prod(feature.shape)
-            return RaggedBytes(strings, np.arange(0, len(strings) + 1, each, dtype=np.int64))
-        return Ragged(values, splits, bfloat16=feature.dtype == "bfloat16")

@@ -36,36 +36,6 @@ void Translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
-nb::dlpack::dtype DlpackType(Element element) {
-  switch (element) {
-    case Element::kBool:
-      return nb::dtype<bool>();
-    case Element::kInt8:
-      return nb::dtype<int8_t>();
-    case Element::kUint8:
-      return nb::dtype<uint8_t>();
-    case Element::kInt16:
-      return nb::dtype<int16_t>();
-    case Element::kUint16:
-      return nb::dtype<uint16_t>();
-    case Element::kInt32:
-      return nb::dtype<int32_t>();
-    case Element::kUint32:
-      return nb::dtype<uint32_t>();
-    case Element::kInt64:
-      return nb::dtype<int64_t>();
-    case Element::kUint64:
-      return nb::dtype<uint64_t>();
-    case Element::kFloat16:
-      return {static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
-    case Element::kFloat32:
-      return nb::dtype<float>();
-    case Element::kFloat64:
-      return nb::dtype<double>();
-  }
-  return {};
-}
-
 }  // namespace
 
 BytesArgument::BytesArgument(nb::handle object) {
@@ -94,6 +64,36 @@ std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what) {
     throw nb::type_error(message.c_str());
   }
   return std::vector<uint64_t>(offsets.data(), offsets.data() + offsets.size());
+}
+
+nb::dlpack::dtype DlpackType(Element element) {
+  switch (element) {
+    case Element::kBool:
+      return nb::dtype<bool>();
+    case Element::kInt8:
+      return nb::dtype<int8_t>();
+    case Element::kUint8:
+      return nb::dtype<uint8_t>();
+    case Element::kInt16:
+      return nb::dtype<int16_t>();
+    case Element::kUint16:
+      return nb::dtype<uint16_t>();
+    case Element::kInt32:
+      return nb::dtype<int32_t>();
+    case Element::kUint32:
+      return nb::dtype<uint32_t>();
+    case Element::kInt64:
+      return nb::dtype<int64_t>();
+    case Element::kUint64:
+      return nb::dtype<uint64_t>();
+    case Element::kFloat16:
+      return {static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+    case Element::kFloat32:
+      return nb::dtype<float>();
+    case Element::kFloat64:
+      return nb::dtype<double>();
+  }
+  return {};
 }
 
 nb::object ToNumpy(Array array) {
