@@ -33,9 +33,9 @@ class Stopwatch {
 // How long a signal may go unseen while next() waits.
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
-// So many batches become Python objects at a time, if they are ready. A training step leaves nothing
-// of that code in the processor's caches, torch's included: one at a time, at 600 MB/s, took the
-// trainer 45 us for each batch of two tensors, and sixteen at a time 10 us.
+// So many batches become Python objects at a time, if they are ready. A training step leaves
+// nothing of that code in the processor's caches, torch's included: one at a time, at 600 MB/s,
+// took the trainer 45 us for each batch of two tensors, and sixteen at a time 10 us.
 constexpr size_t kMostAtOnce = 16;
 
 // Readers whose threads must end before the interpreter does. Guarded by the GIL; never destroyed,

@@ -99,7 +99,7 @@ class BatchReader {
   bool filling_ = true;     // until there is no room; again at the low mark
   size_t estimate_;         // of one batch: the largest so far, at first a guess
   bool measured_ = false;   // estimate_ is no guess any more
-  bool failed_ = false;  // nothing more is claimed
+  bool failed_ = false;     // nothing more is claimed
   bool closed_ = false;
 
   std::mutex closing_;  // guards threads_ against two closers
