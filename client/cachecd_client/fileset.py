@@ -21,7 +21,7 @@ from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema, infer_examples
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    import tensorflow
 
 _SIDECAR = ".idx"
 _INFERRED_FROM = 64  # records; enough to meet a list whose length varies, read in milliseconds
@@ -122,6 +122,39 @@ class FileSet:
 
         return self._loader(batch_size, torch.Torch(device), options)
 
+    def tf(
+        self, batch_size: int, *, label: str | None = None, **options: Unpack[Options]
+    ) -> Loader:
+        """Batches of TensorFlow tensors over the arrays' own memory, in the order of `Loader`.
+
+        Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
+        of which alone the content is copied: `features` without them is faster. With `label`, batches
+        are tuples as Keras takes them: (dict, label), or (dict, label, `_valid`) where the tail is
+        padded, so that padding has no weight. `model.fit` takes `iter(loader)` with
+        `steps_per_epoch=len(loader)`, `train_on_batch` the tuples as they are, without a copy.
+        Options: see `Loader`.
+        """
+        from cachecd_client.tensorflow import TensorFlow
+
+        features = options.get("features")
+        if label is not None:
+            self.schema[label]  # SchemaError
+            if features is not None and label not in features:
+                options["features"] = [*features, label]
+        return self._loader(batch_size, TensorFlow(label), options)
+
+    def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
+        """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
+
+        `device`: as in jax.device_put, a sharding too; JAX's default device if None. JAX narrows 64-bit
+        numbers to 32 bits unless `jax_enable_x64` is on; SchemaError for an integer that does not fit.
+        Columns whose rows differ in length stay columns, and so do bytes; `column.to_jax()` makes
+        arrays of them. Options: see `Loader`.
+        """
+        from cachecd_client.jax import Jax
+
+        return self._loader(batch_size, Jax(device), options)
+
     def tf_dataset(
         self,
         batch_size: int,
@@ -133,7 +166,7 @@ class FileSet:
         features: Sequence[str] | None = None,
         rank: int | None = None,
         world: int | None = None,
-    ) -> tf.data.Dataset:
+    ) -> tensorflow.data.Dataset:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged
@@ -143,11 +176,11 @@ class FileSet:
         records. Without `drop_last` the last batch is short, and with several ranks the
         added feature `_valid` masks the rows that make their numbers equal.
         """
-        from cachecd_client import tensorflow
+        from cachecd_client import tf_pipeline
 
         reading = self._reading()
         reading.begin()
-        return tensorflow.dataset(
+        return tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature
 
 # The columns that the loader itself may add, as features of the schema.
@@ -39,6 +40,10 @@ class Framework(Protocol):
     def copies(self) -> bool:
         """Whether its values take memory of their own: then no batch is wrapped before its turn."""
 
+    @property
+    def finish(self) -> Callable[[dict[str, Any]], Any] | None:
+        """What each batch, a dict, goes through at its turn."""
+
     def wrap(self, feature: Feature) -> Wrap:
         """What makes a value of the feature's column; asked once per loader."""
 
@@ -47,6 +52,7 @@ class Numpy:
     """Arrays as the core makes them; bfloat16 as uint16."""
 
     copies = False
+    finish = None
 
     def wrap(self, feature: Feature) -> Wrap:
         return Wrap(None) if is_dense(feature) else columns(feature)
@@ -55,6 +61,14 @@ class Numpy:
 def is_dense(feature: Feature) -> bool:
     """Whether the feature's column is one array."""
     return feature.shape is not None and feature.dtype != "bytes"
+
+
+def some(feature: Feature) -> tuple[int, ...]:
+    """The shape of a bytes feature; SchemaError if it says that there is nothing."""
+    shape = feature.shape or ()
+    if 0 in shape:
+        raise SchemaError(f"feature {feature.name!r}: no strings in shape {shape}: leave it out")
+    return shape
 
 
 def columns(feature: Feature) -> Wrap:
@@ -67,7 +81,7 @@ def columns(feature: Feature) -> Wrap:
     if not feature.shape:
         return Wrap(Bytes)
     # A list of the same length in every row, which no array can hold either.
-    each = math.prod(feature.shape)
+    each = math.prod(some(feature))
 
     def lists(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> RaggedBytes:
         strings = Bytes(data, offsets)

@@ -79,8 +79,8 @@ class Loader:
         self._schema = reading.schema if features is None else reading.schema.select(features)
         if taken := ADDED.keys() & set(self._schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+        self._framework = framework
         self._wraps = self._wrapped_by(framework)
-        self._one_by_one = framework.copies
         self.batch_size = batch_size
         self.seed = reading.seed if seed is None else seed
         if not 0 <= self.seed < 1 << 64:
@@ -113,6 +113,7 @@ class Loader:
         A loader has one pass at a time: a new one ends the one before.
         """
         reader = self._begin()
+        finish = self._framework.finish
         told = 0
         try:
             while self._reader is reader:
@@ -136,7 +137,7 @@ class Loader:
                     return
                 self._position += 1
                 self._reading.advanced(self._position / self._batches)
-                yield batch
+                yield batch if finish is None else finish(batch)
                 del batch  # or it would stay until the next one has come
             raise CallerError(
                 "this pass has ended: the loader was closed, its lease released, or another pass "
@@ -244,7 +245,7 @@ class Loader:
             window=self._reading.window or 0,
             wrap={name: wrap.call for name, wrap in self._wraps.items()},
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
-            one_by_one=self._one_by_one,
+            one_by_one=self._framework.copies,
         )
         self._process = os.getpid()
         return self._reader

@@ -31,6 +31,8 @@ class Torch:
     An unknown device fails here, and not in the middle of a pass.
     """
 
+    finish = None
+
     def __init__(self, device: Any = None) -> None:
         self._device = None if device is None else torch.device(device)
         self.copies = self._device is not None and self._device.type != "cpu"
