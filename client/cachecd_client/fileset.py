@@ -129,9 +129,9 @@ class FileSet:
 
         Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
         of which alone the content is copied: `features` without them is faster. With `label`, batches
-        are tuples as Keras takes them: (dict, label), or (dict, label, `_valid`) where the tail is
-        padded, so that padding has no weight. `model.fit` takes `iter(loader)` with
-        `steps_per_epoch=len(loader)`, `train_on_batch` the tuples as they are, without a copy.
+        are tuples as Keras takes them: (dict, label), or without `drop_last` (dict, label, `_valid`),
+        whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
+        they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies.
         Options: see `Loader`.
         """
         from cachecd_client.tensorflow import TensorFlow
