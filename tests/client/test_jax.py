@@ -28,7 +28,8 @@ def large(tmp_path_factory):
     path = tmp_path_factory.mktemp("large") / "a"
     writer = _core.ShardWriter(str(path))
     for number in (1, -(2**31), 2**31):
-        writer.append(_core.encode_example({"id": number, "ids": [number], "x": 0.5}))
+        ids = [number] * (2 if number == 1 else 1)
+        writer.append(_core.encode_example({"id": number, "ids": ids, "x": 0.5}))
     writer.finish("")
     return FileSet(path)
 
