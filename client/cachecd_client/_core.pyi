@@ -5,7 +5,7 @@ protocol (bytes, memoryview, obstore's Bytes, NumPy arrays). Every function that
 on more than a few kB releases the GIL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, final
 
 import numpy as np
@@ -175,8 +175,7 @@ def decode_example(
 
 Column = (
     NDArray[Any]  # dense: [rows, *shape]
-    # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1];
-    # padded: values [rows, length], lengths [rows]
+    # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1]
     | tuple[NDArray[Any], NDArray[np.int64]]
     # ragged bytes: data, offsets [values + 1], row_splits [rows + 1]
     | tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
@@ -191,8 +190,8 @@ class FeatureOptions(TypedDict, total=False):
     """Classes: a scalar integer becomes a row of as many numbers, all 0 but one."""
     pad: tuple[int, bytes]
     """Length of the dense rows that a ragged list of numbers becomes, cut off or filled up with the
-    value, one number of the dtype delivered. The column is then (values, lengths): int64 [rows],
-    how many of a row's values are the record's."""
+    value, one number of the dtype delivered. Adds the column `_NAME_length`: int64 [rows], how many
+    of a row's values are the record's."""
     default: bytes
     """A serialized Example whose feature of this name a record without it is given."""
 
@@ -229,6 +228,12 @@ class BatchReader:
       shuffled as whole files and within a sliding window (client/core/order.h), opened when they
       are wanted, and closed when the window has passed; their errors then come from next().
     names: what errors and `corrupt` call each file, where it is a copy; by default its path.
+    wrap: from a column's name to what is called with its arrays, in place of which the batch holds
+      what it returns. It must not refer to the reader.
+    dlpack: names of columns whose arrays come as DLPack capsules, bound for one consumer each, which
+      lets the memory go without the GIL on any thread.
+    one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
+      which is faster.
     The order depends on files, seed, shuffle, window, rank and world alone.
     """
 
@@ -251,6 +256,9 @@ class BatchReader:
         ids: bool = False,
         window: int = 0,
         names: Sequence[str] | None = None,
+        wrap: dict[str, Callable[..., Any] | None] = {},
+        dlpack: set[str] = set(),
+        one_by_one: bool = False,
     ) -> None: ...
     @property
     def num_records(self) -> int:
@@ -262,13 +270,16 @@ class BatchReader:
     def corrupt(self) -> list[tuple[str, int, str]]:
         """(path, offset, why) of each corrupt record met so far, also by threads that run ahead."""
     @property
+    def num_corrupt(self) -> int:
+        """len(corrupt), without making the list."""
+    @property
     def seconds_waited(self) -> float:
         """Time next() spent waiting for a batch that was not ready."""
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
-    def next(self) -> dict[str, Column] | None:
-        """The next batch, or None at the end.
+    def next(self) -> dict[str, Any] | None:
+        """The next batch, a Column of each feature unless wrapped, or None at the end.
 
         Returns a ready batch without releasing the GIL; otherwise waits without it, and stops
         waiting for a signal (KeyboardInterrupt). Arrays are 64-byte aligned and belong to the

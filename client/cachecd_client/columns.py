@@ -6,15 +6,18 @@ and makes nothing per row until a row is asked for. Dense features are plain arr
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client.errors import CallerError
+
 if TYPE_CHECKING:
+    import jax
     import tensorflow as tf
     import torch
 
@@ -81,14 +84,22 @@ class Ragged(_Column[NDArray[Any]]):
         )
 
     def to_tf(self) -> tf.RaggedTensor:
-        """A tf.RaggedTensor [rows, None] with int64 row splits."""
-        import tensorflow as tf
+        """A tf.RaggedTensor [rows, None] over the same memory, with int64 row splits.
 
-        values = tf.constant(self.values)
-        return tf.RaggedTensor.from_row_splits(
-            tf.bitcast(values, tf.bfloat16) if self.bfloat16 else values,
-            tf.constant(self.row_splits),
-        )
+        A copy of what is not aligned to 64 bytes, as in a slice.
+        """
+        from cachecd_client.tensorflow import ragged, tensor
+
+        return ragged(tensor(self.values, self.bfloat16), tensor(self.row_splits))
+
+    def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
+        """(values, row_splits), as JAX has no ragged arrays; on a CPU over the same memory.
+
+        Their lengths differ from batch to batch, for each of which `jax.jit` compiles anew: pad them.
+        """
+        from cachecd_client.jax import array
+
+        return array(self.values, self.bfloat16, device), array(self.row_splits, device=device)
 
     def _row(self, row: int) -> NDArray[Any]:
         return self.values[self.row_splits[row] : self.row_splits[row + 1]]
@@ -119,9 +130,19 @@ class Bytes(_Column[bytes]):
 
     def to_tf(self) -> tf.Tensor:
         """A string tensor [rows]; TensorFlow's strings are its own, so this copies."""
-        import tensorflow as tf
+        from cachecd_client.tensorflow import strings
 
-        return tf.constant(list(self), dtype=tf.string, shape=(len(self),))
+        return strings(self)
+
+    def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
+        """(data, offsets), as JAX has no strings; see `Ragged.to_jax`."""
+        return Ragged(self.data, self.offsets).to_jax(device)
+
+    def tolist(self) -> list[bytes]:
+        """All rows; faster than one by one."""
+        whole = self.data.tobytes()
+        ends = self.offsets.tolist()
+        return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def _row(self, row: int) -> bytes:
         return self.view(row).tobytes()
@@ -143,9 +164,23 @@ class RaggedBytes(_Column[list[bytes]]):
 
     def to_tf(self) -> tf.RaggedTensor:
         """A string tf.RaggedTensor [rows, None]; copies."""
-        import tensorflow as tf
+        from cachecd_client.tensorflow import ragged, tensor
 
-        return tf.RaggedTensor.from_row_splits(self.strings.to_tf(), tf.constant(self.row_splits))
+        return ragged(self.strings.to_tf(), tensor(self.row_splits))
+
+    def to_torch(self, device: Any = None) -> NoReturn:
+        """CallerError: a jagged tensor has one level of rows."""
+        raise CallerError(
+            "torch has no tensor of lists of byte strings: column.strings.to_torch() is a jagged "
+            "tensor of all strings, and column.row_splits says which are whose"
+        )
+
+    def to_jax(self, device: Any = None) -> NoReturn:
+        """CallerError: JAX has no ragged arrays."""
+        raise CallerError(
+            "JAX has no array of lists of byte strings: column.strings.to_jax() is (data, offsets) "
+            "of all strings, and column.row_splits says which are whose"
+        )
 
     def _row(self, row: int) -> list[bytes]:
         return list(self.strings[int(self.row_splits[row]) : int(self.row_splits[row + 1])])
@@ -154,23 +189,6 @@ class RaggedBytes(_Column[list[bytes]]):
         first, last = int(self.row_splits[start]), int(self.row_splits[stop])
         strings = self.strings._rows(first, last)
         return RaggedBytes(strings, self.row_splits[start : stop + 1] - first)
-
-
-def column_of(
-    dtype: str, shape: tuple[int, ...] | None, arrays: tuple[NDArray[Any], ...]
-) -> Ragged | Bytes | RaggedBytes:
-    """The column of a feature that is not dense, over the arrays of the core's BatchReader."""
-    if len(arrays) == 3:
-        data, offsets, row_splits = arrays
-        return RaggedBytes(Bytes(data, offsets), row_splits)
-    values, splits = arrays
-    if dtype != "bytes":
-        return Ragged(values, splits, bfloat16=dtype == "bfloat16")
-    strings = Bytes(values, splits)
-    if not shape:
-        return strings
-    # A list of the same length in every row, which no array can hold either.
-    return RaggedBytes(strings, np.arange(0, len(strings) + 1, prod(shape), dtype=np.int64))
 
 
 def _cut(

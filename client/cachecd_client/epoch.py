@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.fileset import FileSet
+from cachecd_client.handover import Framework
 from cachecd_client.lease import HeldLease
 from cachecd_client.loader import Loader, Options
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import Schema
 from cachecd_client.transport import Transport
 
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
@@ -166,13 +166,8 @@ class Epoch(FileSet):
             corrupt=self._report,
         )
 
-    def _loader(
-        self,
-        batch_size: int,
-        convert: Callable[[Feature | None, NDArray[Any]], Any],
-        options: Options,
-    ) -> Loader:
-        loader = super()._loader(batch_size, convert, options)
+    def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
+        loader = super()._loader(batch_size, framework, options)
         self._loaders.add(loader)
         return loader
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
-from numpy.typing import NDArray
-
 from cachecd_client.errors import CallerError, WorldError
+from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
 from cachecd_client.loader import Loader, Options
 from cachecd_client.locating import Located, locate
 from cachecd_client.reading import Reading
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import Schema
 from cachecd_client.scratch import Scratch
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    import tensorflow
 
 # Inflated copies that TensorFlow reads: it is told paths, and holds nothing that says for how long.
 _until_the_end: set[Scratch] = set()
@@ -112,7 +111,7 @@ class FileSet:
 
     def numpy(self, batch_size: int, **options: Unpack[Options]) -> Loader:
         """Batches of NumPy arrays; bfloat16 comes as uint16. Options: see `Loader`."""
-        return self._loader(batch_size, lambda feature, dense: dense, options)
+        return self._loader(batch_size, Numpy(), options)
 
     def torch(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
@@ -122,7 +121,40 @@ class FileSet:
         """
         from cachecd_client import torch
 
-        return self._loader(batch_size, torch.converter(device), options)
+        return self._loader(batch_size, torch.Torch(device), options)
+
+    def tf(
+        self, batch_size: int, *, label: str | None = None, **options: Unpack[Options]
+    ) -> Loader:
+        """Batches of TensorFlow tensors over the arrays' own memory, in the order of `Loader`.
+
+        Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
+        of which alone the content is copied: `features` without them is faster. With `label`, batches
+        are tuples as Keras takes them: (dict, label), or without `drop_last` (dict, label, `_valid`),
+        whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
+        they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies.
+        Options: see `Loader`.
+        """
+        from cachecd_client.tensorflow import TensorFlow
+
+        features = options.get("features")
+        if label is not None:
+            self.schema[label]  # SchemaError
+            if features is not None and label not in features:
+                options["features"] = [*features, label]
+        return self._loader(batch_size, TensorFlow(label), options)
+
+    def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
+        """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
+
+        `device`: as in jax.device_put, a sharding too; JAX's default device if None. JAX narrows 64-bit
+        numbers to 32 bits unless `jax_enable_x64` is on; SchemaError for an integer that does not fit.
+        Columns whose rows differ in length stay columns, and so do bytes; `column.to_jax()` makes
+        arrays of them. Options: see `Loader`.
+        """
+        from cachecd_client.jax import Jax
+
+        return self._loader(batch_size, Jax(device), options)
 
     def tf_dataset(
         self,
@@ -135,7 +167,7 @@ class FileSet:
         features: Sequence[str] | None = None,
         rank: int | None = None,
         world: int | None = None,
-    ) -> tf.data.Dataset:
+    ) -> tensorflow.data.Dataset:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged
@@ -145,12 +177,12 @@ class FileSet:
         records. Without `drop_last` the last batch is short, and with several ranks the
         added feature `_valid` masks the rows that make their numbers equal.
         """
-        from cachecd_client import tensorflow
+        from cachecd_client import tf_pipeline
 
         reading = self._reading()
         reading.begin()
         _until_the_end.update(file.keep for file in self._found or () if file.keep)
-        return tensorflow.dataset(
+        return tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,
@@ -198,13 +230,8 @@ class FileSet:
             begin=self._begin,
         )
 
-    def _loader(
-        self,
-        batch_size: int,
-        convert: Callable[[Feature | None, NDArray[Any]], Any],
-        options: Options,
-    ) -> Loader:
-        return Loader(self._reading(), batch_size, convert, **options)
+    def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
+        return Loader(self._reading(), batch_size, framework, **options)
 
 
 def _hint(path: str) -> str:

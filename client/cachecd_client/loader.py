@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cachecd_client import _core
-from cachecd_client.columns import column_of
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.reading import CorruptRecord, Reading, share
 from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
-_RESERVED = frozenset({"_valid", "_shard", "_record"})
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -78,7 +74,7 @@ class Loader:
         self,
         reading: Reading,
         batch_size: int,
-        convert: Callable[[Feature | None, NDArray[Any]], Any] = lambda feature, dense: dense,
+        framework: Framework,
         *,
         shuffle: bool | None = None,
         seed: int | None = None,
@@ -95,7 +91,6 @@ class Loader:
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """`convert` turns a dense array into the framework's; None as feature: an added column."""
         if on_corrupt not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
         if isinstance(features, str):
@@ -103,10 +98,13 @@ class Loader:
         self._reading = reading
         schema = reading.schema if features is None else reading.schema.select(features)
         self._deliveries = deliveries(schema, cast=cast, pad=pad, one_hot=one_hot, default=default)
-        added = _RESERVED | {d.length for d in self._deliveries if d.length is not None}
-        if taken := added & set(schema.names):
+        self._added = dict(ADDED)
+        for name in (d.length for d in self._deliveries if d.length is not None):
+            self._added[name] = Feature(name, "int64", "int64", ())
+        if taken := self._added.keys() & set(schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
-        self._convert = convert
+        self._framework = framework
+        self._wraps = self._wrapped_by(framework)
         self.batch_size = batch_size
         self.seed = reading.seed if seed is None else seed
         if not 0 <= self.seed < 1 << 64:
@@ -139,33 +137,36 @@ class Loader:
         A loader has one pass at a time: a new one ends the one before.
         """
         reader = self._begin()
+        finish = self._framework.finish
         told = 0
         try:
-            while True:
-                if self._reader is not reader:
-                    raise CallerError(
-                        "this pass has ended: the loader was closed, its lease released, or "
-                        "another pass begun; make a second loader to read twice at once"
-                    )
-                if os.getpid() != self._process:
-                    raise CallerError(
-                        "this pass was begun before the fork, and its reading threads are not in "
-                        "this process: iterate anew here"
-                    )
+            while self._reader is reader:
                 try:
-                    columns = reader.next()
+                    batch = reader.next()
                 except CorruptRecordError as error:
                     self._reading.corrupt([(error.path, error.offset, error.why)])
                     raise
-                found = reader.corrupt
-                if len(found) > told:
+                except RuntimeError as error:
+                    if os.getpid() == self._process:
+                        raise
+                    raise CallerError(
+                        "this pass was begun before the fork, and its reading threads are not in "
+                        "this process: iterate anew here"
+                    ) from error
+                if reader.num_corrupt > told:
+                    found = reader.corrupt
                     self._reading.corrupt(found[told:])
                     told = len(found)
-                if columns is None:
+                if batch is None:
                     return
                 self._position += 1
                 self._reading.advanced(self._position / self._batches)
-                yield self._batch(columns)
+                yield batch if finish is None else finish(batch)
+                del batch  # or it would stay until the next one has come
+            raise CallerError(
+                "this pass has ended: the loader was closed, its lease released, or another pass "
+                "begun; make a second loader to read twice at once"
+            )
         finally:
             self._end(reader)
 
@@ -275,9 +276,19 @@ class Loader:
             ids=self._ids,
             window=self._reading.window or 0,
             names=self._reading.names,
+            wrap={name: wrap.call for name, wrap in self._wraps.items()},
+            dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
+            one_by_one=self._framework.copies,
         )
         self._process = os.getpid()
         return self._reader
+
+    def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
+        wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
+        wraps |= {name: framework.wrap(feature) for name, feature in self._added.items()}
+        if self._reading.shards is not None:
+            wraps["_shard"] = renumbered(wraps["_shard"], self._reading.shards)
+        return wraps
 
     def _running(self) -> _core.BatchReader | None:
         """The reader, unless it was made before a fork: its threads are not in this process."""
@@ -310,25 +321,3 @@ class Loader:
             "drop_last": self.drop_last,
             "world": self.world,
         }
-
-    def _batch(self, columns: dict[str, _core.Column]) -> Batch:
-        batch: Batch = {}
-        for delivery in self._deliveries:
-            name, column = delivery.delivered.name, columns[delivery.delivered.name]
-            if delivery.length is None:
-                batch[name] = self._column(delivery.delivered, column)
-            else:
-                batch[name] = self._convert(delivery.delivered, column[0])
-                batch[delivery.length] = self._convert(None, column[1])
-        for name in _RESERVED & columns.keys():
-            dense = columns[name]
-            assert isinstance(dense, np.ndarray)
-            if name == "_shard" and self._reading.shards is not None:
-                dense = self._reading.shards[dense]
-            batch[name] = self._convert(None, dense)
-        return batch
-
-    def _column(self, feature: Feature, column: _core.Column) -> Any:
-        if isinstance(column, np.ndarray):
-            return self._convert(feature, column)
-        return column_of(feature.dtype, feature.shape, column)

@@ -1,138 +1,94 @@
-"""A file set as a stock tf.data pipeline: TensorFlow reads the files and parses the Examples."""
+"""Arrays as TensorFlow tensors over the same memory."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from cachecd_client import _core
-from cachecd_client.errors import SchemaError
-from cachecd_client.reading import Reading, share
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.columns import Bytes
+from cachecd_client.handover import Wrap, is_dense, some
+from cachecd_client.schema import Feature
 
-_CYCLE = 16  # files read by turns when shuffling
-_READ_BYTES = 1 << 20  # per open file
-_SHUFFLE_BYTES = 256 << 20  # of serialized records in the shuffle buffer
+_from_dlpack = tf.experimental.dlpack.from_dlpack
 
-_LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
-# decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
-_DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
+# TensorFlow ends the process when a DLPack buffer is aligned to less. The core's all are aligned.
+_ALIGNMENT = 64
 
 
-def dataset(
-    reading: Reading,
-    batch_size: int,
-    *,
-    num_bytes: int,
-    label: str | None,
-    shuffle: bool,
-    seed: int,
-    drop_last: bool,
-    features: Sequence[str] | None,
-    rank: int | None,
-    world: int | None,
-) -> tf.data.Dataset:
-    """The pipeline that `FileSet.tf_dataset` describes; its options are settled by now."""
-    schema = reading.schema if features is None else reading.schema.select(features)
-    if label is not None and label not in schema.names:
-        schema = Schema((*schema.features, reading.schema[label]))
-    rank, world, batches = share(reading.num_records, batch_size, drop_last, rank, world)
-    mean_bytes = max(1, num_bytes // max(1, reading.num_records))
-    seed %= 1 << 63  # TensorFlow's seeds are int64
+def tensor(array: NDArray[Any], bfloat16: bool = False) -> tf.Tensor:
+    """`array` as a tensor over its memory, or a copy if TensorFlow cannot use that.
 
-    files = [path for path, _ in reading.files]
-    if shuffle:
-        order = _core.Permutation(len(files), seed).take(0, len(files))
-        records = tf.data.Dataset.from_tensor_slices([files[i] for i in order]).interleave(
-            lambda file: tf.data.TFRecordDataset(file, buffer_size=_READ_BYTES),
-            cycle_length=_CYCLE,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+    `bfloat16`: its uint16 elements are bfloat16.
+    """
+    flags = array.flags
+    if array.ctypes.data % _ALIGNMENT or not (
+        array.size and flags.c_contiguous and flags.writeable
+    ):
+        shared = tf.constant(array)
     else:
-        records = tf.data.TFRecordDataset(files, buffer_size=_READ_BYTES)
+        shared = _from_dlpack(array.__dlpack__())
+    return tf.bitcast(shared, tf.bfloat16) if bfloat16 else shared
 
-    padded = world > 1 and not drop_last
-    if world > 1:
-        if padded:
-            records = _padded(records, reading.schema, world)
-            batches = -(-reading.num_records // (world * batch_size))
-            rows = -(-reading.num_records // world)
-        else:
-            rows = batches * batch_size
-        records = records.shard(world, rank).take(rows)
-    if shuffle:
-        rows = reading.num_records // world + 1
-        records = records.shuffle(
-            max(1, min(rows, _SHUFFLE_BYTES // mean_bytes)),
-            seed=seed,
-            reshuffle_each_iteration=False,
+
+def strings(column: Bytes) -> tf.Tensor:
+    """A string tensor [rows]; TensorFlow's strings are its own, so this copies."""
+    return tf.constant(column.tolist(), tf.string, (len(column),))
+
+
+def ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
+    """Rows of values; not checked again, as the core made them."""
+    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+
+
+class TensorFlow:
+    """Every feature as a tensor [rows, *shape], ragged ones as tf.RaggedTensor."""
+
+    copies = False
+
+    def __init__(self, label: str | None = None) -> None:
+        """`label` names the feature that comes as the second of a tuple."""
+        self.finish: Callable[[dict[str, Any]], Any] | None = None
+        if label is not None:
+            self.finish = lambda batch: _labelled(batch, label)
+
+    def wrap(self, feature: Feature) -> Wrap:
+        if feature.dtype == "bytes":
+            return _strings(feature)
+        bfloat16 = feature.dtype == "bfloat16"
+        typed = _bfloat16 if bfloat16 else _from_dlpack
+        if is_dense(feature):
+            return Wrap(typed, dlpack=True)
+        return Wrap(
+            lambda values, row_splits: ragged(typed(values), _from_dlpack(row_splits)), dlpack=True
         )
 
-    def parse(serialized: tf.Tensor, valid: tf.Tensor | None = None) -> Any:
-        parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in schema.features})
-        batch = {f.name: _shaped(f, parsed[f.name]) for f in schema.features}
-        if valid is not None:
-            batch["_valid"] = valid
-        return batch if label is None else (batch, batch.pop(label))
 
-    parsed = records.batch(batch_size, drop_remainder=drop_last).map(
-        parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    )
-    return parsed.apply(tf.data.experimental.assert_cardinality(batches)).prefetch(tf.data.AUTOTUNE)
+def _labelled(batch: dict[str, Any], label: str) -> tuple[Any, ...]:
+    """As Keras takes it; what masks padding are its sample weights."""
+    if "_valid" in batch:
+        return batch, batch.pop(label), batch.pop("_valid")
+    return batch, batch.pop(label)
 
 
-def _padded(records: tf.data.Dataset, schema: Schema, world: int) -> tf.data.Dataset:
-    """(record, True), and then world - 1 times (a record of zeros, False)."""
-    nothing = tf.data.Dataset.from_tensors(_zeros(schema)).repeat(world - 1)
-    return records.map(lambda record: (record, True)).concatenate(
-        nothing.map(lambda record: (record, False))
-    )
+def _bfloat16(capsule: Any) -> tf.Tensor:
+    return tf.bitcast(_from_dlpack(capsule), tf.bfloat16)
 
 
-def _zeros(schema: Schema) -> bytes:
-    """A serialized Example of the schema, all zeros and empty strings; no ragged feature."""
-    values: dict[str, Any] = {}
-    for feature in schema.features:
-        if feature.shape is None:
-            continue
-        count = math.prod(feature.shape)
-        if feature.raw:
-            size = 2 if feature.dtype == "bfloat16" else np.dtype(feature.dtype).itemsize
-            values[feature.name] = bytes(count * size)
-        elif feature.kind == "bytes":
-            values[feature.name] = [b""] * count
-        else:
-            dtype = np.int64 if feature.kind == "int64" else np.float32
-            values[feature.name] = np.zeros(count, dtype)
-    return _core.encode_example(values)
-
-
-def _spec(feature: Feature) -> Any:
-    """How tf.io.parse_example is told of the feature."""
+def _strings(feature: Feature) -> Wrap:
     if feature.shape is None:
-        return tf.io.RaggedFeature(_LISTS[feature.kind], row_splits_dtype=tf.int64)
-    if feature.raw:
-        return tf.io.FixedLenFeature([], tf.string)
-    return tf.io.FixedLenFeature(list(feature.shape), _LISTS[feature.kind])
+        return Wrap(
+            lambda data, offsets, row_splits: ragged(
+                strings(Bytes(data, offsets)), tensor(row_splits)
+            )
+        )
+    shape = [-1, *some(feature)]
 
+    def make(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tf.Tensor:
+        made = strings(Bytes(data, offsets))
+        return made if len(shape) == 1 else tf.reshape(made, shape)
 
-def _shaped(feature: Feature, parsed: Any) -> Any:
-    """A parsed batch of the feature in the schema's dtype and shape."""
-    if feature.dtype == "bytes":
-        return parsed
-    wanted = tf.as_dtype(feature.dtype)
-    if not feature.raw:
-        return parsed if parsed.dtype == wanted else tf.cast(parsed, wanted)
-    if feature.shape is None:
-        raise SchemaError(f"feature {feature.name!r}: a raw array needs a shape")
-    decoded = tf.io.decode_raw(
-        parsed, tf.as_dtype(_DECODED_AS.get(feature.dtype, feature.dtype)), little_endian=True
-    )
-    if decoded.dtype != wanted:
-        decoded = tf.bitcast(decoded, wanted)
-    return tf.reshape(decoded, [-1, *feature.shape])
+    return Wrap(make)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.dlpack import from_dlpack
 
+from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature
 
 
@@ -24,14 +25,30 @@ def tensor(array: NDArray[Any], bfloat16: bool = False, device: Any = None) -> t
     return shared if device is None else shared.to(device, non_blocking=True)
 
 
-def converter(device: Any = None) -> Callable[[Feature | None, NDArray[Any]], torch.Tensor]:
-    """What a Loader needs to deliver tensors on `device`.
+class Torch:
+    """Dense features as tensors on `device`; others as columns, which know `to_torch`.
 
     An unknown device fails here, and not in the middle of a pass.
     """
-    place = None if device is None else torch.device(device)
 
-    def convert(feature: Feature | None, dense: NDArray[Any]) -> torch.Tensor:
-        return tensor(dense, feature is not None and feature.dtype == "bfloat16", place)
+    finish = None
 
-    return convert
+    def __init__(self, device: Any = None) -> None:
+        self._device = None if device is None else torch.device(device)
+        self.copies = self._device is not None and self._device.type != "cpu"
+
+    def wrap(self, feature: Feature) -> Wrap:
+        if not is_dense(feature):
+            return columns(feature)
+        device = self._device
+        bfloat16 = feature.dtype == "bfloat16"
+        if device is None and not bfloat16:
+            return Wrap(from_dlpack, dlpack=True)  # no Python of ours for each batch
+
+        def place(capsule: Any) -> torch.Tensor:
+            shared = from_dlpack(capsule)
+            if bfloat16:
+                shared = shared.view(torch.bfloat16)
+            return shared if device is None else shared.to(device, non_blocking=True)
+
+        return Wrap(place, dlpack=True)

@@ -196,7 +196,7 @@ Batch BatchBuilder::Build(uint64_t number) {
 
   for (size_t i = 0; i < builders_.size(); ++i) {
     hints_[i] = std::max(hints_[i], builders_[i].value_bytes());
-    batch.columns.push_back(builders_[i].Finish());
+    builders_[i].Finish(&batch.columns);
   }
   if (shape_.valid) batch.columns.push_back(valid.Take());
   if (shape_.ids) {

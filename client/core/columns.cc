@@ -230,7 +230,7 @@ void ColumnBuilder::AppendEmpty() {
   EndRow();
 }
 
-Column ColumnBuilder::Finish() {
+void ColumnBuilder::Finish(std::vector<Column>* columns) {
   Column column{spec_.name, {}};
   const auto rows = static_cast<int64_t>(rows_);
   const auto values = static_cast<int64_t>(values_);
@@ -243,12 +243,14 @@ Column ColumnBuilder::Finish() {
   if (spec_.is_bytes()) {
     column.arrays.push_back({std::move(offsets_), Element::kInt64, {values + 1}});
   }
-  if (spec_.options.pad) {
-    column.arrays.push_back({std::move(lengths_), Element::kInt64, {rows}});
-  } else if (spec_.ragged) {
+  if (spec_.ragged && !spec_.options.pad) {
     column.arrays.push_back({std::move(splits_), Element::kInt64, {rows + 1}});
   }
-  return column;
+  columns->push_back(std::move(column));
+  if (!spec_.options.pad) return;
+  Column lengths{"_" + spec_.name + "_length", {}};
+  lengths.arrays.push_back({std::move(lengths_), Element::kInt64, {rows}});
+  columns->push_back(std::move(lengths));
 }
 
 void ColumnBuilder::CheckFallback(const FeatureSpec& spec) {

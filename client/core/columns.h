@@ -26,8 +26,7 @@ struct Array {
 };
 
 // Arrays of a column, in this order:
-//     dense         values [rows, *row_shape]
-//     padded        values [rows, length], lengths int64 [rows] of what the records have of each
+//     dense         values [rows, *row_shape]; padded: [rows, length]
 //     ragged        values [n], row_splits int64 [rows + 1]
 //     bytes         data uint8 [n], offsets int64 [rows * product(shape) + 1]
 //     ragged bytes  data uint8 [n], offsets int64 [values + 1], row_splits int64 [rows + 1]
@@ -81,8 +80,9 @@ class ColumnBuilder {
   // Bytes of values so far.
   size_t value_bytes() const { return used_; }
 
-  // The column of the rows appended, which must be all of them.
-  Column Finish();
+  // Adds the column of the rows appended, which must be all of them; after a padded one another,
+  // `_NAME_length`, int64 [rows]: how many values of each row are the record's.
+  void Finish(std::vector<Column>* columns);
 
   // SchemaMismatch if the spec's fallback is not a value of the feature.
   static void CheckFallback(const FeatureSpec& spec);

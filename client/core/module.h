@@ -45,8 +45,13 @@ nb::object PathObject(const std::string& path);
 // An integer array of one dimension, copied; TypeError names what it was for.
 std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
 
+nb::dlpack::dtype DlpackType(Element element);
+
 // A NumPy array over the buffer, which it owns.
 nb::object ToNumpy(Array array);
+
+// A DLPack capsule of the buffer, which it owns: for one consumer, once.
+nb::object ToCapsule(Array array);
 
 // A NumPy array over the vector's elements, which it owns.
 template <typename T>

@@ -36,6 +36,36 @@ void Translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
+}  // namespace
+
+BytesArgument::BytesArgument(nb::handle object) {
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+}
+
+BytesArgument::~BytesArgument() { PyBuffer_Release(&view_); }
+
+std::string PathArgument(nb::handle path) {
+  PyObject* bytes = nullptr;
+  if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0) throw nb::python_error();
+  const nb::object owner = nb::steal(bytes);
+  return {PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes))};
+}
+
+nb::object PathObject(const std::string& path) {
+  return nb::steal(
+      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
+std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what) {
+  using Offsets = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+  Offsets offsets;
+  if (!nb::try_cast(array, offsets, false)) {
+    const std::string message = std::string(what) + ": expected a uint64 array of one dimension";
+    throw nb::type_error(message.c_str());
+  }
+  return std::vector<uint64_t>(offsets.data(), offsets.data() + offsets.size());
+}
+
 nb::dlpack::dtype DlpackType(Element element) {
   switch (element) {
     case Element::kBool:
@@ -65,36 +95,6 @@ nb::dlpack::dtype DlpackType(Element element) {
       return nb::dtype<double>();
   }
   return {};
-}
-
-}  // namespace
-
-BytesArgument::BytesArgument(nb::handle object) {
-  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-}
-
-BytesArgument::~BytesArgument() { PyBuffer_Release(&view_); }
-
-std::string PathArgument(nb::handle path) {
-  PyObject* bytes = nullptr;
-  if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0) throw nb::python_error();
-  const nb::object owner = nb::steal(bytes);
-  return {PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes))};
-}
-
-nb::object PathObject(const std::string& path) {
-  return nb::steal(
-      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-}
-
-std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what) {
-  using Offsets = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-  Offsets offsets;
-  if (!nb::try_cast(array, offsets, false)) {
-    const std::string message = std::string(what) + ": expected a uint64 array of one dimension";
-    throw nb::type_error(message.c_str());
-  }
-  return std::vector<uint64_t>(offsets.data(), offsets.data() + offsets.size());
 }
 
 nb::object ToNumpy(Array array) {

@@ -51,14 +51,16 @@ class BatchReader {
   // Of this rank in all, those before `start` included.
   uint64_t num_batches() const { return num_batches_; }
   std::vector<CorruptRecord> findings() const;
-  uint64_t bytes_read() const;
+  size_t num_findings() const;
   bool forked() const;
 
   // The next batch if it is ready. Does not wait, but for a mutex that is held for moments.
-  // Rethrows the batch's error; UsageError once closed.
+  // Rethrows the batch's error; UsageError once closed. Its memory counts as made ahead until
+  // Delivered says how much is not any more.
   std::optional<Batch> TryNext();
+  void Delivered(size_t memory_bytes);
 
-  // Whether all batches have been delivered.
+  // Whether all batches have been taken.
   bool AtEnd() const;
 
   // Waits until TryNext has an answer, at most this long.
@@ -74,7 +76,8 @@ class BatchReader {
   };
 
   void Run();
-  bool MayClaim() const;
+  bool HasRoom() const;
+  bool MayClaim();
   Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
   void RequireThreads() const;
   bool Answered() const;
@@ -92,11 +95,11 @@ class BatchReader {
   std::map<uint64_t, Made> made_;
   uint64_t next_claim_;
   uint64_t next_delivery_;
-  size_t ahead_bytes_ = 0;  // of made_ and, by estimate, of what is being made
+  size_t ahead_bytes_ = 0;  // not delivered yet, and, by estimate, being made
+  bool filling_ = true;     // until there is no room; again at the low mark
   size_t estimate_;         // of one batch: the largest so far, at first a guess
   bool measured_ = false;   // estimate_ is no guess any more
-  uint64_t bytes_read_ = 0;
-  bool failed_ = false;  // nothing more is claimed
+  bool failed_ = false;     // nothing more is claimed
   bool closed_ = false;
 
   std::mutex closing_;  // guards threads_ against two closers

@@ -101,4 +101,9 @@ void RecordSource::Stop() {
   window_.Stop();
 }
 
+size_t RecordSource::num_findings() const {
+  const std::lock_guard<std::mutex> lock(noting_);
+  return findings_.size();
+}
+
 }  // namespace cachecd

@@ -69,6 +69,7 @@ class RecordSource {
 
   // What was found corrupt so far, each once; of very many only the first.
   std::vector<CorruptRecord> findings() const;
+  size_t num_findings() const;
 
   // Makes a search for a replacement end with Stopped, and ends reading ahead.
   void Stop();

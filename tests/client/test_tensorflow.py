@@ -1,140 +1,198 @@
-"""tf_dataset, and files that cross between TensorFlow and the core; the only tests that load it."""
+"""Batches of the core as TensorFlow's tensors."""
+
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from torch import uint16
+import torch
 
-from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client import _core
+from cachecd_client.errors import SchemaError
 from cachecd_client.fileset import FileSet
-from cachecd_client.schema import infer
-from tests.client.records import examples, record, schema, write
+from cachecd_client.schema import Feature, Schema
+from cachecd_client.tensorflow import tensor
+from tests.client.records import examples, record, write
 
-N = 53
+DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    return FileSet(
-        [
-            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 10, N))))
-            for first in range(0, N, 10)
-        ]
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
+
+
+def address(shared: tf.Tensor) -> int:
+    return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(shared)).data_ptr()
+
+
+def test_features_arrive_as_tensors_of_the_schemas_dtype_and_shape(files):
+    batch = next(iter(files.tf(batch_size=5, ids=True)))
+    assert {name: (value.dtype.name, value.shape.as_list()) for name, value in batch.items()} == {
+        "bits": ("bfloat16", [5, 2]),
+        "image": ("uint8", [5, 2, 3]),
+        "key": ("string", [5]),
+        "label": ("int64", [5]),
+        "many": ("int64", [5, None]),
+        "names": ("string", [5, None]),
+        "vector": ("float32", [5, 2]),
+        "_shard": ("int64", [5]),
+        "_record": ("int64", [5]),
+    }
+
+
+@pytest.fixture(scope="module")
+def every_dtype(tmp_path_factory):
+    """A file whose features are arrays of every dtype, an empty one, a scalar, and fixed lists."""
+    values = {name: np.array([[0, 1], [1, 100]]).astype(name) for name in DTYPES.split()}
+    values["empty"] = np.zeros((0, 3), np.float32)
+    features = [Feature(n, "bytes", v.dtype.name, v.shape, raw=True) for n, v in values.items()]
+    features += [
+        Feature("scalar", "bytes", "float16", (), raw=True),
+        Feature("pair", "bytes", "bytes", (2,)),
+    ]
+    values["scalar"] = np.array(1.5, np.float16)
+    stored = {name: value.tobytes() for name, value in values.items()}
+    encoded = _core.encode_example({"pair": [b"a", b"bc"], **stored})
+    path = tmp_path_factory.mktemp("dtypes") / "a"
+    return FileSet(write(path, [encoded] * 3, Schema(tuple(features))))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_every_dtype_and_the_padded_tail_come_as_through_numpy(every_dtype, batch_size):
+    options = {"batch_size": batch_size, "drop_last": False}
+    batches = zip(every_dtype.tf(**options), every_dtype.numpy(**options), strict=True)
+    for tensors, arrays in batches:
+        assert tensors.pop("pair").numpy().tolist() == list(arrays.pop("pair"))
+        assert tensors.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert tensors[name].dtype == tf.as_dtype(array.dtype), name
+            assert np.array_equal(tensors[name].numpy(), array), name
+
+
+def test_a_bytes_feature_that_never_holds_any_is_refused_at_once(every_dtype):
+    described = Schema((Feature("none", "bytes", "bytes", (2, 0)),))
+    files = FileSet(every_dtype.files, schema=described)
+    for read in (files.tf, files.numpy):
+        with pytest.raises(SchemaError, match=r"'none': no strings in shape \(2, 0\)"):
+            read(batch_size=1)
+
+
+# Memory
+
+
+def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
+    array = next(iter(files.numpy(batch_size=24, shuffle=False)))["image"]
+    shared = tensor(array)
+    assert address(shared) == array.ctypes.data
+    array[0, 0, 0] = 9
+    assert shared[0, 0, 0] == 9
+    for copied in (array[1:], array[::2], array[:0]):
+        assert np.array_equal(tensor(copied).numpy(), copied)
+        assert address(tensor(copied)) != copied.ctypes.data
+    array.flags.writeable = False
+    assert np.array_equal(tensor(array).numpy(), array)
+
+
+def test_a_batchs_memory_is_used_again_only_when_its_last_tensor_is_gone(files):
+    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False}
+    kept = [batch["image"] for batch in files.tf(**options)]
+    assert len({address(image) for image in kept}) == 24
+    assert [int(image[0, 0, 0]) for image in kept] == list(range(24))
+
+
+def test_tensors_go_in_other_threads_while_batches_are_made(files):
+    found: list[list[int]] = []
+
+    def work() -> None:
+        for _ in range(3):
+            batches = files.tf(batch_size=1, shuffle=False, prefetch_bytes=1)
+            found.append([int(tf.reduce_sum(batch["label"])) for batch in batches])
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(24))] * 9
+
+
+# Tensors that outlive their loader, some in a cycle, some in a thread that never ends.
+ENDING = """
+import sys, threading, time
+from cachecd_client import FileSet
+loader = FileSet(sys.argv[1]).tf(batch_size=1, prefetch_bytes=1)
+batches = iter(loader)
+kept = [next(batches) for _ in range(5)]
+cycle = [loader, next(batches)]
+cycle.append(cycle)
+running = threading.Event()
+def work():
+    for batch in FileSet(sys.argv[1]).tf(batch_size=1):
+        running.set()
+        time.sleep(60)
+threading.Thread(target=work, daemon=True).start()
+assert running.wait(30)
+"""
+
+
+def test_a_process_ends_though_tensors_and_passes_are_left(files):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, *files.files], capture_output=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stderr
 
 
-def labels(dataset) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["label"].numpy()]
+# Training
 
 
-def rows(batch: dict) -> list[dict]:
-    """A batch of any framework as comparable plain rows."""
-
-    def plain(value):
-        if isinstance(value, np.ndarray):
-            return value.tolist()
-        if isinstance(value, list):
-            return [plain(one) for one in value]
-        return value
-
-    columns = {}
-    for name, column in batch.items():
-        if isinstance(column, tf.RaggedTensor):
-            columns[name] = column.to_list()
-        elif isinstance(column, tf.Tensor):
-            if column.dtype == tf.bfloat16:
-                column = tf.bitcast(column, tf.uint16)
-            columns[name] = column.numpy().tolist()
-        else:
-            columns[name] = [plain(row) for row in column]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def test_a_label_makes_tuples_as_keras_takes_them(files):
+    for features, label in files.tf(batch_size=8, label="label", features=["vector"]):
+        assert set(features) == {"vector"}
+        assert np.array_equal(features["vector"][:, 0], label)
+    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has"):
+        files.tf(batch_size=8, label="lable")
 
 
-def from_torch(batch: dict) -> dict:
-    """The batch with NumPy's arrays in place of torch's tensors."""
-    return {k: v.numpy() if hasattr(v, "numpy") else v for k, v in batch.items()}
+def test_padding_has_no_weight(files):
+    *_, (features, label, weight) = files.tf(
+        batch_size=10, label="label", drop_last=False, shuffle=False
+    )
+    assert "_valid" not in features
+    assert label.numpy().tolist() == [20, 21, 22, 23] + [0] * 6
+    assert weight.numpy().tolist() == [True] * 4 + [False] * 6
 
 
-# Files that cross
+def model() -> tf.keras.Model:
+    vector = tf.keras.Input((2,), name="vector")
+    made = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
+    made.compile("sgd", "mse", weighted_metrics=["mse"])
+    return made
 
 
-def test_the_cores_file_is_the_same_record_by_record_in_every_reader(files):
-    stock = [r.numpy() for r in tf.data.TFRecordDataset(files.files)]
-    assert stock == examples(range(N))
-    options = {"batch_size": 8, "shuffle": False, "drop_last": True}
-    tensorflow = [row for batch in files.tf_dataset(**options) for row in rows(batch)]
-    numpy = [row for batch in files.numpy(**options) for row in rows(batch)]
-    torch = []
-    for batch in files.torch(**options):
-        batch["bits"] = batch["bits"].view(uint16)
-        torch += rows(from_torch(batch))
-    assert len(tensorflow) == 48
-    assert tensorflow == numpy == torch
-    assert [row["label"] for row in numpy] == list(range(48))
+def test_keras_fits_a_model_to_the_cores_batches(files):
+    fitted = model()
+    loader = files.tf(batch_size=8, label="label", features=["vector"])
+    for _ in range(2):
+        history = fitted.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False, verbose=0)
+        assert np.isfinite(history.history["loss"][0])
+    assert loader.position == len(loader)
 
 
-def test_a_file_written_by_tensorflow_is_read_by_the_core(tmp_path):
-    path = str(tmp_path / "tf.tfrecord")
-    written = []
-    with tf.io.TFRecordWriter(path) as writer:
-        for i in range(20):
-            feature = {
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[-i])),
-                "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x" * i])),
-                "tags": tf.train.Feature(
-                    bytes_list=tf.train.BytesList(value=[b"t%d" % j for j in range(i % 3)])
-                ),
-                "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=range(i % 4))),
-                "xyz": tf.train.Feature(float_list=tf.train.FloatList(value=[i, 0.5, -i])),
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=feature))
-            writer.write(example.SerializeToString())
-            written.append(
-                {
-                    "ids": list(range(i % 4)),
-                    "label": -i,
-                    "name": b"x" * i,
-                    "tags": [b"t%d" % j for j in range(i % 3)],
-                    "xyz": [float(i), 0.5, float(-i)],
-                }
-            )
-    files = FileSet(path)
-    assert files.schema["xyz"].shape == (3,)
-    assert files.schema["tags"].shape is None
-    options = {"batch_size": 10, "shuffle": False}
-    assert [row for batch in files.numpy(**options) for row in rows(batch)] == written
-    assert [row for batch in files.tf_dataset(**options) for row in rows(batch)] == written
-    torch = []
-    for batch in files.torch(**options):
-        torch += rows(from_torch(batch))
-    assert torch == written
+def test_keras_trains_batch_by_batch_and_leaves_padding_out_of_weighted_metrics(files):
+    trained = model()
+    for batch in files.tf(batch_size=8, label="label", features=["vector"]):
+        trained.train_on_batch(*batch)
+    padded = files.tf(batch_size=10, label="label", features=["vector"], drop_last=False)
+    found = trained.evaluate(iter(padded), steps=len(padded), verbose=0, return_dict=True)
+    whole = next(iter(files.tf(batch_size=24, label="label", features=["vector"])))
+    expected = trained.test_on_batch(*whole, return_dict=True)
+    assert found["mse"] == pytest.approx(float(expected["mse"]), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split(),  # noqa: SIM905
-)
-def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
-    value = np.array([[0, 1], [1, 100]]).astype(dtype)
-    described = infer({"a": value})
-    files = FileSet(write(tmp_path / "a", [described.encode({"a": value})], described))
-    (batch,) = files.tf_dataset(batch_size=1)
-    assert batch["a"].dtype == tf.as_dtype(dtype)
-    assert np.array_equal(batch["a"].numpy()[0], value)
-    (batch,) = files.numpy(batch_size=1)
-    assert batch["a"].dtype == dtype
-    assert np.array_equal(batch["a"][0], value)
-
-
-def test_bfloat16_and_ragged_and_bytes_arrive_as_tensorflows_own(files):
-    batch = next(iter(files.tf_dataset(batch_size=8, shuffle=False)))
-    assert batch["bits"].dtype == tf.bfloat16
-    assert float(batch["bits"][0, 0]) == 1.0
-    assert isinstance(batch["many"], tf.RaggedTensor)
-    assert batch["many"].to_list() == [[i] * (i % 4) for i in range(8)]
-    assert batch["names"].to_list() == [[str(i).encode(), b"x"] for i in range(8)]
-    assert batch["image"].shape == (8, 2, 3)
+# Columns
 
 
 def test_columns_of_the_core_become_tensorflows_own(files):
@@ -144,92 +202,9 @@ def test_columns_of_the_core_become_tensorflows_own(files):
     assert batch["names"].to_tf().to_list() == [[str(i).encode(), b"x"] for i in range(8)]
 
 
-# The pipeline
-
-
-def test_the_same_seed_is_the_same_order_in_every_pass(files):
-    dataset = files.tf_dataset(batch_size=10, seed=3)
-    first = labels(dataset)
-    assert first == labels(dataset) == labels(files.tf_dataset(batch_size=10, seed=3))
-    assert first != labels(files.tf_dataset(batch_size=10, seed=4))
-    assert len(set(first)) == 50
-    assert first != sorted(first)
-
-
-def test_the_length_is_known(files):
-    assert len(files.tf_dataset(batch_size=10)) == 5
-    assert len(files.tf_dataset(batch_size=10, drop_last=False)) == 6
-
-
-@pytest.mark.parametrize("batch_size", [1, 5, 8])
-def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
-    world = 3
-    datasets = [files.tf_dataset(batch_size, rank=rank, world=world) for rank in range(world)]
-    found = [labels(dataset) for dataset in datasets]
-    assert {len(f) for f in found} == {N // world // batch_size * batch_size}
-    delivered = [label for rank in found for label in rank]
-    assert len(set(delivered)) == len(delivered)
-
-
-def test_one_rank_without_drop_last_gets_a_short_last_batch_and_no_mask(files):
-    batches = list(files.tf_dataset(batch_size=10, drop_last=False))
-    assert [len(batch["label"]) for batch in batches] == [10] * 5 + [3]
-    assert sorted(i for batch in batches for i in batch["label"].numpy()) == list(range(N))
-    assert "_valid" not in batches[0]
-
-
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 2), (5, 4), (27, 2), (1, 5)])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_ranks_without_drop_last_deliver_every_record_once(files, batch_size, world, shuffle):
-    datasets = [
-        files.tf_dataset(batch_size, drop_last=False, shuffle=shuffle, rank=rank, world=world)
-        for rank in range(world)
-    ]
-    assert len({len(list(dataset)) for dataset in datasets} | {len(datasets[0])}) == 1
-    valid = []
-    for dataset in datasets:
-        for batch in dataset:
-            mask = batch["_valid"].numpy()
-            valid += batch["label"].numpy()[mask].tolist()
-            assert not batch["image"].numpy()[~mask].any()
-            assert all(row == [] for row in tf.ragged.boolean_mask(batch["many"], ~mask).to_list())
-    assert sorted(valid) == list(range(N))
-
-
-def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert labels(files.tf_dataset(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
-
-
-def test_a_label_makes_tuples_as_keras_takes_them(files):
-    for features, label in files.tf_dataset(batch_size=10, label="label", features=["vector"]):
-        assert set(features) == {"vector"}
-        assert np.array_equal(features["vector"][:, 0], label)
-    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has"):
-        files.tf_dataset(batch_size=10, label="lable")
-
-
-def test_keras_fits_a_model(files):
-    vector = tf.keras.Input((2,), name="vector")
-    model = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
-    model.compile("sgd", "mse")
-    dataset = files.tf_dataset(batch_size=10, label="label", features=["vector"])
-    history = model.fit(dataset, epochs=2, verbose=0, shuffle=False)
-    assert len(history.history["loss"]) == 2
-
-
-def test_bad_options_are_refused_at_once(files):
-    with pytest.raises(CallerError, match="make no batch of 60"):
-        files.tf_dataset(batch_size=60)
-    with pytest.raises(SchemaError, match="no feature 'x'"):
-        files.tf_dataset(batch_size=1, features=["x"])
-
-
-def test_a_corrupt_record_is_not_delivered(tmp_path):
-    path = write(tmp_path / "a", examples(range(4)))
-    content = bytearray(path.read_bytes())
-    content[20] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(tf.errors.DataLossError):
-        list(FileSet(path, schema=schema()).tf_dataset(batch_size=4))
+def test_ragged_tensors_lie_over_the_columns_memory_and_slices_are_copied(files):
+    many = next(iter(files.numpy(batch_size=24, shuffle=False)))["many"]
+    assert address(many.to_tf().values) == many.values.ctypes.data
+    assert address(many.to_tf().row_splits) == many.row_splits.ctypes.data
+    assert many[5:8].to_tf().to_list() == [[5], [6, 6], [7, 7, 7]]
+    assert many[4:5].to_tf().to_list() == [[]]

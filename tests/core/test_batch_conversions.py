@@ -31,6 +31,13 @@ def read(path, feature, rows, **options):
     return batch["x"]
 
 
+def read_padded(path, feature, rows, **options):
+    """(values, lengths) of the padded column `x` of the first `rows` records."""
+    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    (batch,) = batches(reader)
+    return batch["x"], batch["_x_length"]
+
+
 def raw(dtype, shape, **options):
     return ("x", "bytes", dtype, shape, True, options)
 
@@ -115,7 +122,7 @@ def test_short_rows_are_filled_up_and_long_ones_cut_off(tmp_path, stored, dtype)
     rows = [None if row is None else np.array(row, dtype) for row in ROWS]
     path = shard(tmp_path / "a", rows)
     options = {"pad": (4, np.array(-1, dtype).tobytes())}
-    values, lengths = read(path, (*stored, None, False, options), 5)
+    values, lengths = read_padded(path, (*stored, None, False, options), 5)
     assert (values.dtype, values.shape) == (np.dtype(dtype), (5, 4))
     assert (lengths.dtype, lengths.tolist()) == (np.int64, [3, 0, 4, 4, 0])
     assert values.tolist() == [
@@ -130,7 +137,7 @@ def test_short_rows_are_filled_up_and_long_ones_cut_off(tmp_path, stored, dtype)
 def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
     path = shard(tmp_path / "a", [[1, 300], [2]])
     options = {"pad": (3, np.float16(0.5).tobytes()), "cast": "float16"}
-    values, _ = read(path, (*INTS, None, False, options), 2)
+    values, _ = read_padded(path, (*INTS, None, False, options), 2)
     assert values.dtype == np.float16
     assert values.tolist() == [[1, 300, 0.5], [2, 0.5, 0.5]]
 
@@ -138,7 +145,7 @@ def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
 def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
     path = shard(tmp_path / "a", [[1]])
     options = {"pad": (2, np.int64(7).tobytes()), "default": _core.encode_example({"x": [5, 5]})}
-    values, lengths = read(path, (*INTS, None, False, options), 3, drop_last=False)
+    values, lengths = read_padded(path, (*INTS, None, False, options), 3, drop_last=False)
     assert (values.tolist(), lengths.tolist()) == ([[1, 7], [7, 7], [7, 7]], [1, 0, 0])
 
 
@@ -150,7 +157,7 @@ def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
 def test_padding_is_that_of_a_loop_in_python(tmp_path_factory, rows, length):
     path = shard(tmp_path_factory.mktemp("padded") / "a", rows)
     options = {"pad": (length, bytes(8))}
-    values, lengths = read(path, (*INTS, None, False, options), len(rows))
+    values, lengths = read_padded(path, (*INTS, None, False, options), len(rows))
     assert values.tolist() == [row[:length] + [0] * (length - len(row)) for row in rows]
     assert lengths.tolist() == [min(len(row), length) for row in rows]
 
@@ -239,7 +246,7 @@ def test_a_default_goes_through_the_other_options(tmp_path):
     path = shard(tmp_path / "c", [None, [1]])
     default = _core.encode_example({"x": [7, 8, 9]})
     options = {"default": default, "pad": (2, bytes(8))}
-    values, lengths = read(path, (*INTS, None, False, options), 2)
+    values, lengths = read_padded(path, (*INTS, None, False, options), 2)
     assert (values.tolist(), lengths.tolist()) == ([[7, 8], [1, 0]], [2, 1])
 
 

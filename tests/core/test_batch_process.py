@@ -277,7 +277,7 @@ def says_where_to_create_it(call):
 
 def test_a_forked_child_is_told_to_create_its_own_reader(shard):
     reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
-    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.bytes_read]
+    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.num_corrupt]
     for call in calls:
         in_child(lambda call=call: says_where_to_create_it(call))
     in_child(lambda: reader.num_records == reader.num_batches == 200)

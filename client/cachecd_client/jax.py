@@ -1,0 +1,72 @@
+"""Arrays as jax.Arrays, on the CPU over the same memory."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client.errors import SchemaError
+from cachecd_client.handover import Wrap, columns, is_dense
+from cachecd_client.schema import Feature
+
+Place: TypeAlias = jax.Device | jax.sharding.Sharding | None
+
+
+def array(of: NDArray[Any], bfloat16: bool = False, device: Place = None) -> jax.Array:
+    """A jax.Array of `of`: on the CPU over its memory if that is aligned to 64 bytes, else a copy.
+
+    The memory must not be written to any more. 64-bit numbers become 32-bit ones unless
+    jax_enable_x64 is on; SchemaError for an integer that does not fit. `bfloat16`: the uint16
+    elements are bfloat16. `device`: as in jax.device_put.
+    """
+    if bfloat16:
+        of = of.view(jnp.bfloat16)
+    elif (narrow := jax.dtypes.canonicalize_dtype(of.dtype)) != of.dtype:
+        of = _narrowed(of, narrow)
+    placed: jax.Array = jax.device_put(of, device)
+    return placed
+
+
+class Jax:
+    """Dense features as arrays on `device`, or the default one; others as columns.
+
+    A device that jax.device_put does not take fails here, and not in the middle of a pass.
+    """
+
+    finish = None
+
+    def __init__(self, device: Place = None) -> None:
+        self._device = device
+        there = jax.device_put(np.zeros(1, np.int8), device)
+        self.copies = {each.platform for each in there.devices()} != {"cpu"}
+
+    def wrap(self, feature: Feature) -> Wrap:
+        if not is_dense(feature):
+            return columns(feature)
+        bfloat16 = feature.dtype == "bfloat16"
+
+        def place(dense: NDArray[Any]) -> jax.Array:
+            try:
+                return array(dense, bfloat16, self._device)
+            except SchemaError as error:
+                raise SchemaError(f"feature {feature.name!r}: {error}") from None
+
+        return Wrap(place)
+
+
+def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:
+    """The 64-bit numbers as 32-bit ones."""
+    if narrow.kind == "f":
+        return of.astype(narrow)
+    limits = np.iinfo(narrow)
+    beyond = of[(of < limits.min) | (of > limits.max)]
+    if beyond.size:
+        raise SchemaError(
+            f"{beyond.flat[0]} does not fit {narrow}, to which JAX narrows {of.dtype}: set "
+            "jax_enable_x64, or leave the feature out"
+        )
+    return of.astype(narrow)

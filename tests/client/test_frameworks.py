@@ -1,0 +1,153 @@
+"""The same files, batches and memory in every framework."""
+
+import gc
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+from cachecd_client.fileset import FileSet
+from tests.client.records import examples, write
+
+N = 53
+FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    return FileSet(
+        [
+            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 10, N))))
+            for first in range(0, N, 10)
+        ]
+    )
+
+
+def plain(column):
+    """A column of any framework as nested lists; bfloat16 by its bits."""
+    if isinstance(column, tf.RaggedTensor):
+        return column.to_list()
+    if isinstance(column, torch.Tensor):
+        column = column.view(torch.uint16) if column.dtype == torch.bfloat16 else column
+        return column.tolist()
+    if isinstance(column, tf.Tensor):
+        column = tf.bitcast(column, tf.uint16) if column.dtype == tf.bfloat16 else column
+        return column.numpy().tolist()
+    if isinstance(column, jax.Array):
+        column = np.asarray(column)
+        return (column.view(np.uint16) if column.dtype == jax.numpy.bfloat16 else column).tolist()
+    return [row.tolist() if isinstance(row, np.ndarray) else row for row in column]
+
+
+def rows(batches) -> list[dict]:
+    """Batches of any framework as comparable plain rows."""
+    found = []
+    for batch in batches:
+        columns = {name: plain(column) for name, column in batch.items()}
+        found += [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+    return found
+
+
+# Files that cross
+
+
+def test_the_cores_file_is_the_same_record_by_record_in_every_reader(files):
+    stock = [r.numpy() for r in tf.data.TFRecordDataset(files.files)]
+    assert stock == examples(range(N))
+    options = {"batch_size": 8, "shuffle": False, "drop_last": True}
+    found = rows(files.tf_dataset(**options))
+    assert [row["label"] for row in found] == list(range(48))
+    for framework in FRAMEWORKS:
+        assert rows(getattr(files, framework)(**options)) == found, framework
+
+
+def test_a_file_written_by_tensorflow_is_read_by_the_core(tmp_path):
+    path = str(tmp_path / "tf.tfrecord")
+    written = []
+    with tf.io.TFRecordWriter(path) as writer:
+        for i in range(20):
+            feature = {
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[-i])),
+                "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x" * i])),
+                "tags": tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[b"t%d" % j for j in range(i % 3)])
+                ),
+                "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=range(i % 4))),
+                "xyz": tf.train.Feature(float_list=tf.train.FloatList(value=[i, 0.5, -i])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+            written.append(
+                {
+                    "ids": list(range(i % 4)),
+                    "label": -i,
+                    "name": b"x" * i,
+                    "tags": [b"t%d" % j for j in range(i % 3)],
+                    "xyz": [float(i), 0.5, float(-i)],
+                }
+            )
+    files = FileSet(path)
+    assert files.schema["xyz"].shape == (3,)
+    assert files.schema["tags"].shape is None
+    options = {"batch_size": 10, "shuffle": False}
+    for read in (files.numpy, files.torch, files.tf, files.jax, files.tf_dataset):
+        assert rows(read(**options)) == written, read
+
+
+def test_the_order_of_records_is_the_same_in_every_framework(files):
+    options = {"batch_size": 5, "seed": 7, "ids": True, "drop_last": False, "rank": 1, "world": 2}
+    expected = rows(files.numpy(**options))
+    assert len({row["label"] for row in expected if row["_valid"]}) == 26
+    assert [row["label"] for row in expected] != sorted(row["label"] for row in expected)
+    for framework in FRAMEWORKS[1:]:
+        assert rows(getattr(files, framework)(**options)) == expected, framework
+
+
+# Memory that crosses
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_batches_that_are_kept_keep_their_values(files, framework):
+    options = {"batch_size": 1, "prefetch_bytes": 1, "drop_last": True}
+    expected = rows(files.numpy(**options))
+    kept = list(getattr(files, framework)(**options))
+    gc.collect()
+    assert rows(kept) == expected
+
+
+def into_tensorflow(array):
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+@pytest.mark.parametrize(
+    "take", [np.from_dlpack, torch.from_dlpack, into_tensorflow, jax.dlpack.from_dlpack]
+)
+def test_arrays_are_taken_over_by_dlpack_and_outlive_the_batch(files, take):
+    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False}
+    taken = []
+    for batch in files.numpy(**options):
+        taken.append({name: take(batch[name]) for name in ("image", "vector", "label")})
+        del batch
+    gc.collect()
+    expected = files.numpy(**options)
+    for found, batch in zip(taken, expected, strict=True):
+        for name, array in found.items():
+            assert plain(array) == batch[name].tolist()
+
+
+def test_writing_through_torch_changes_that_batch_alone(files):
+    options = {"batch_size": 5, "shuffle": False}
+    expected = rows(files.numpy(**options))
+    batches = iter(files.torch(**options))
+    first = next(batches)
+    over = np.from_dlpack(first["image"])
+    for name in ("bits", "image", "label", "vector"):
+        first[name].fill_(77)
+    assert (over == 77).all()
+    assert rows(batches) == expected[5:]
+    assert rows(files.torch(**options)) == expected

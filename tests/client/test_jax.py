@@ -1,0 +1,185 @@
+"""Batches of the core as JAX's arrays."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cachecd_client import _core
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.jax import array
+from tests.client.records import examples, record, write
+
+CPU = jax.devices("cpu")[0]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A file that holds an id which no 32 bits hold."""
+    path = tmp_path_factory.mktemp("large") / "a"
+    writer = _core.ShardWriter(str(path))
+    for number in (1, -(2**31), 2**31):
+        ids = [number] * (2 if number == 1 else 1)
+        writer.append(_core.encode_example({"id": number, "ids": ids, "x": 0.5}))
+    writer.finish("")
+    return FileSet(path)
+
+
+def test_features_arrive_as_arrays_of_the_schemas_dtype_and_shape(files):
+    batch = next(iter(files.jax(batch_size=5)))
+    dense = ("bits", "image", "label", "vector")
+    assert {name: (batch[name].dtype.name, batch[name].shape) for name in dense} == {
+        "bits": ("bfloat16", (5, 2)),
+        "image": ("uint8", (5, 2, 3)),
+        "label": ("int32", (5,)),  # as everywhere in JAX, unless jax_enable_x64 is on
+        "vector": ("float32", (5, 2)),
+    }
+    assert batch["image"].devices() == {CPU}
+
+
+def test_64_bits_stay_64_bits_where_jax_has_them(large):
+    with jax.enable_x64(True):
+        batch = next(iter(large.jax(batch_size=3, shuffle=False)))
+        assert batch["id"].dtype == jnp.int64
+        assert batch["id"].tolist() == [1, -(2**31), 2**31]
+
+
+def test_an_integer_that_jax_would_cut_off_is_an_error_that_says_so(large):
+    batches = iter(large.jax(batch_size=1, shuffle=False, features=["id"]))
+    assert [next(batches)["id"].item() for _ in range(2)] == [1, -(2**31)]
+    with pytest.raises(SchemaError, match=r"'id': 2147483648 does not fit int32.*jax_enable_x64"):
+        next(batches)
+    ids = next(iter(large.jax(batch_size=3, shuffle=False, features=["ids"])))["ids"]
+    with pytest.raises(SchemaError, match="2147483648 does not fit int32"):
+        ids.to_jax()
+
+
+def test_64_bit_floats_are_narrowed_as_jax_narrows_them():
+    narrow = array(np.array([0.1, 2.0], np.float64))
+    assert narrow.dtype == jnp.float32
+    assert narrow.tolist() == pytest.approx([0.1, 2.0])
+
+
+# Memory
+
+
+def test_arrays_share_an_aligned_arrays_memory(files):
+    batch = next(iter(files.numpy(batch_size=24, shuffle=False)))
+    for name in ("image", "vector"):
+        assert array(batch[name]).unsafe_buffer_pointer() == batch[name].ctypes.data
+    bits = batch["bits"]
+    assert array(bits, bfloat16=True).unsafe_buffer_pointer() == bits.ctypes.data
+    values = batch["many"].values
+    with jax.enable_x64(True):
+        assert batch["many"].to_jax()[0].unsafe_buffer_pointer() == values.ctypes.data
+
+
+def test_a_batchs_memory_is_used_again_only_when_its_last_array_is_gone(files):
+    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False, "features": ["image"]}
+    kept = [batch["image"] for batch in files.jax(**options)]
+    assert len({image.unsafe_buffer_pointer() for image in kept}) == 24
+    assert [int(image[0, 0, 0]) for image in kept] == list(range(24))
+
+
+@jax.jit
+def slowly(image):
+    """The sum, after some hundred milliseconds of other work in JAX's own threads."""
+    start = jnp.full((400, 400), 1e-3)
+    idle = jax.lax.fori_loop(0, 30, lambda _, x: jnp.tanh(x @ start), start).sum()
+    return image.astype(jnp.int32).sum() + (0 * idle).astype(jnp.int32)
+
+
+def test_memory_waits_for_computations_that_jax_has_only_begun(files):
+    options = {"batch_size": 4, "prefetch_bytes": 1, "shuffle": False, "features": ["image"]}
+    expected = [int(batch["image"].sum()) for batch in files.numpy(**options)]
+    begun = []
+    for _ in range(3):
+        for batch in files.jax(**options):
+            begun.append(slowly(batch["image"]))
+            del batch
+    assert [int(total) for total in begun] == expected * 3
+
+
+def test_a_donated_array_harms_no_other_batch(files):
+    options = {"batch_size": 4, "prefetch_bytes": 1, "shuffle": False, "features": ["image"]}
+    expected = [batch["image"] + 1 for batch in files.numpy(**options)]
+    increase = jax.jit(lambda image: image + 1, donate_argnums=0)
+    found = [increase(batch["image"]) for batch in files.jax(**options)]
+    for given, wanted in zip(found, expected, strict=True):
+        assert np.array_equal(given, wanted)
+
+
+ENDING = """
+import sys
+import jax
+from cachecd_client import FileSet
+loader = FileSet(sys.argv[1]).jax(batch_size=1, prefetch_bytes=1)
+batches = iter(loader)
+kept = [next(batches) for _ in range(5)]
+running = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda i, y: y + i, x))(kept[0]["label"])
+cycle = [loader, next(batches)]
+cycle.append(cycle)
+"""
+
+
+def test_a_process_ends_though_arrays_and_a_pass_are_left(files):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, *files.files], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# Devices
+
+
+def test_a_device_or_a_sharding_gets_every_dense_feature(files):
+    sharding = jax.sharding.SingleDeviceSharding(CPU)
+    for device in (CPU, sharding):
+        batch = next(iter(files.jax(batch_size=5, device=device)))
+        for name in ("bits", "image", "label", "vector"):
+            assert batch[name].sharding == sharding
+
+
+def test_what_is_no_device_is_refused_before_anything_is_read(files):
+    with pytest.raises((TypeError, ValueError)):
+        files.jax(batch_size=5, device="gpu")
+
+
+def test_without_a_device_arrays_may_go_where_jax_wants_them(files):
+    """Committed to the CPU, they could not be added to what lies on an accelerator."""
+    assert not next(iter(files.jax(batch_size=5)))["image"].committed
+
+
+# Columns
+
+
+def test_ragged_and_bytes_columns_become_values_and_offsets(files):
+    batch = next(iter(files.jax(batch_size=24, shuffle=False)))
+    values, splits = batch["many"].to_jax()
+    assert values.tolist() == [i for i in range(24) for _ in range(i % 4)]
+    assert np.diff(splits).tolist() == [i % 4 for i in range(24)]
+    data, offsets = batch["key"].to_jax()
+    ends = offsets.tolist()
+    assert bytes(data[ends[5] : ends[6]]) == record(5)["key"]
+    with pytest.raises(CallerError, match=r"column\.strings\.to_jax\(\)"):
+        batch["names"].to_jax()
+
+
+def test_a_training_step_runs(files):
+    @jax.jit
+    def loss(weights, batch):
+        return jnp.square(batch["vector"] @ weights - batch["label"]).mean()
+
+    weights = jnp.zeros(2)
+    for batch in files.jax(batch_size=8, features=["vector", "label"]):
+        weights -= 1e-3 * jax.grad(loss)(weights, batch)
+    assert jnp.isfinite(weights).all()

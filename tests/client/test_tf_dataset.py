@@ -1,0 +1,141 @@
+"""tf_dataset: a stock pipeline, parsed by the schema."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.schema import infer
+from tests.client.records import examples, schema, write
+
+N = 53
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    return FileSet(
+        [
+            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 10, N))))
+            for first in range(0, N, 10)
+        ]
+    )
+
+
+def labels(dataset) -> list[int]:
+    return [int(i) for batch in dataset for i in batch["label"].numpy()]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split(),  # noqa: SIM905
+)
+def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
+    value = np.array([[0, 1], [1, 100]]).astype(dtype)
+    described = infer({"a": value})
+    files = FileSet(write(tmp_path / "a", [described.encode({"a": value})], described))
+    (batch,) = files.tf_dataset(batch_size=1)
+    assert batch["a"].dtype == tf.as_dtype(dtype)
+    assert np.array_equal(batch["a"].numpy()[0], value)
+    (batch,) = files.numpy(batch_size=1)
+    assert batch["a"].dtype == dtype
+    assert np.array_equal(batch["a"][0], value)
+
+
+def test_bfloat16_and_ragged_and_bytes_arrive_as_tensorflows_own(files):
+    batch = next(iter(files.tf_dataset(batch_size=8, shuffle=False)))
+    assert batch["bits"].dtype == tf.bfloat16
+    assert float(batch["bits"][0, 0]) == 1.0
+    assert isinstance(batch["many"], tf.RaggedTensor)
+    assert batch["many"].to_list() == [[i] * (i % 4) for i in range(8)]
+    assert batch["names"].to_list() == [[str(i).encode(), b"x"] for i in range(8)]
+    assert batch["image"].shape == (8, 2, 3)
+
+
+def test_the_same_seed_is_the_same_order_in_every_pass(files):
+    dataset = files.tf_dataset(batch_size=10, seed=3)
+    first = labels(dataset)
+    assert first == labels(dataset) == labels(files.tf_dataset(batch_size=10, seed=3))
+    assert first != labels(files.tf_dataset(batch_size=10, seed=4))
+    assert len(set(first)) == 50
+    assert first != sorted(first)
+
+
+def test_the_length_is_known(files):
+    assert len(files.tf_dataset(batch_size=10)) == 5
+    assert len(files.tf_dataset(batch_size=10, drop_last=False)) == 6
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8])
+def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
+    world = 3
+    datasets = [files.tf_dataset(batch_size, rank=rank, world=world) for rank in range(world)]
+    found = [labels(dataset) for dataset in datasets]
+    assert {len(f) for f in found} == {N // world // batch_size * batch_size}
+    delivered = [label for rank in found for label in rank]
+    assert len(set(delivered)) == len(delivered)
+
+
+def test_one_rank_without_drop_last_gets_a_short_last_batch_and_no_mask(files):
+    batches = list(files.tf_dataset(batch_size=10, drop_last=False))
+    assert [len(batch["label"]) for batch in batches] == [10] * 5 + [3]
+    assert sorted(i for batch in batches for i in batch["label"].numpy()) == list(range(N))
+    assert "_valid" not in batches[0]
+
+
+@pytest.mark.parametrize(("batch_size", "world"), [(10, 2), (5, 4), (27, 2), (1, 5)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_ranks_without_drop_last_deliver_every_record_once(files, batch_size, world, shuffle):
+    datasets = [
+        files.tf_dataset(batch_size, drop_last=False, shuffle=shuffle, rank=rank, world=world)
+        for rank in range(world)
+    ]
+    assert len({len(list(dataset)) for dataset in datasets} | {len(datasets[0])}) == 1
+    valid = []
+    for dataset in datasets:
+        for batch in dataset:
+            mask = batch["_valid"].numpy()
+            valid += batch["label"].numpy()[mask].tolist()
+            assert not batch["image"].numpy()[~mask].any()
+            assert all(row == [] for row in tf.ragged.boolean_mask(batch["many"], ~mask).to_list())
+    assert sorted(valid) == list(range(N))
+
+
+def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert labels(files.tf_dataset(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
+
+
+def test_a_label_makes_tuples_as_keras_takes_them(files):
+    for features, label in files.tf_dataset(batch_size=10, label="label", features=["vector"]):
+        assert set(features) == {"vector"}
+        assert np.array_equal(features["vector"][:, 0], label)
+    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has"):
+        files.tf_dataset(batch_size=10, label="lable")
+
+
+def test_keras_fits_a_model(files):
+    vector = tf.keras.Input((2,), name="vector")
+    model = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
+    model.compile("sgd", "mse")
+    dataset = files.tf_dataset(batch_size=10, label="label", features=["vector"])
+    history = model.fit(dataset, epochs=2, verbose=0, shuffle=False)
+    assert len(history.history["loss"]) == 2
+
+
+def test_bad_options_are_refused_at_once(files):
+    with pytest.raises(CallerError, match="make no batch of 60"):
+        files.tf_dataset(batch_size=60)
+    with pytest.raises(SchemaError, match="no feature 'x'"):
+        files.tf_dataset(batch_size=1, features=["x"])
+
+
+def test_a_corrupt_record_is_not_delivered(tmp_path):
+    path = write(tmp_path / "a", examples(range(4)))
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(tf.errors.DataLossError):
+        list(FileSet(path, schema=schema()).tf_dataset(batch_size=4))
