@@ -58,7 +58,15 @@ while True:
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch):
+def runtime(monkeypatch):
+    """$XDG_RUNTIME_DIR, short enough for a socket's path, as pytest's own folders may not be."""
+    with tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def config(tmp_path, runtime, monkeypatch):
     """Writes a configuration that says what the child is to do."""
     package = tmp_path / "program/cachecd"
     package.mkdir(parents=True)
@@ -67,9 +75,6 @@ def config(tmp_path, monkeypatch):
     # `python -m` looks in the current folder first.
     monkeypatch.chdir(package.parent)
     monkeypatch.syspath_prepend(package.parent)
-    runtime = tmp_path / "run"
-    runtime.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
 
     def write(mode: str = "serve", name: str = "train.yaml") -> Path:
         path = tmp_path / name
@@ -93,16 +98,16 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["train.yaml", "train.yml"])
-def test_a_configuration_starts_a_daemon_that_ends_with_the_session(config, name, tmp_path):
+def test_a_configuration_starts_a_daemon_that_ends_with_the_session(config, name, runtime):
     path = config(name=name)
     with connect(path) as cache:
         pid = cache.status()["pid"]
         assert pid == child_of(path)
-        (folder,) = (tmp_path / "run").iterdir()
+        (folder,) = runtime.iterdir()
         assert cache.endpoint == f"ipc://{folder}/cachecd.sock"
     assert not alive(pid)
     assert Path(f"{path}.drained").exists()
-    assert not list((tmp_path / "run").iterdir())
+    assert not list(runtime.iterdir())
 
 
 def test_what_the_daemon_prints_stays_out_of_the_trainers_stdout(config, capfd):
@@ -117,11 +122,11 @@ def test_ctrl_c_is_the_trainers_alone(config):
         assert os.getpgid(cache.status()["pid"]) != os.getpgid(0)
 
 
-def test_a_refused_configuration_is_the_callers_error(config, capfd, tmp_path):
+def test_a_refused_configuration_is_the_callers_error(config, capfd, runtime):
     with pytest.raises(CallerError, match=r"train\.yaml refused it \(exit code 2\)"):
         connect(config("exit 2"))
     assert "reason on stderr" in capfd.readouterr().err
-    assert not list((tmp_path / "run").iterdir())
+    assert not list(runtime.iterdir())
 
 
 @pytest.mark.parametrize(("mode", "how"), [("exit 1", "with exit code 1"), ("abort", "by SIGABRT")])
@@ -132,12 +137,12 @@ def test_a_daemon_that_fails_at_its_start_is_reported_at_once(config, mode, how)
     assert time.monotonic() - began < 30  # and not after the 120 s of a slow start
 
 
-def test_a_daemon_that_never_answers_is_ended(config, tmp_path):
+def test_a_daemon_that_never_answers_is_ended(config, runtime):
     path = config("silent")
     with pytest.raises(DaemonUnreachableError, match=r"did not answer within 2 s and was ended"):
         connect(path, timeout=2)
     assert not alive(child_of(path))
-    assert not list((tmp_path / "run").iterdir())
+    assert not list(runtime.iterdir())
 
 
 def test_a_daemon_that_does_not_drain_is_killed(config, monkeypatch):

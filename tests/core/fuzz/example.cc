@@ -1,0 +1,194 @@
+// Any bytes as a tf.train.Example: decoded, encoded again, and gathered into columns.
+
+#include "example.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../native/harness.h"
+#include "columns.h"
+#include "columns_check.h"
+#include "errors.h"
+#include "fuzzer.h"
+#include "memory.h"
+#include "mutate.h"
+#include "reference.h"
+
+namespace cachecd::native {
+namespace {
+
+constexpr size_t kFixed = 256 << 10;
+constexpr size_t kTimes = 128;  // a byte of input is at most eight of a column, in several copies
+
+using Views = std::map<std::string, FeatureView>;
+
+bool Within(ByteSpan part, ByteSpan whole) {
+  return part.size == 0 || (part.begin() >= whole.begin() && part.end() <= whole.end());
+}
+
+// Which features the record has, by the core.
+Views View(ByteSpan record) {
+  std::map<std::string, ByteSpan> last;
+  ForEachFeature(record, [&](std::string_view name, ByteSpan feature) {
+    EXPECT(Within({reinterpret_cast<const uint8_t*>(name.data()), name.size()}, record));
+    EXPECT(Within(feature, record));
+    last[std::string(name)] = feature;
+  });
+  Views views;
+  for (const auto& [name, feature] : last) {
+    views[name] = feature.data == nullptr ? FeatureView() : ParseFeature(feature, record.data);
+    EXPECT(Within(views[name].lists, record));
+  }
+  return views;
+}
+
+ReferenceFeature Values(const FeatureView& view, ByteSpan record) {
+  ReferenceFeature feature;
+  feature.kind = view.kind;
+  const uint64_t count = CountValues(view);
+  if (view.kind == Kind::kBytes) {
+    ForEachBytes(view, [&](ByteSpan value) {
+      EXPECT(Within(value, record));
+      feature.bytes.emplace_back(value.begin(), value.end());
+    });
+  } else if (view.kind == Kind::kInt64) {
+    feature.ints.resize(count);
+    EXPECT(ReadInts(view, feature.ints.data(), count) == count);
+  } else if (view.kind == Kind::kFloat) {
+    feature.floats.resize(count);
+    EXPECT(ReadFloats(view, reinterpret_cast<float*>(feature.floats.data()), count) == count);
+  }
+  EXPECT(feature.count() == count);
+  return feature;
+}
+
+std::optional<ReferenceExample> Decode(ByteSpan record) {
+  try {
+    ReferenceExample example;
+    for (const auto& [name, view] : View(record)) example[name] = Values(view, record);
+    return example;
+  } catch (const MalformedExample&) {
+    return std::nullopt;
+  }
+}
+
+Bytes Encode(const ReferenceExample& example) {
+  std::vector<FeatureValue> features;
+  for (const auto& [name, feature] : example) {
+    FeatureValue value;
+    value.name = name;
+    value.kind = feature.kind;
+    for (const std::string& each : feature.bytes) {
+      value.bytes.push_back({reinterpret_cast<const uint8_t*>(each.data()), each.size()});
+    }
+    value.ints = feature.ints.data();
+    value.floats = reinterpret_cast<const float*>(feature.floats.data());
+    value.count = feature.kind == Kind::kBytes ? 0 : feature.count();
+    features.push_back(std::move(value));
+  }
+  Bytes bytes(PlanExample(&features));
+  WriteExample(features, bytes.data());
+  return bytes;
+}
+
+const std::vector<FeatureSpec>& Specs() {
+  static const std::vector<FeatureSpec> specs = {
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false),
+      FeatureSpec::Make("vector", "float", "float32", false, {3}, false),
+      FeatureSpec::Make("floats", "float", "float32", true, {}, false),
+      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false),
+      FeatureSpec::Make("pair", "bytes", "bytes", false, {2}, false),
+      FeatureSpec::Make("names", "bytes", "bytes", true, {}, false),
+      FeatureSpec::Make("image", "bytes", "uint16", false, {2, 2}, true),
+      FeatureSpec::Make("empty", "float", "float32", false, {0}, false),
+  };
+  return specs;
+}
+
+// A row of a feature, as the core makes one: what is large is copied by the caller.
+void AppendRow(ColumnBuilder* builder, const FeatureView& view, bool large_later) {
+  std::vector<LargeValue> later;
+  builder->Append(view, large_later ? &later : nullptr);
+  for (const LargeValue& value : later) {
+    std::memcpy(builder->Place(value), value.from.data, value.from.size);
+  }
+}
+
+// A row of the feature, one that is taken out again, and one of nothing.
+void ColumnAgrees(const FeatureSpec& spec, const FeatureView& view, ByteSpan record) {
+  const auto pool = BufferPool::Create(0);
+  ColumnBuilder builder(spec, 2, 1, pool.get());
+  try {
+    AppendRow(&builder, view, true);
+    const ColumnBuilder::Mark mark = builder.mark();
+    AppendRow(&builder, view, false);
+    builder.Rollback(mark);
+    builder.AppendEmpty();
+  } catch (const SchemaMismatch&) {
+    // A mismatch may be found before the feature proves malformed: then Values throws.
+    const ReferenceFeature feature = Values(view, record);
+    EXPECT(!Fits(spec, &feature));
+    return;
+  }
+  const Column column = builder.Finish();
+  ExpectSound(column, spec, 2);
+  const ReferenceFeature feature = Values(view, record);
+  EXPECT(Fits(spec, &feature));
+  ExpectRow(column, spec, 0, &feature);
+  ExpectRow(column, spec, 1, nullptr);
+}
+
+// For each spec every feature, as if named so.
+void ColumnsAgree(const Views& views, ByteSpan record) {
+  for (const FeatureSpec& spec : Specs()) {
+    for (const auto& [name, view] : views) {
+      try {
+        ColumnAgrees(spec, view, record);
+      } catch (const MalformedExample&) {
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cachecd::native
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cachecd::native;
+  Specs();
+  const MemoryWatch watch;
+  const cachecd::ByteSpan record{data, size};
+  const auto decoded = Decode(record);
+  const auto expected = ParseExample(record);
+  // The core may skip what does not parse; what parses it may not refuse.
+  if (expected) EXPECT(decoded == expected);
+  if (decoded) {
+    const Bytes bytes = Encode(*decoded);
+    EXPECT(ParseExample(Span(bytes)) == decoded);
+    EXPECT(Decode(Span(bytes)) == decoded);
+  }
+  try {
+    ColumnsAgree(View(record), record);
+  } catch (const cachecd::MalformedExample&) {
+    EXPECT(!decoded);
+  }
+  EXPECT(watch.Peak() <= kFixed + kTimes * size);
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned int seed) {
+  using namespace cachecd::native;
+  Random chance(seed);
+  Bytes bytes(data, data + size);
+  if (chance.OneIn(4)) {
+    MutateBytes(&bytes, most);
+  } else {
+    MutateMessage(&bytes, most, &chance);
+  }
+  return Replace(bytes, data, most);
+}

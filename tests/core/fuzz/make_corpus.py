@@ -1,0 +1,246 @@
+"""Makes the corpus of the fuzz targets: `python -m tests.core.fuzz.make_corpus [FOLDER]`.
+
+Whole inputs of every kind and each way of damage that has a branch of its own in the core. Files named
+`found-*` are not made here: a fuzzer found them, and they stay as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.core.shards import slow_frame, slow_mask
+
+FOLDER = Path(__file__).parent / "corpus"
+
+Corpus = Iterator[tuple[str, bytes]]
+
+
+def varint(value: int) -> bytes:
+    """An unsigned number on the wire."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def int64s(*values: int, packed: bool = True) -> bytes:
+    """A Feature that holds integers."""
+    numbers = [varint(value % 2**64) for value in values]
+    if packed:
+        return field(3, field(1, b"".join(numbers)))
+    return field(3, b"".join(varint(1 << 3) + number for number in numbers))
+
+
+def floats(*values: float, packed: bool = True) -> bytes:
+    """A Feature that holds floats."""
+    numbers = [struct.pack("<f", value) for value in values]
+    if packed:
+        return field(2, field(1, b"".join(numbers)))
+    return field(2, b"".join(varint(1 << 3 | 5) + number for number in numbers))
+
+
+def texts(*values: bytes) -> bytes:
+    """A Feature that holds bytes."""
+    return field(1, b"".join(field(1, value) for value in values))
+
+
+def entry(name: str, feature: bytes) -> bytes:
+    """A map entry."""
+    return field(1, field(1, name.encode()) + field(2, feature))
+
+
+def record(*entries: bytes) -> bytes:
+    """An Example."""
+    return field(1, b"".join(entries))
+
+
+def plain(number: int) -> bytes:
+    """A record of the schema that the target `reader` has."""
+    return record(
+        entry("label", int64s(number)),
+        entry("list", int64s(*[number] * (number % 3))),
+        entry("name", texts(f"record {number}".encode())),
+    )
+
+
+def sidecar(frames: list[bytes], meta: bytes = b"{}", **changes: int) -> bytes:
+    """The sidecar of a file of these frames; `changes`: header fields, CRCs right all the same."""
+    offsets = [sum(map(len, frames[:number])) for number in range(len(frames))]
+    fields = {"version": 1, "records": len(frames), "data_bytes": sum(map(len, frames))} | changes
+    header = b"CACHECDX" + struct.pack(
+        "<IIQQ", fields["version"], len(meta), fields["records"], fields["data_bytes"]
+    )
+    count = len(frames)
+    sections = [
+        header,
+        meta,
+        struct.pack(f"<{count}Q", *offsets),
+        struct.pack(f"<{count}Q", *[7] * count),
+        struct.pack(f"<{count}I", *range(count)),
+    ]
+    return b"".join(section + slow_mask(section) for section in sections)
+
+
+def header(length: int) -> bytes:
+    """A frame's header, whose CRC is right whatever the length."""
+    packed = struct.pack("<Q", length)
+    return packed + slow_mask(packed)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """`data` with a bit of one byte altered."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
+
+
+def framing() -> Corpus:
+    """TFRecord files."""
+    three = b"".join(slow_frame(body) for body in (b"one", b"", b"three" * 9))
+    yield "empty", b""
+    yield "one-empty-record", slow_frame(b"")
+    yield "three", three
+    yield "many-of-a-byte", slow_frame(b"x") * 40
+    yield "blocks", b"".join(slow_frame(bytes([number]) * 3000) for number in range(4))
+    yield "cut-in-header", three[:7]
+    yield "cut-in-payload", three[:-9]
+    yield "cut-in-footer", three[:-2]
+    yield "length-flipped", flipped(three, 0)
+    yield "length-crc-flipped", flipped(three, 9)
+    yield "payload-flipped", flipped(three, 13)
+    yield "payload-crc-flipped", flipped(three, 16)
+    yield "second-flipped", flipped(three, 40)
+    for number, length in enumerate((2**64 - 1, 2**64 - 16, 2**63, 2**40, 49)):
+        yield f"length-{number}-too-large", three + header(length) + b"\0" * 48
+    yield "gzip", b"\x1f\x8b\x08\0" + b"\0" * 20
+    yield "zlib", b"\x78\x9c" + b"\0" * 20
+    yield "frame-within-a-frame", slow_frame(three)
+
+
+def example() -> Corpus:
+    """Examples of every kind of list, and what only hostile writers make."""
+    wide = record(
+        entry("label", int64s(-1)),
+        entry("list", int64s(1, 300, 2**62)),
+        entry("vector", floats(1.0, -0.0, float("inf"))),
+        entry("floats", floats(float("nan"))),
+        entry("name", texts(b"a name")),
+        entry("pair", texts(b"", b"second")),
+        entry("image", texts(bytes(range(8)))),
+    )
+    yield "empty", b""
+    yield "wide", wide
+    yield "unpacked", record(entry("a", int64s(1, 2, 3, packed=False)),
+                             entry("b", floats(1.0, 2.0, packed=False)))  # fmt: skip
+    yield "mixed-packing", record(
+        entry("a", field(3, varint(8) + varint(5) + field(1, varint(6) + varint(7))))
+    )
+    yield "lists-merged", record(entry("a", int64s(1) + int64s(2, 3)))
+    yield "kinds-in-turn", record(entry("a", int64s(1) + texts(b"x") + floats(2.0) + int64s(9)))
+    yield "no-value", record(field(1, field(1, b"a")))
+    yield "no-name", record(field(1, field(2, int64s(1))))
+    yield "no-kind", record(entry("a", b""))
+    yield "two-values", record(field(1, field(1, b"a") + field(2, int64s(1)) + field(2, int64s(2))))
+    yield "twice-one-name", record(entry("a", int64s(1)), entry("a", texts(b"x")))
+    yield "two-maps", record(entry("a", int64s(1))) + record(entry("b", int64s(2)))
+    yield "unknown-fields", b"\x10\x05" + b"\x19" + b"\0" * 8 + b"\x25" + b"\0" * 4 + plain(1)
+    yield "a-group", b"\x2b\x08\x01\x33\x34\x2c" + plain(2)
+    yield "deep-groups", b"\x2b" * 120 + b"\x2c" * 120
+    yield "group-left-open", b"\x2b\x08\x01"
+    yield "group-not-begun", b"\x2c"
+    yield "length-beyond", b"\x0a\x7f" + plain(3)
+    yield "length-huge", b"\x0a" + varint(2**63) + plain(3)
+    yield "varint-too-long", b"\x08" + b"\xff" * 10 + b"\x01"
+    yield "varint-of-ten", record(entry("a", field(3, b"\x08" + b"\xff" * 9 + b"\x7f")))
+    yield "varint-cut", record(entry("a", field(3, field(1, b"\xff\xff"))))
+    yield "floats-cut", record(entry("a", field(2, field(1, b"\0\0\0\0\0\0"))))
+    yield "field-0", b"\x02\x00"
+    yield "tag-too-large", varint(2**35) + b"\0"
+    yield "long-list", record(entry("list", int64s(*range(2000))))
+
+
+def sidecars() -> Corpus:
+    """Sidecars."""
+    frames = [slow_frame(plain(number)) for number in range(5)]
+    good = sidecar(frames)
+    yield "empty", b""
+    yield "no-records", sidecar([])
+    yield "five", good
+    yield "long-meta", sidecar(frames, meta=b'{"a": "' + b"b" * 500 + b'"}')
+    yield "magic", flipped(good, 0)
+    yield "version", sidecar(frames, version=2)
+    yield "cut", good[:-3]
+    yield "longer", good + b"\0"
+    for name, at in (("header", 20), ("meta", 36), ("offsets", 44), ("units", 90), ("crc", -1)):
+        yield f"{name}-flipped", flipped(good, at % len(good))
+    for number, records in enumerate((2**64 - 1, 2**64 // 20, 2**63, 2**61, 6, 4)):
+        yield f"records-{number}-wrong", sidecar(frames, records=records)
+    yield "data-too-short", sidecar(frames, data_bytes=40)
+    yield "data-huge", sidecar(frames, data_bytes=2**64 - 1)
+    yield "data-without-records", sidecar([], data_bytes=100)
+
+
+def reader() -> Corpus:
+    """A data file, a sidecar and how to read them: see reader.cc."""
+    frames = [slow_frame(plain(number)) for number in range(9)]
+    data, index = b"".join(frames), sidecar(frames)
+    shuffle, replace, tail, with_sidecar, two_threads = 1, 2, 4, 8, 16
+    of_two, second = 32, 64
+
+    def join(options: int, data: bytes, index: bytes = b"", batch_size: int = 4) -> bytes:
+        options |= with_sidecar if index else 0
+        return struct.pack("<BBH", options, batch_size - 1, len(index)) + data + index
+
+    everything = shuffle | replace | tail | two_threads
+    yield "empty", join(tail, b"")
+    yield "in-order", join(tail, data, index)
+    yield "shuffled", join(everything, data, index, 2)
+    yield "without-sidecar", join(everything, data)
+    yield "first-rank", join(everything | of_two, data, index)
+    yield "second-rank", join(replace | tail | of_two | second, data, index)
+    yield "drop-last", join(shuffle | replace, data, index)
+    for number, at in enumerate((5, 14, len(data) // 2, len(data) - 1)):
+        yield f"flipped-{number}-replaced", join(everything, flipped(data, at), index)
+        yield f"flipped-{number}-raised", join(tail, flipped(data, at), index)
+        yield f"flipped-{number}-without-sidecar", join(everything, flipped(data, at))
+    spoilt = b"".join(flipped(frame, len(frame) - 1) for frame in frames)
+    yield "all-spoilt", join(everything, spoilt, index)
+    yield "cut", join(everything, data[:-20], index)
+    yield "cut-raised", join(tail, data[:-20], index)
+    yield "cut-without-sidecar", join(everything, data[:-20])
+    yield "longer", join(everything, data + frames[0], index)
+    yield "sidecar-cut", join(everything, data, index[:-1])
+    yield "sidecar-flipped", join(everything, data, flipped(index, 60))
+    yield "sidecar-flipped-raised", join(tail, data, flipped(index, 60))
+    yield "data-huge", join(everything, data, sidecar(frames, data_bytes=2**64 - 1))
+    # An index may point at what looks like a frame within a record.
+    nested = [slow_frame(plain(1)), slow_frame(record(entry("name", texts(frames[2]))))]
+    yield "nested", join(everything, b"".join(nested), sidecar(nested))
+    merged = [frames[0] + frames[1], *frames[2:]]
+    yield "two-frames-as-one", join(everything, data, sidecar(merged))
+    misfit = [*frames[:4], slow_frame(record(entry("label", texts(b"no number"))))]
+    yield "misfit", join(everything, b"".join(misfit), sidecar(misfit))
+    yield "no-example", join(tail, slow_frame(b"\xff" * 9))
+
+
+TARGETS = {"framing": framing, "example": example, "sidecar": sidecars, "reader": reader}
+
+
+def make(folder: Path) -> None:
+    """Writes FOLDER/TARGET/NAME for all targets."""
+    for target, inputs in TARGETS.items():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        for name, content in inputs():
+            (folder / target / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

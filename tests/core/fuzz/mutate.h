@@ -1,0 +1,29 @@
+// Mutations that keep checksums and enclosing lengths right, so that what lies behind them is
+// reached. Each leaves some wrong now and then.
+
+#ifndef CACHECD_TESTS_CORE_FUZZ_MUTATE_H_
+#define CACHECD_TESTS_CORE_FUZZ_MUTATE_H_
+
+#include "../native/harness.h"
+#include "fuzzer.h"
+
+namespace cachecd::native {
+
+// The fuzzer's own mutation, as far as `most` bytes.
+void MutateBytes(Bytes* bytes, size_t most);
+
+// The CRCs of frames, and a last length that exceeds the file.
+void MendFrames(Bytes* file, Random* chance);
+
+// The CRCs of a sidecar, and its number of records.
+void MendSidecar(Bytes* file, Random* chance);
+
+// Alters a message of protocol buffers somewhere within, and the lengths around that.
+void MutateMessage(Bytes* message, size_t most, Random* chance);
+
+// Writes `bytes`, or as much as there is room for, over an input; returns its new size.
+size_t Replace(const Bytes& bytes, uint8_t* data, size_t most);
+
+}  // namespace cachecd::native
+
+#endif  // CACHECD_TESTS_CORE_FUZZ_MUTATE_H_

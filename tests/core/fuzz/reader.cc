@@ -1,0 +1,295 @@
+// A hostile TFRecord file, and a sidecar or none, through a whole BatchReader.
+//
+//     input := u8 options  u8 batches  u16 sidecar_bytes  data sidecar
+//
+// Every row delivered is compared with what the files say at the place where it claims to come
+// from.
+
+#include "reader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../native/harness.h"
+#include "columns_check.h"
+#include "errors.h"
+#include "fuzzer.h"
+#include "memory.h"
+#include "mutate.h"
+#include "reference.h"
+#include "sidecar.h"
+
+namespace cachecd::native {
+namespace {
+
+constexpr size_t kFixed = 8 << 20;
+constexpr size_t kTimes = 128;
+constexpr size_t kHead = 4;
+
+struct Setting {
+  explicit Setting(const Bytes& input) {
+    const uint8_t options = input[0];
+    shuffle = (options & 1) != 0;
+    replace = (options & 2) != 0;
+    tail = (options & 4) != 0;
+    has_sidecar = (options & 8) != 0;
+    threads = (options & 16) != 0 ? 2 : 1;
+    world = 1 + (options >> 5 & 1);
+    rank = world == 2 ? options >> 6 & 1 : 0;
+    batch_size = 1 + input[1] % 8;
+    const size_t sidecar_bytes =
+        has_sidecar ? std::min<size_t>(input[2] | input[3] << 8, input.size() - kHead) : 0;
+    const auto cut = input.end() - static_cast<ptrdiff_t>(sidecar_bytes);
+    data.assign(input.begin() + kHead, cut);
+    sidecar.assign(cut, input.end());
+  }
+
+  Bytes Joined() const {
+    Bytes input = {0, static_cast<uint8_t>(batch_size - 1), static_cast<uint8_t>(sidecar.size()),
+                   static_cast<uint8_t>(sidecar.size() >> 8)};
+    input[0] = static_cast<uint8_t>(shuffle | replace << 1 | tail << 2 | has_sidecar << 3 |
+                                    (threads - 1) << 4 | (world - 1) << 5 | rank << 6);
+    input.insert(input.end(), data.begin(), data.end());
+    input.insert(input.end(), sidecar.begin(), sidecar.end());
+    return input;
+  }
+
+  bool shuffle, replace, tail, has_sidecar;
+  uint64_t threads, world, rank, batch_size;
+  Bytes data, sidecar;
+};
+
+// What the files hold, by the reference.
+struct Expected {
+  explicit Expected(const Setting& setting) : data(setting.data) {
+    const auto sidecar = ParseSidecar(setting.sidecar, false);
+    const bool fits = sidecar && sidecar->data_bytes == data.size();
+    refused = setting.has_sidecar && !fits && !setting.replace;
+    Walked walked;
+    uint64_t end = data.size();
+    if (setting.has_sidecar && sidecar) {
+      walked.offsets = sidecar->offsets;
+      end = sidecar->data_bytes;
+    } else {
+      walked = WalkFrames(data, false);
+      end = walked.fault.value_or(end);
+      refused |= walked.fault &&
+                 (!setting.replace || (!setting.has_sidecar && walked.offsets.empty()));
+    }
+    begins = walked.offsets;
+    for (size_t i = 0; i < begins.size(); ++i) {
+      const uint64_t beyond = i + 1 < begins.size() ? begins[i + 1] : end;
+      const auto length = FrameAt(data, begins[i]);
+      good.push_back(length && begins[i] + *length + 16 == beyond);
+    }
+  }
+
+  std::optional<ReferenceExample> Parse(size_t record) const {
+    const uint64_t begin = begins[record];
+    return ParseExample({data.data() + begin + 12, *FrameAt(data, begin)});
+  }
+
+  const Bytes& data;
+  bool refused;  // the files cannot be opened so
+  std::vector<uint64_t> begins;
+  std::vector<bool> good;
+};
+
+const std::vector<FeatureSpec>& Specs() {
+  static const std::vector<FeatureSpec> specs = {
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false),
+      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false),
+  };
+  return specs;
+}
+
+const ReferenceFeature* FeatureOf(const ReferenceExample& example, const FeatureSpec& spec) {
+  const auto found = example.find(spec.name);
+  return found == example.end() ? nullptr : &found->second;
+}
+
+bool FitsAll(const std::optional<ReferenceExample>& example) {
+  if (!example) return false;
+  return std::all_of(Specs().begin(), Specs().end(), [&](const FeatureSpec& spec) {
+    return Fits(spec, FeatureOf(*example, spec));
+  });
+}
+
+int64_t Id(const Column& column, uint64_t row) {
+  return static_cast<int64_t>(LoadU64(column.arrays[0].buffer.data() + 8 * row));
+}
+
+// The records of a batch, in its order; every row is what its record says.
+std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
+                                const Expected& expected) {
+  const size_t columns = Specs().size();
+  const size_t ids = columns + (setting.tail ? 1 : 0);
+  EXPECT(batch.columns.size() == ids + 2 && batch.columns[ids].name == "_shard");
+  for (size_t i = 0; i < columns; ++i) {
+    ExpectSound(batch.columns[i], Specs()[i], setting.batch_size);
+  }
+  std::vector<uint64_t> records;
+  for (uint64_t row = 0; row < setting.batch_size; ++row) {
+    const bool valid =
+        !setting.tail || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
+    const int64_t shard = Id(batch.columns[ids], row);
+    const int64_t record = Id(batch.columns[ids + 1], row);
+    EXPECT(valid ? shard == 0 && record >= 0 : shard == -1 && record == -1);
+    std::optional<ReferenceExample> example;
+    if (valid) {
+      EXPECT(static_cast<size_t>(record) < expected.good.size());
+      EXPECT(expected.good[static_cast<size_t>(record)]);
+      example = expected.Parse(static_cast<size_t>(record));
+      records.push_back(static_cast<uint64_t>(record));
+      if (!example) continue;  // what was not asked for does not parse
+      EXPECT(FitsAll(example));
+    }
+    for (size_t i = 0; i < columns; ++i) {
+      const FeatureSpec& spec = Specs()[i];
+      const ReferenceFeature* feature = valid ? FeatureOf(*example, spec) : nullptr;
+      ExpectRow(batch.columns[i], spec, row, feature);
+    }
+  }
+  return records;
+}
+
+std::optional<Batch> Next(BatchReader* reader) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (true) {
+    std::optional<Batch> batch = reader->TryNext();
+    if (batch || reader->AtEnd()) return batch;
+    reader->Wait(std::chrono::milliseconds(1000));
+    EXPECT(std::chrono::steady_clock::now() < deadline);
+  }
+}
+
+ReaderOptions Options(const Setting& setting) {
+  ReaderOptions options;
+  options.order.seed = 17;
+  options.order.shuffle = setting.shuffle;
+  options.order.rank = setting.rank;
+  options.order.world = setting.world;
+  options.shape.features = Specs();
+  options.shape.batch_size = setting.batch_size;
+  options.shape.valid = setting.tail;
+  options.shape.ids = true;
+  options.drop_last = !setting.tail;
+  options.threads = setting.threads;
+  options.prefetch_bytes = 64 << 10;
+  options.replace = setting.replace;
+  return options;
+}
+
+// A pass that came to its end, over a rank's share of all records.
+void ExpectWhole(const Setting& setting, const Expected& expected, const BatchReader& reader,
+                 std::vector<uint64_t> delivered) {
+  const uint64_t records = expected.good.size();
+  const uint64_t mine = records / setting.world + (setting.rank < records % setting.world);
+  const uint64_t least = records / setting.world / setting.batch_size * setting.batch_size;
+  EXPECT(delivered.size() == (setting.tail ? mine : least));
+  const auto bad = static_cast<uint64_t>(
+      std::count(expected.good.begin(), expected.good.end(), false));
+  const std::vector<CorruptRecord> findings = reader.findings();
+  if (bad == 0) {
+    if (!setting.shuffle) {
+      for (uint64_t i = 0; i < delivered.size(); ++i) {
+        EXPECT(delivered[i] == i * setting.world + setting.rank);
+      }
+    }
+    std::sort(delivered.begin(), delivered.end());
+    EXPECT(std::adjacent_find(delivered.begin(), delivered.end()) == delivered.end());
+  }
+  if (setting.world == 1 && setting.tail) {
+    // Each corrupt record was found, and nothing else was beyond what concerns the whole file.
+    std::set<uint64_t> found;
+    for (const CorruptRecord& finding : findings) found.insert(finding.offset);
+    for (uint64_t i = 0; i < records; ++i) {
+      EXPECT(expected.good[i] || found.count(expected.begins[i]) != 0);
+    }
+    EXPECT(findings.size() <= bad + 2);
+  }
+}
+
+void Read(const Setting& setting, const std::string& path) {
+  const Expected expected(setting);
+  std::vector<uint64_t> delivered;
+  bool opened = false;
+  try {
+    BatchReader reader({{path, {}}}, Options(setting));
+    opened = true;
+    EXPECT(!expected.refused && reader.num_records() == expected.good.size());
+    try {
+      while (std::optional<Batch> batch = Next(&reader)) {
+        const std::vector<uint64_t> rows = Delivered(*batch, setting, expected);
+        delivered.insert(delivered.end(), rows.begin(), rows.end());
+      }
+      ExpectWhole(setting, expected, reader, delivered);
+    } catch (const CorruptRecord& error) {
+      // Not replaced: because that was asked for, or because no good one is left.
+      const auto at = std::find(expected.begins.begin(), expected.begins.end(), error.offset);
+      EXPECT(at != expected.begins.end());
+      EXPECT(!expected.good[static_cast<size_t>(at - expected.begins.begin())]);
+      EXPECT(error.path == path);
+      if (setting.replace && setting.world == 1) {
+        EXPECT(std::count(expected.good.begin(), expected.good.end(), true) == 0);
+      }
+    } catch (const SchemaMismatch&) {
+      bool misfit = false;
+      for (size_t i = 0; i < expected.good.size() && !misfit; ++i) {
+        misfit = expected.good[i] && !FitsAll(expected.Parse(i));
+      }
+      EXPECT(misfit);
+    }
+  } catch (const CorruptRecord&) {
+    EXPECT(!opened && expected.refused);
+  } catch (const CorruptSidecar&) {
+    EXPECT(!opened && expected.refused && setting.has_sidecar);
+  }
+}
+
+}  // namespace
+}  // namespace cachecd::native
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cachecd::native;
+  if (size < kHead) return 0;
+  Specs();
+  const MemoryWatch watch;
+  const Setting setting({data, data + size});
+  const std::string path = ScratchPath("data");
+  WriteFile(path, Span(setting.data));
+  const std::string sidecar = cachecd::SidecarPath(path);
+  std::remove(sidecar.c_str());
+  if (setting.has_sidecar) WriteFile(sidecar, Span(setting.sidecar));
+  Read(setting, path);
+  EXPECT(watch.Peak() <= kFixed + kTimes * size);
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned int seed) {
+  using namespace cachecd::native;
+  if (size < kHead || most < kHead) return LLVMFuzzerMutate(data, size, most);
+  Random chance(seed);
+  Setting setting({data, data + size});
+  const uint64_t what = chance.Below(8);
+  if (what == 0) {
+    Bytes head(data, data + 2);
+    head[chance.Below(2)] = static_cast<uint8_t>(chance.Next());
+    return Replace(head, data, 2) + size - 2;
+  }
+  if (what < 5) {
+    MutateBytes(&setting.data, most - kHead);
+    if (!chance.OneIn(3)) MendFrames(&setting.data, &chance);
+  } else {
+    MutateBytes(&setting.sidecar, std::min<size_t>(most - kHead, UINT16_MAX));
+    if (!chance.OneIn(4)) MendSidecar(&setting.sidecar, &chance);
+  }
+  return Replace(setting.Joined(), data, most);
+}

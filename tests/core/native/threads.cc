@@ -1,0 +1,275 @@
+// Uses readers from several threads, as trainers do and as they should not: for sanitizers, which
+// tell what went wrong in between.
+//
+//     threads [ROUNDS]        every scenario so many times
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "errors.h"
+#include "example.h"
+#include "harness.h"
+#include "reader.h"
+#include "writer.h"
+
+namespace cachecd::native {
+namespace {
+
+constexpr uint64_t kFiles = 3;
+constexpr uint64_t kRecordsPerFile = 120;
+constexpr uint64_t kRecords = kFiles * kRecordsPerFile;
+
+Bytes Record(int64_t number) {
+  const std::string name(static_cast<size_t>(20 + number % 7 * 40), 'n');
+  std::vector<int64_t> list(static_cast<size_t>(number % 5), number);
+  std::vector<FeatureValue> features(3);
+  features[0].name = "label";
+  features[0].kind = Kind::kInt64;
+  features[0].ints = &number;
+  features[0].count = 1;
+  features[1].name = "list";
+  features[1].kind = Kind::kInt64;
+  features[1].ints = list.data();
+  features[1].count = list.size();
+  features[2].name = "name";
+  features[2].kind = Kind::kBytes;
+  features[2].bytes = {{reinterpret_cast<const uint8_t*>(name.data()), name.size()}};
+  Bytes bytes(PlanExample(&features));
+  WriteExample(features, bytes.data());
+  return bytes;
+}
+
+// Shards of records numbered through; a byte of every `spoil`-th is altered, unless 0.
+std::vector<FileSet::Input> Shards(const std::string& name, uint64_t spoil) {
+  std::vector<FileSet::Input> inputs;
+  for (uint64_t file = 0; file < kFiles; ++file) {
+    const std::string path = ScratchPath(name + std::to_string(file));
+    std::vector<uint64_t> spoilt;
+    ShardWriter writer(path, 0);
+    for (uint64_t i = 0; i < kRecordsPerFile; ++i) {
+      const uint64_t number = file * kRecordsPerFile + i;
+      if (spoil != 0 && number % spoil == 0) spoilt.push_back(writer.num_bytes() + 20);
+      EXPECT(writer.Append(Span(Record(static_cast<int64_t>(number))), 1,
+                           static_cast<uint32_t>(i)));
+    }
+    writer.Finish("{}");
+    Bytes bytes = ReadFile(path);
+    for (const uint64_t at : spoilt) bytes[at] ^= 1;
+    WriteFile(path, Span(bytes));
+    inputs.push_back({path, {}});
+  }
+  return inputs;
+}
+
+const std::vector<FileSet::Input>& Good() {
+  static const std::vector<FileSet::Input> inputs = Shards("good", 0);
+  return inputs;
+}
+
+constexpr uint64_t kSpoil = 10;
+
+const std::vector<FileSet::Input>& Spoilt() {
+  static const std::vector<FileSet::Input> inputs = Shards("spoilt", kSpoil);
+  return inputs;
+}
+
+ReaderOptions Options(uint64_t batch_size, uint64_t threads) {
+  ReaderOptions options;
+  options.order.seed = 5;
+  options.shape.batch_size = batch_size;
+  options.shape.features = {FeatureSpec::Make("label", "int64", "int64", false, {}, false),
+                            FeatureSpec::Make("list", "int64", "int64", true, {}, false),
+                            FeatureSpec::Make("name", "bytes", "bytes", false, {}, false)};
+  options.shape.ids = true;
+  options.threads = threads;
+  options.prefetch_bytes = 20000;  // a few batches: threads wait for the consumer
+  return options;
+}
+
+constexpr auto kPatience = std::chrono::seconds(60);
+
+std::optional<Batch> Next(BatchReader* reader) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    std::optional<Batch> batch = reader->TryNext();
+    if (batch || reader->AtEnd()) return batch;
+    reader->Wait(std::chrono::milliseconds(1000));
+    EXPECT(std::chrono::steady_clock::now() < deadline);
+  }
+}
+
+std::vector<int64_t> Labels(const Batch& batch) {
+  const Array& array = batch.columns[0].arrays[0];
+  std::vector<int64_t> labels;
+  for (int64_t row = 0; row < array.shape[0]; ++row) {
+    labels.push_back(static_cast<int64_t>(LoadU64(array.buffer.data() + 8 * row)));
+  }
+  return labels;
+}
+
+std::vector<int64_t> ReadAll(const std::vector<FileSet::Input>& files,
+                             const ReaderOptions& options) {
+  BatchReader reader(files, options);
+  std::vector<int64_t> labels;
+  while (const std::optional<Batch> batch = Next(&reader)) {
+    for (const int64_t label : Labels(*batch)) labels.push_back(label);
+  }
+  return labels;
+}
+
+// Who reads how is no part of the order.
+void OrderDependsOnNothingElse() {
+  ReaderOptions options = Options(8, 1);
+  const std::vector<int64_t> expected = ReadAll(Good(), options);
+  EXPECT(std::set<int64_t>(expected.begin(), expected.end()).size() == kRecords);
+  for (const uint64_t threads : {2, 4}) {
+    for (const uint64_t prefetch : {1, 1 << 20}) {
+      options.threads = threads;
+      options.prefetch_bytes = prefetch;
+      EXPECT(ReadAll(Good(), options) == expected);
+    }
+  }
+}
+
+// Several consumers share a reader; some keep what they get, and drop it elsewhere and later.
+void BatchesAreKeptAndDroppedAnywhere() {
+  std::vector<Batch> kept;
+  std::multiset<int64_t> seen;
+  {
+    BatchReader reader(Good(), Options(6, 3));
+    std::mutex mutex;
+    std::vector<std::thread> consumers;
+    for (int consumer = 0; consumer < 3; ++consumer) {
+      consumers.emplace_back([&, consumer] {
+        Random chance(static_cast<uint64_t>(consumer));
+        while (std::optional<Batch> batch = Next(&reader)) {
+          const std::vector<int64_t> labels = Labels(*batch);
+          const std::lock_guard<std::mutex> lock(mutex);
+          seen.insert(labels.begin(), labels.end());
+          if (chance.OneIn(3)) kept.push_back(std::move(*batch));
+          if (kept.size() > 8) kept.erase(kept.begin());
+        }
+      });
+    }
+    for (std::thread& consumer : consumers) consumer.join();
+  }
+  EXPECT(seen.size() == kRecords && seen.count(0) == 1 && seen.count(kRecords - 1) == 1);
+  for (const Batch& batch : kept) EXPECT(Labels(batch).size() == 6);  // the reader is gone
+}
+
+// Close from another thread, while the consumer waits or takes.
+void ClosingInMidEpochEndsWhoeverWaits() {
+  for (uint64_t delay = 0; delay < 6; ++delay) {
+    BatchReader reader(Good(), Options(2, 2));
+    std::atomic<uint64_t> taken{0};
+    std::thread closer([&] {
+      while (taken.load() < delay * 4) std::this_thread::yield();
+      reader.Close();
+      reader.Close();
+    });
+    bool closed = false;
+    try {
+      while (const std::optional<Batch> batch = Next(&reader)) {
+        EXPECT(Labels(*batch).size() == 2);
+        ++taken;
+      }
+    } catch (const UsageError&) {
+      closed = true;
+    }
+    closer.join();
+    EXPECT(closed || taken.load() == kRecords / 2);
+  }
+}
+
+// What is corrupt is replaced, and can be asked for meanwhile.
+void CorruptRecordsAreReplacedWhileSomebodyAsks() {
+  BatchReader reader(Spoilt(), Options(4, 4));
+  std::atomic<bool> done{false};
+  std::thread asker([&] {
+    while (!done.load()) {
+      EXPECT(reader.findings().size() <= kRecords / kSpoil);
+      EXPECT(reader.bytes_read() < UINT64_MAX);
+      std::this_thread::yield();
+    }
+  });
+  uint64_t rows = 0;
+  while (const std::optional<Batch> batch = Next(&reader)) {
+    for (const int64_t label : Labels(*batch)) {
+      EXPECT(static_cast<uint64_t>(label) % kSpoil != 0);
+      ++rows;
+    }
+  }
+  done.store(true);
+  asker.join();
+  EXPECT(rows == kRecords && reader.findings().size() == kRecords / kSpoil);
+}
+
+template <typename Error>
+void ExpectTwice(const std::vector<FileSet::Input>& files, const ReaderOptions& options) {
+  BatchReader reader(files, options);
+  int errors = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    try {
+      while (Next(&reader)) {
+      }
+    } catch (const Error&) {
+      ++errors;
+    }
+  }
+  EXPECT(errors == 2);
+}
+
+// An error is delivered in its turn, again and again, and the threads end.
+void ErrorsEndAPass() {
+  ReaderOptions options = Options(3, 4);
+  options.replace = false;
+  ExpectTwice<CorruptRecord>(Spoilt(), options);
+  options.shape.features[0].name = "absent";
+  ExpectTwice<SchemaMismatch>(Good(), options);
+}
+
+// Readers that hardly begin, and readers side by side on the same files.
+void ManySmallPasses() {
+  std::vector<std::thread> trainers;
+  for (uint64_t trainer = 0; trainer < 2; ++trainer) {
+    trainers.emplace_back([trainer] {
+      for (uint64_t pass = 0; pass < 12; ++pass) {
+        ReaderOptions options = Options(5, 1 + pass % 4);
+        options.order.rank = trainer;
+        options.order.world = 2;
+        options.start = pass % 3;
+        BatchReader reader(pass % 2 == 0 ? Good() : Spoilt(), options);
+        for (uint64_t batch = 0; batch < pass % 5; ++batch) EXPECT(Next(&reader));
+      }
+    });
+  }
+  for (std::thread& trainer : trainers) trainer.join();
+}
+
+}  // namespace
+}  // namespace cachecd::native
+
+int main(int count, char** arguments) {
+  using namespace cachecd::native;
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : 1;
+  EXPECT(rounds > 0);
+  for (int round = 0; round < rounds; ++round) {
+    OrderDependsOnNothingElse();
+    BatchesAreKeptAndDroppedAnywhere();
+    ClosingInMidEpochEndsWhoeverWaits();
+    CorruptRecordsAreReplacedWhileSomebodyAsks();
+    ErrorsEndAPass();
+    ManySmallPasses();
+  }
+  std::printf("%d rounds\n", rounds);
+  return 0;
+}

@@ -1,0 +1,85 @@
+"""The core without Python, under sanitizers: hostile bytes, and threads that get in each other's way.
+
+Short by default. `CACHECD_FUZZ_SECONDS=600 pytest tests/core/test_sanitized.py` fuzzes each target and
+runs the threads for so long; docs/sanitizers.md says more.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.core.fuzz.make_corpus import FOLDER, TARGETS, make
+
+SECONDS = int(os.environ.get("CACHECD_FUZZ_SECONDS", "0"))
+MUTATIONS = 2000  # of each target, unless time is given
+ROUNDS = 8  # of threads, unless time is given: a second, about
+CORE = Path(__file__).parent
+# CMake and Ninja lie beside the interpreter, where they are not on the path.
+TOOLS = {**os.environ, "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}"}
+# A build is half a minute of two cores that others may need.
+pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
+
+
+def run(*command: object, folder: Path) -> str:
+    """What a process prints, in a temporary folder of its own; fails the test if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**TOOLS, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}:\n{done.stdout[-20000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """built[sanitizers]: a folder with the programs; both are built at the same time."""
+    folders, builds = {}, []
+    for sanitizers, fuzz in (("address,undefined", "ON"), ("thread", "OFF")):
+        folder = folders[sanitizers] = tmp_path_factory.mktemp(sanitizers.partition(",")[0])
+        options = [f"-DCACHECD_SANITIZE={sanitizers}", f"-DCACHECD_FUZZ={fuzz}"]
+        run("cmake", "-S", CORE, "-B", folder, "-G", "Ninja", *options, folder=folder)
+        # Whatever else is tested meanwhile goes first.
+        build = ["nice", "cmake", "--build", folder, "--parallel", "2"]
+        with (folder / "log").open("wb") as log:
+            builds.append((folder, subprocess.Popen(build, env=TOOLS, stdout=log, stderr=log)))
+    for folder, build in builds:
+        assert build.wait() == 0, (folder / "log").read_text()[-20000:]
+    return folders
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_hostile_bytes_are_refused_or_read_as_the_format_says(target, built, tmp_path):
+    much = [f"-max_total_time={SECONDS}"] if SECONDS else [f"-runs={MUTATIONS}"]
+    flags = ["-seed=1", f"-artifact_prefix={tmp_path}/", *much]
+    program = built["address,undefined"] / f"fuzz_{target}"
+    output = run(program, *flags, FOLDER / target, folder=tmp_path)
+    files = len(list((FOLDER / target).iterdir()))
+    assert output.startswith(f"{files} files, ")
+    assert SECONDS or f" {MUTATIONS} mutations" in output
+    assert list(tmp_path.iterdir()) == [], "no input was saved, and no file is left"
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_threads_neither_race_nor_touch_what_is_gone(sanitizers, built, tmp_path):
+    rounds = SECONDS * ROUNDS or ROUNDS
+    # A process under this sanitizer that finds its address space too random starts itself anew.
+    output = run(built[sanitizers] / "threads", rounds, folder=tmp_path)
+    assert output == f"{rounds} rounds\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_corpus_is_what_its_script_makes(tmp_path):
+    make(tmp_path)
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.glob("*/*")}
+    kept = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.glob("*/*")}
+    assert {path: found for path, found in kept.items() if not path.name.startswith("found-")} == made
+    assert sum(map(len, kept.values())) < 200_000
