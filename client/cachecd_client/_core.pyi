@@ -288,5 +288,15 @@ class BatchReader:
         when its batch's turn comes, and by every later call. RuntimeError after close, and in a
         forked child, which must make a reader of its own.
         """
+    def restart(self, start: int = 0) -> None:
+        """Begins anew at batch `start`, also after close(): as a new reader of the same arguments,
+        but with the files, page tables and memory of this one. What it counts begins at 0 again.
+
+        ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread
+        uses the reader.
+        """
     def close(self) -> None:
-        """Stops the threads, at once. Idempotent. Arrays already handed out stay valid."""
+        """Stops the threads, at once. Idempotent. Arrays already handed out stay valid.
+
+        Files stay open, and the memory of a few batches is kept, until the reader itself is gone.
+        """

@@ -120,7 +120,10 @@ class Loader:
         self._ids = ids
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._resume = False  # the next pass begins at _position instead of the start
-        self._reader: _core.BatchReader | None = None
+        self._reader: _core.BatchReader | None = None  # of the pass that runs
+        self._pass = 0  # its number
+        self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
+        self._made_for: dict[str, Any] = {}  # the order that either was made for
         self._process = 0  # that made the reader
         self._closed = False
         self._waited = 0.0  # of passes that have ended, as are the next two
@@ -137,10 +140,11 @@ class Loader:
         A loader has one pass at a time: a new one ends the one before.
         """
         reader = self._begin()
+        this = self._pass
         finish = self._framework.finish
         told = 0
         try:
-            while self._reader is reader:
+            while self._reader is reader and self._pass == this:
                 try:
                     batch = reader.next()
                 except CorruptRecordError as error:
@@ -168,7 +172,8 @@ class Loader:
                 "begun; make a second loader to read twice at once"
             )
         finally:
-            self._end(reader)
+            if self._pass == this:
+                self._stop()
 
     @property
     def schema(self) -> Schema:
@@ -239,6 +244,7 @@ class Loader:
         """Ends the pass and its reading threads, for good. Idempotent; batches stay valid."""
         self._closed = True
         self._stop()
+        self._idle = None
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +265,20 @@ class Loader:
         if not self._resume:
             self._position = 0
         self._resume = False
-        self._reader = _core.BatchReader(
+        order = {"seed": self.seed, **self._order()}
+        if self._idle is not None and os.getpid() == self._process and order == self._made_for:
+            self._idle.restart(self._position)
+            self._reader = self._idle
+        else:
+            self._reader = self._new_reader()
+            self._made_for = order
+            self._process = os.getpid()
+        self._idle = None
+        self._pass += 1
+        return self._reader
+
+    def _new_reader(self) -> _core.BatchReader:
+        return _core.BatchReader(
             self._reading.files,
             [delivery.for_reader() for delivery in self._deliveries],
             batch_size=self.batch_size,
@@ -280,8 +299,6 @@ class Loader:
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
         )
-        self._process = os.getpid()
-        return self._reader
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
         wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
@@ -295,21 +312,17 @@ class Loader:
         return self._reader if os.getpid() == self._process else None
 
     def _stop(self) -> None:
-        if self._reader is not None:
-            self._end(self._reader)
-
-    def _end(self, reader: _core.BatchReader) -> None:
-        """Closes the pass of `reader`, once, keeping its figures."""
-        if self._reader is not reader:
+        """Ends the pass, if one runs, keeping its figures, and what it has open for the next."""
+        if self._reader is None:
             return
-        here = self._running()
+        self._idle = self._running()
         self._reader = None
-        if here is None:
+        if self._idle is None:
             return
-        self._waited += reader.seconds_waited
-        self._read += reader.bytes_read
-        self._corrupt += reader.corrupt
-        reader.close()
+        self._waited += self._idle.seconds_waited
+        self._read += self._idle.bytes_read
+        self._corrupt += self._idle.corrupt
+        self._idle.close()
 
     def _order(self) -> dict[str, Any]:
         """What the meaning of a position depends on, besides the seed."""

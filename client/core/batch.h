@@ -60,11 +60,13 @@ class BatchBuilder {
   Batch Build(uint64_t number);
 
  private:
+  // `coming`, the next record's frame if it is small, is loaded into the processor's cache
+  // meanwhile.
   void AppendRow(uint64_t position, Record* record, ByteSpan coming);
-  void AppendUnverified(const Record& record, ByteSpan payload);
   void Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later);
-  void CopyLarge(const Record& record, ByteSpan payload);
-  uint32_t CopyConverted(const Record& record, const LargeValue& value, uint32_t crc);
+  void AppendVerified(const Record& record, ByteSpan coming);
+  void CopyLarge(const Record& record, ByteSpan payload, ByteSpan coming);
+  uint32_t CopyConverted(const LargeValue& value, uint32_t crc);
 
   const BatchShape& shape_;
   RecordSource* const records_;
@@ -78,7 +80,6 @@ class BatchBuilder {
   std::vector<ByteSpan> found_;  // per feature
   std::vector<ColumnBuilder::Mark> marks_;
   std::vector<LargeValue> large_;
-  std::vector<uint8_t> unconverted_;  // of a large value
 };
 
 }  // namespace cachecd

@@ -1,6 +1,8 @@
 #include "crc32c.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "bytes.h"
 #include "crc32c_fold.h"
@@ -147,17 +149,93 @@ bool HasInstruction() { return false; }
 constexpr auto Streams = Portable;
 #endif
 
-uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size) {
-  const size_t folded = size / kFoldBytes * kFoldBytes;
-  if (folded != 0) reg = FoldCrc32c(reg, data, folded);
-  return Streams(reg, data + folded, size - folded);
+constexpr size_t kCacheLine = 64;
+
+void Prefetch(ByteSpan bytes) {
+  for (const uint8_t* line = bytes.begin(); line < bytes.end(); line += kCacheLine) {
+    __builtin_prefetch(line);
+  }
+}
+
+// Where nothing else is coming, what comes of the data itself: the processor's own prefetching ends
+// at pages.
+constexpr size_t kAhead = 1024;
+
+// The register after `size` bytes, copied to `to` unless that is null. Lines that are asked for in
+// step with the computation keep both the memory and the processor at work; all at once, they would
+// fill its buffers and stop it.
+uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming, uint8_t* to) {
+  const auto fold = [&](size_t bytes, const uint8_t* ahead) {
+    if (bytes == 0) return;
+    if (to == nullptr) {
+      reg = FoldCrc32c(reg, data, bytes, ahead);
+    } else {
+      reg = FoldAndCopyCrc32c(reg, data, bytes, ahead, to);
+      to += bytes;
+    }
+    data += bytes;
+    size -= bytes;
+  };
+  const auto step = [&](size_t bytes) {
+    if (to != nullptr) {
+      std::memcpy(to, data, bytes);
+      to += bytes;
+    }
+    reg = Streams(reg, data, bytes);
+    data += bytes;
+    size -= bytes;
+  };
+  if (to != nullptr) step(std::min(size, -reinterpret_cast<uintptr_t>(to) % kCacheLine));
+  const size_t both = std::min(size, coming.size) / kFoldBytes * kFoldBytes;
+  fold(both, coming.data);
+  Prefetch({coming.data + both, coming.size - both});
+  fold(size / kFoldBytes * kFoldBytes, data + kAhead);
+  step(size);
+  return reg;
+}
+
+// Three short streams, after which a few more lines are asked for; what is copied at a time is
+// still in the first-level cache.
+constexpr size_t kStepBytes = 768;
+constexpr size_t kCopyBytes = 12 << 10;
+
+// The same with any other implementation.
+template <uint32_t (*implementation)(uint32_t, const uint8_t*, size_t)>
+uint32_t Stepwise(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming, uint8_t* to) {
+  if (to == nullptr && coming.size == 0) return implementation(reg, data, size);
+  while (size != 0) {
+    const size_t bytes = std::min(size, coming.size != 0 ? kStepBytes : kCopyBytes);
+    const size_t lines = std::min(coming.size, bytes);
+    Prefetch({coming.data, lines});
+    coming = {coming.data + lines, coming.size - lines};
+    if (to != nullptr) {
+      std::memcpy(to, data, bytes);
+      to += bytes;
+    }
+    reg = implementation(reg, data, bytes);
+    data += bytes;
+    size -= bytes;
+  }
+  Prefetch(coming);
+  return reg;
+}
+
+uint32_t Best(uint32_t reg, const void* data, size_t size, ByteSpan coming, void* to) {
+  static const auto implementation = CanFold()          ? &Folded
+                                     : HasInstruction() ? &Stepwise<Streams>
+                                                        : &Stepwise<Portable>;
+  return implementation(reg, static_cast<const uint8_t*>(data), size, coming,
+                        static_cast<uint8_t*>(to));
 }
 
 }  // namespace
 
-uint32_t Crc32c(const void* data, size_t size, uint32_t crc) {
-  static const auto implementation = CanFold() ? &Folded : HasInstruction() ? &Streams : &Portable;
-  return ~implementation(~crc, static_cast<const uint8_t*>(data), size);
+uint32_t Crc32c(const void* data, size_t size, uint32_t crc, ByteSpan coming) {
+  return ~Best(~crc, data, size, coming, nullptr);
+}
+
+uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming) {
+  return ~Best(~crc, from, size, coming, to);
 }
 
 uint32_t Crc32cStreams(const void* data, size_t size, uint32_t crc) {

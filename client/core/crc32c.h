@@ -10,10 +10,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "bytes.h"
+
 namespace cachecd {
 
-// The CRC of `size` bytes at `data`, continuing from the CRC of what precedes them.
-uint32_t Crc32c(const void* data, size_t size, uint32_t crc = 0);
+// The CRC of `size` bytes at `data`, continuing from the CRC of what precedes them. Meanwhile
+// `coming`, which is wanted soon, is loaded into the processor's cache.
+uint32_t Crc32c(const void* data, size_t size, uint32_t crc = 0, ByteSpan coming = {});
+
+// The same of bytes that are copied on the way, past the processor's caches where that is faster:
+// for what is not read again soon.
+uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc,
+                        ByteSpan coming = {});
 
 // The same without folding, and by tables alone, whatever the processor; for tests of each.
 uint32_t Crc32cStreams(const void* data, size_t size, uint32_t crc = 0);

@@ -33,28 +33,34 @@ CACHECD_FOLD_TARGET inline __m512i Fold(__m512i value, __m512i distance, __m512i
                                    _mm512_clmulepi64_epi128(value, distance, 0x11), next, kXor3);
 }
 
-}  // namespace
-
-bool CanFold() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq") &&
-         __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
+// 64 bytes, which are copied on the way if asked for.
+template <bool copy>
+CACHECD_FOLD_TARGET inline __m512i Load(const uint8_t* from, uint8_t* to) {
+  const __m512i value = _mm512_loadu_si512(from);
+  if constexpr (copy) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value);
+  return value;
 }
 
-CACHECD_FOLD_TARGET uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size) {
+template <bool copy>
+CACHECD_FOLD_TARGET uint32_t FoldAll(uint32_t reg, const uint8_t* data, size_t size,
+                                     const uint8_t* coming, uint8_t* to) {
+  const auto prefetch = [](const uint8_t* lines) {
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(lines + 64 * line);
+  };
+  prefetch(coming);
   // The register is added to the first four bytes, and nothing to those that follow.
-  __m512i a = _mm512_xor_si512(_mm512_loadu_si512(data),
+  __m512i a = _mm512_xor_si512(Load<copy>(data, to),
                                _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(reg))));
-  __m512i b = _mm512_loadu_si512(data + 64);
-  __m512i c = _mm512_loadu_si512(data + 128);
-  __m512i d = _mm512_loadu_si512(data + 192);
+  __m512i b = Load<copy>(data + 64, to + 64);
+  __m512i c = Load<copy>(data + 128, to + 128);
+  __m512i d = Load<copy>(data + 192, to + 192);
   const __m512i far = Distance<kFoldBytes>();
-  for (const uint8_t* end = data + size; (data += kFoldBytes) != end;) {
-    a = Fold(a, far, _mm512_loadu_si512(data));
-    b = Fold(b, far, _mm512_loadu_si512(data + 64));
-    c = Fold(c, far, _mm512_loadu_si512(data + 128));
-    d = Fold(d, far, _mm512_loadu_si512(data + 192));
+  for (size_t at = kFoldBytes; at != size; at += kFoldBytes) {
+    prefetch(coming + at);
+    a = Fold(a, far, Load<copy>(data + at, to + at));
+    b = Fold(b, far, Load<copy>(data + at + 64, to + at + 64));
+    c = Fold(c, far, Load<copy>(data + at + 128, to + at + 128));
+    d = Fold(d, far, Load<copy>(data + at + 192, to + at + 192));
   }
   const __m512i near = Distance<64>();
   a = Fold(Fold(Fold(a, near, b), near, c), near, d);
@@ -66,6 +72,27 @@ CACHECD_FOLD_TARGET uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_
   return static_cast<uint32_t>(rest);
 }
 
+}  // namespace
+
+bool CanFold() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq") &&
+         __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
+}
+
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming) {
+  return FoldAll<false>(reg, data, size, coming, nullptr);
+}
+
+uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming,
+                           uint8_t* to) {
+  const uint32_t result = FoldAll<true>(reg, data, size, coming, to);
+  // Stores past the caches are in no order with what follows, until here.
+  _mm_sfence();
+  return result;
+}
+
 }  // namespace cachecd
 
 #else
@@ -73,7 +100,10 @@ CACHECD_FOLD_TARGET uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_
 namespace cachecd {
 
 bool CanFold() { return false; }
-uint32_t FoldCrc32c(uint32_t reg, const uint8_t*, size_t) { return reg; }
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t*, size_t, const uint8_t*) { return reg; }
+uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t*, size_t, const uint8_t*, uint8_t*) {
+  return reg;
+}
 
 }  // namespace cachecd
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "file.h"
 #include "sidecar.h"
 #include "threads.h"
 

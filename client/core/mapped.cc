@@ -2,16 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <utility>
 
 #include "errors.h"
+#include "file.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22  // Linux 5.14; older headers lack it
@@ -24,19 +23,25 @@ namespace {
 // every hundred or so of the small records that are read from mappings.
 constexpr uint64_t kGranule = 512 << 10;
 
-// A quarter of the descriptors that the process may have is all that we take of them.
-size_t MostDescriptors() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  return static_cast<size_t>(limit.rlim_cur) / 4;
-}
+// What the disk is asked for at a time, and how far apart what is looked at lies to see whether
+// that is in memory: eviction takes more than that.
+constexpr uint64_t kStep = 8 << 20;
+constexpr uint64_t kSample = 512 << 10;
 
-std::atomic<size_t> descriptors{0};
+// By a kernel that cannot tell (before 4.14, or a file system that does not say), nothing is.
+bool SeemsInMemory(const File& file, uint64_t begin, uint64_t end) {
+  uint8_t byte;
+  const iovec one{&byte, 1};
+  for (uint64_t at = begin; at < end; at += kSample) {
+    if (preadv2(file.fd(), &one, 1, static_cast<off_t>(at), RWF_NOWAIT) != 1) return false;
+  }
+  return preadv2(file.fd(), &one, 1, static_cast<off_t>(end - 1), RWF_NOWAIT) == 1;
+}
 
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  File file = File::Open(path);
+  const File file = File::Open(path);
   struct stat status;
   if (fstat(file.fd(), &status) != 0) throw IoError(errno, path);
   size_ = static_cast<uint64_t>(status.st_size);
@@ -46,15 +51,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (mapped == MAP_FAILED) throw IoError(errno, path);
   data_ = static_cast<const uint8_t*>(mapped);
   resident_ = std::make_unique<uint8_t[]>((size_ + kGranule - 1) / kGranule);
-  if (descriptors.fetch_add(1, std::memory_order_relaxed) < MostDescriptors()) {
-    kept_.emplace(std::move(file));
-  } else {
-    descriptors.fetch_sub(1, std::memory_order_relaxed);
-  }
 }
 
 MappedFile::~MappedFile() {
-  if (kept_) descriptors.fetch_sub(1, std::memory_order_relaxed);
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
@@ -93,37 +92,23 @@ int MappedFile::Prefault(uint64_t begin, uint64_t end) {
   return 0;
 }
 
-template <typename Use>
-int MappedFile::WithDescriptor(Use use) const {
+void MappedFile::ReadAhead(const std::function<bool()>& keep_going) const {
   try {
-    if (kept_) return use(*kept_);
     const File file = File::Open(path_);
     struct stat status;
-    if (fstat(file.fd(), &status) != 0) return errno;
-    // Another file has taken its name.
-    return status.st_ino == inode_ ? use(file) : ESTALE;
-  } catch (const IoError& error) {
-    return error.code;
+    // Another file may have taken its name.
+    if (fstat(file.fd(), &status) != 0 || status.st_ino != inode_) return;
+    for (uint64_t at = 0; at < size_ && keep_going(); at += kStep) {
+      const uint64_t end = std::min(size_, at + kStep);
+      if (SeemsInMemory(file, at, end)) continue;
+      posix_fadvise(file.fd(), static_cast<off_t>(at), static_cast<off_t>(end - at),
+                    POSIX_FADV_WILLNEED);
+      // Reading the last byte waits for it, and so for the sweep.
+      uint8_t last;
+      file.ReadAt(&last, 1, end - 1);
+    }
+  } catch (const IoError&) {
   }
-}
-
-int MappedFile::ReadAt(void* to, size_t size, uint64_t offset) const {
-  return WithDescriptor([&](const File& file) {
-    // A file cut short is what a fault in the mapping would be.
-    return file.ReadAt(to, size, offset) == size ? 0 : EFAULT;
-  });
-}
-
-void MappedFile::ReadAhead(uint64_t begin, uint64_t end) const {
-  if (begin >= end) return;
-  WithDescriptor([&](const File& file) {
-    const auto size = static_cast<off_t>(end - begin);
-    const int code = posix_fadvise(file.fd(), static_cast<off_t>(begin), size, POSIX_FADV_WILLNEED);
-    // Reading the last byte waits for it, and so for the sweep.
-    uint8_t last;
-    file.ReadAt(&last, 1, end - 1);
-    return code;
-  });
 }
 
 }  // namespace cachecd

@@ -1,19 +1,18 @@
-// A whole file, mapped read-only, and read by descriptor where that is faster.
+// A whole file, mapped read-only.
 //
 // Filling page tables costs 38 ms per GB on the machine of docs/benchmarks.md, and copying from the
-// mapping 100: large values are read by pread (85) straight to where they belong, records that a
-// call each would slow down are read from the mapping.
+// mapping past the caches 55, where pread, into memory that is then read again for the CRC, takes
+// 140: docs/decisions/0006.
 
 #ifndef CACHECD_CORE_MAPPED_H_
 #define CACHECD_CORE_MAPPED_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "bytes.h"
-#include "file.h"
 
 namespace cachecd {
 
@@ -37,24 +36,18 @@ class MappedFile {
   // was once brought in is not asked for again.
   int Prefault(uint64_t begin, uint64_t end);
 
-  // Reads exactly `size` bytes at `offset`, which the file had when it was opened; an errno, or 0.
-  int ReadAt(void* to, size_t size, uint64_t offset) const;
-
-  // Has the disk read [begin, end) in one sweep, and returns when it has. Errors are left to
+  // Has the disk read all of the file in steps of some MB, and returns when it has, or when
+  // `keep_going` says so before one. What seems to be in memory is left out. Errors are left to
   // whoever reads it then.
-  void ReadAhead(uint64_t begin, uint64_t end) const;
+  void ReadAhead(const std::function<bool()>& keep_going) const;
 
  private:
   int Populate(uint64_t begin, uint64_t end) const;
-  // By the descriptor kept, or one opened for the purpose; an errno, or what `use` returns.
-  template <typename Use>
-  int WithDescriptor(Use use) const;
 
   const std::string path_;
   const uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
   uint64_t inode_ = 0;
-  std::optional<File> kept_;             // unless many are kept already
   std::unique_ptr<uint8_t[]> resident_;  // per granule; written without order, always to 1
 };
 

@@ -74,6 +74,14 @@ class PyReader {
     reader_->Close();
   }
 
+  void Restart(uint64_t start) {
+    std::deque<Ready>().swap(ready_);
+    bytes_read_ = 0;
+    seconds_waited_ = 0;
+    const nb::gil_scoped_release release;
+    reader_->Restart(start);
+  }
+
   nb::object Next() {
     Ready next;
     if (reader_->forked() || ready_.empty()) {
@@ -338,8 +346,8 @@ void BindReader(nb::module_& module) {
           nb::arg("drop_last") = true, nb::arg("pad_tail") = false, nb::arg("start") = 0,
           nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
           nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
-          nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
-          nb::arg("one_by_one") = false)
+          nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
+          nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false)
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", &Findings)
@@ -347,6 +355,7 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("seconds_waited", &PyReader::seconds_waited)
       .def_prop_ro("bytes_read", &PyReader::bytes_read)
       .def("next", &PyReader::Next)
+      .def("restart", &PyReader::Restart, nb::arg("start") = 0)
       .def("close", &PyReader::Close);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&CloseAll));
 }

@@ -63,19 +63,29 @@ BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions option
     : generation_(ForkGeneration()),
       options_(Checked(std::move(options))),
       files_(std::move(files), options_.replace, options_.order.window),
-      records_(files_, options_.order, options_.replace),
+      records_(std::make_unique<RecordSource>(files_, options_.order, options_.replace)),
       pool_(BufferPool::Create(options_.prefetch_bytes)),
-      num_batches_(CountBatches(records_.num_records(), options_)),
-      next_claim_(options_.start),
-      next_delivery_(options_.start),
-      estimate_(FirstEstimate(files_.num_bytes(), records_.num_records(), options_.shape)) {
-  if (options_.start > num_batches_) {
-    throw std::invalid_argument("start is " + std::to_string(options_.start) + ", there are " +
+      num_batches_(CountBatches(records_->num_records(), options_)),
+      estimate_(FirstEstimate(files_.num_bytes(), records_->num_records(), options_.shape)) {
+  Start(options_.start);
+}
+
+void BatchReader::Start(uint64_t start) {
+  if (start > num_batches_) {
+    throw std::invalid_argument("start is " + std::to_string(start) + ", there are " +
                                 std::to_string(num_batches_) + " batches");
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    next_claim_ = next_delivery_ = start;
+    ahead_bytes_ = 0;
+    filling_ = true;
+    failed_ = false;
+    closed_ = false;
   }
   uint64_t threads = options_.threads;
   if (threads == 0) threads = std::min(kMostDefaultThreads, AvailableProcessors());
-  threads = std::min(threads, num_batches_ - options_.start);
+  threads = std::min(threads, num_batches_ - start);
   try {
     for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
   } catch (...) {
@@ -84,7 +94,16 @@ BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions option
   }
 }
 
-BatchReader::~BatchReader() { Close(); }
+void BatchReader::Restart(uint64_t start) {
+  Close();
+  records_ = std::make_unique<RecordSource>(files_, options_.order, options_.replace);
+  Start(start);
+}
+
+BatchReader::~BatchReader() {
+  Close();
+  pool_->Close();
+}
 
 bool BatchReader::forked() const { return generation_ != ForkGeneration(); }
 
@@ -98,12 +117,12 @@ void BatchReader::RequireThreads() const {
 
 std::vector<CorruptRecord> BatchReader::findings() const {
   RequireThreads();
-  return records_.findings();
+  return records_->findings();
 }
 
 size_t BatchReader::num_findings() const {
   RequireThreads();
-  return records_.num_findings();
+  return records_->num_findings();
 }
 
 bool BatchReader::AtEnd() const {
@@ -156,12 +175,11 @@ void BatchReader::Close() {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
   }
-  records_.Stop();
+  records_->Stop();
   work_.notify_all();
   ready_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-  pool_->Close();
   const std::lock_guard<std::mutex> lock(mutex_);
   made_.clear();
 }
@@ -179,7 +197,7 @@ bool BatchReader::MayClaim() {
 
 BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
   try {
-    if (!*builder) builder->emplace(options_.shape, &records_, pool_.get());
+    if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get());
     return {(*builder)->Build(number), nullptr};
   } catch (...) {
     return {Batch(), std::current_exception()};

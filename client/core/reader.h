@@ -47,7 +47,7 @@ class BatchReader {
   BatchReader& operator=(const BatchReader&) = delete;
   ~BatchReader();
 
-  uint64_t num_records() const { return records_.num_records(); }
+  uint64_t num_records() const { return records_->num_records(); }
   // Of this rank in all, those before `start` included.
   uint64_t num_batches() const { return num_batches_; }
   std::vector<CorruptRecord> findings() const;
@@ -66,8 +66,13 @@ class BatchReader {
   // Waits until TryNext has an answer, at most this long.
   void Wait(std::chrono::milliseconds timeout);
 
-  // Ends the threads at the next record; whoever waits gets UsageError. Idempotent.
+  // Ends the threads at the next record and drops what is made ahead; whoever waits gets
+  // UsageError. Idempotent. Files stay open, and memory for batches is kept, for Restart.
   void Close();
+
+  // A pass from batch `start` on, as a new reader of the same options would make it, but with the
+  // files and page tables of the one before. Not while another method runs.
+  void Restart(uint64_t start);
 
  private:
   struct Made {
@@ -75,6 +80,7 @@ class BatchReader {
     std::exception_ptr error;
   };
 
+  void Start(uint64_t start);
   void Run();
   bool HasRoom() const;
   bool MayClaim();
@@ -85,7 +91,7 @@ class BatchReader {
   const uint64_t generation_;
   const ReaderOptions options_;
   const FileSet files_;
-  RecordSource records_;
+  std::unique_ptr<RecordSource> records_;  // of the pass
   const std::shared_ptr<BufferPool> pool_;
   const uint64_t num_batches_;
 
@@ -93,14 +99,14 @@ class BatchReader {
   std::condition_variable work_;   // something may be claimed, or all ends
   std::condition_variable ready_;  // the next batch is there, or all ends
   std::map<uint64_t, Made> made_;
-  uint64_t next_claim_;
-  uint64_t next_delivery_;
+  uint64_t next_claim_ = 0;
+  uint64_t next_delivery_ = 0;
   size_t ahead_bytes_ = 0;  // not delivered yet, and, by estimate, being made
   bool filling_ = true;     // until there is no room; again at the low mark
   size_t estimate_;         // of one batch: the largest so far, at first a guess
   bool measured_ = false;   // estimate_ is no guess any more
   bool failed_ = false;     // nothing more is claimed
-  bool closed_ = false;
+  bool closed_ = true;      // until Start
 
   std::mutex closing_;  // guards threads_ against two closers
   std::vector<std::thread> threads_;

@@ -11,21 +11,6 @@
 #include "tfrecord.h"
 
 namespace cachecd {
-namespace {
-
-// What is read at a time is still in the second-level cache when its CRC is computed.
-constexpr size_t kCopyBytes = 128 << 10;
-
-// Below this a copy from the mapping, whose page tables may be filled for nothing else, is cheaper
-// than a system call.
-constexpr size_t kWorthACall = 16 << 10;
-
-constexpr size_t kCacheLine = 64;
-
-// Three streams of 256 bytes: see crc32c.cc.
-constexpr size_t kVerifyBytes = 768;
-
-}  // namespace
 
 RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name)
     : data_(path), name_(name.empty() ? path : std::move(name)), end_(data_.size()) {
@@ -107,8 +92,8 @@ void RecordFile::Bring(const Frame& frame) const {
   if (frame.begin < frame.end && frame.end <= data_.size()) data_.Prefault(frame.begin, frame.end);
 }
 
-void RecordFile::Unreadable(const Frame& frame, int code) const {
-  throw CorruptRecord(name_, frame.begin, std::strerror(code == EFAULT ? EIO : code));
+void RecordFile::Unreadable(const Frame& frame) const {
+  throw CorruptRecord(name_, frame.begin, std::strerror(EIO));
 }
 
 ByteSpan RecordFile::Open(const Frame& frame) const {
@@ -134,43 +119,13 @@ ByteSpan RecordFile::Raw(const Frame& frame) const {
   return {data_.data() + frame.begin, frame.end - frame.begin};
 }
 
-void RecordFile::Verify(const Frame& frame, ByteSpan payload, ByteSpan coming) const {
-  // Loading line by line, in step with the computation, keeps both the memory and the processor at
-  // work; asked for at once, the lines would fill its buffers and stop it.
-  uint32_t crc = 0;
-  const uint8_t* at = payload.begin();
-  const uint8_t* line = coming.begin();
-  while (payload.end() - at > static_cast<ptrdiff_t>(kVerifyBytes) && line < coming.end()) {
-    for (const uint8_t* end = line + kVerifyBytes; line < end; line += kCacheLine) {
-      __builtin_prefetch(line);
-    }
-    crc = Crc32c(at, kVerifyBytes, crc);
-    at += kVerifyBytes;
-  }
-  for (; line < coming.end(); line += kCacheLine) __builtin_prefetch(line);
-  VerifyCrc(frame, Crc32c(at, static_cast<size_t>(payload.end() - at), crc));
+void RecordFile::Verify(const Frame& frame, ByteSpan payload) const {
+  VerifyCrc(frame, Crc32c(payload.data, payload.size));
 }
 
 void RecordFile::VerifyCrc(const Frame& frame, uint32_t crc) const {
   const std::string why = CompareCrc(data_.data() + frame.end - kFrameFooter, crc);
   if (!why.empty()) throw CorruptRecord(name_, frame.begin, why);
-}
-
-uint32_t RecordFile::CopyWithCrc(const Frame& frame, ByteSpan from, uint8_t* to,
-                                 uint32_t crc) const {
-  if (from.size < kWorthACall) {
-    std::memcpy(to, from.data, from.size);
-    return Crc32c(to, from.size, crc);
-  }
-  const auto offset = static_cast<uint64_t>(from.data - data_.data());
-  for (size_t done = 0; done < from.size;) {
-    const size_t step = std::min(kCopyBytes, from.size - done);
-    const int code = data_.ReadAt(to + done, step, offset + done);
-    if (code != 0) Unreadable(frame, code);
-    crc = Crc32c(to + done, step, crc);
-    done += step;
-  }
-  return crc;
 }
 
 }  // namespace cachecd

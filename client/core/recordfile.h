@@ -5,6 +5,7 @@
 #define CACHECD_CORE_RECORDFILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,25 +57,15 @@ class RecordFile {
   // The frame as it lies in the mapping; empty if the file does not hold it.
   ByteSpan Raw(const Frame& frame) const;
 
-  // Compares the payload, or its CRC, with the frame's footer; CorruptRecord. Meanwhile `coming`,
-  // which must have been brought in, is loaded into the processor's cache.
-  void Verify(const Frame& frame, ByteSpan payload, ByteSpan coming = {}) const;
+  // Compares the payload, or its CRC, with the frame's footer; CorruptRecord.
+  void Verify(const Frame& frame, ByteSpan payload) const;
   void VerifyCrc(const Frame& frame, uint32_t crc) const;
 
-  // Copies what lies at `from` in the mapping to `to` and returns the CRC continued by it;
-  // CorruptRecord if the disk does not give it back.
-  uint32_t CopyWithCrc(const Frame& frame, ByteSpan from, uint8_t* to, uint32_t crc) const;
+  // The finding of a page that the disk did not give back.
+  [[noreturn]] void Unreadable(const Frame& frame) const;
 
-  [[noreturn]] void Unreadable(const Frame& frame, int code) const;
-
-  // Has the disk read all of it, in steps that end when `keep_going` says so.
-  template <typename KeepGoing>
-  void ReadAhead(KeepGoing keep_going) const {
-    constexpr uint64_t kStep = 8 << 20;
-    for (uint64_t at = 0; at < data_.size() && keep_going(); at += kStep) {
-      data_.ReadAhead(at, at + kStep < data_.size() ? at + kStep : data_.size());
-    }
-  }
+  // See MappedFile.
+  void ReadAhead(const std::function<bool()>& keep_going) const { data_.ReadAhead(keep_going); }
 
  private:
   void UseSidecar(bool tolerant);

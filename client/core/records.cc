@@ -45,11 +45,11 @@ Record RecordSource::Find(uint64_t position, Pins* pins) {
   return {file, place.file, place.index, {}};
 }
 
-ByteSpan RecordSource::Read(const Record& record, ByteSpan coming) {
+ByteSpan RecordSource::Read(const Record& record) {
   BusGuard::Watch(record.file->bytes());
   record.file->Bring(record.frame);
   const ByteSpan payload = record.file->Open(record.frame);
-  record.file->Verify(record.frame, payload, coming);
+  record.file->Verify(record.frame, payload);
   return payload;
 }
 

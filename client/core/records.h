@@ -63,10 +63,6 @@ class RecordSource {
   // there is none; Stopped.
   ByteSpan Replace(uint64_t position, const CorruptRecord& finding, Record* record, Pins* pins);
 
-  // The payload, verified as far as a mapping allows: see BusGuard. `coming`, which must have been
-  // brought in, is loaded into the processor's cache meanwhile. CorruptRecord.
-  static ByteSpan Read(const Record& record, ByteSpan coming = {});
-
   // What was found corrupt so far, each once; of very many only the first.
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
@@ -76,6 +72,8 @@ class RecordSource {
   struct Stopped {};
 
  private:
+  // The payload, verified as far as a mapping allows: see BusGuard. CorruptRecord.
+  static ByteSpan Read(const Record& record);
   void NoteFile(const CorruptRecord& finding);
   void Note(uint64_t position, const CorruptRecord& finding);
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
