@@ -5,7 +5,7 @@ protocol (bytes, memoryview, obstore's Bytes, NumPy arrays). Every function that
 on more than a few kB releases the GIL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypedDict, final
 
 import numpy as np
@@ -234,6 +234,7 @@ class BatchReader:
       lets the memory go without the GIL on any thread.
     one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
       which is faster.
+    report: called by next() with those of `corrupt` that are new, before it returns the batch.
     The order depends on files, seed, shuffle, window, rank and world alone.
     """
 
@@ -259,6 +260,7 @@ class BatchReader:
         wrap: dict[str, Callable[..., Any] | None] = {},
         dlpack: set[str] = set(),
         one_by_one: bool = False,
+        report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:
@@ -278,6 +280,11 @@ class BatchReader:
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
+    @property
+    def position(self) -> int:
+        """The next batch: those delivered of this pass, and `start`."""
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The batches of this pass by `next`; RuntimeError once another one has begun."""
     def next(self) -> dict[str, Any] | None:
         """The next batch, a Column of each feature unless wrapped, or None at the end.
 

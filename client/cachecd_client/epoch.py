@@ -71,6 +71,7 @@ class Epoch(FileSet):
         self._release: Callable[[HeldLease], None] | None = release
         self._of = of
         self._done = 0.0
+        self._latest: weakref.ref[Loader] | None = None  # whose pass began last
         self._shards = np.array(numbers, np.int64)
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._over = False
@@ -81,9 +82,12 @@ class Epoch(FileSet):
     def progress(self) -> float:
         """0..1: how far the run is, or, for an epoch acquired by hand, how far this epoch is.
 
-        Within the epoch it is the share of the latest `numpy()` or `torch()` pass that has been
-        delivered; `tf_dataset()` cannot say, so there it moves from epoch to epoch.
+        Within the epoch it is the share of the latest loader's pass that has been delivered;
+        `tf_dataset()` cannot say, so there it moves from epoch to epoch.
         """
+        latest = None if self._latest is None else self._latest()
+        if latest is not None:
+            self._done = latest.position / len(latest)
         return self._done if self._of is None else (self.epoch + self._done) / self._of
 
     @property
@@ -126,7 +130,7 @@ class Epoch(FileSet):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process takes a lock of its own and lets go of that alone.
-        return {**self.__dict__, "_loaders": None, "_release": None}
+        return {**self.__dict__, "_loaders": None, "_latest": None, "_release": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _loaders=weakref.WeakSet())
@@ -147,6 +151,9 @@ class Epoch(FileSet):
         self._check()
         self._held.ensure()
 
+    def _began(self, loader: Loader) -> None:
+        self._latest = weakref.ref(loader)
+
     def _advanced(self, done: float) -> None:
         self._done = done
 
@@ -162,6 +169,7 @@ class Epoch(FileSet):
             window=self.window,
             shards=self._shards,
             begin=self._begin,
+            began=self._began,
             advanced=self._advanced,
             corrupt=self._report,
         )

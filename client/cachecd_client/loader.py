@@ -142,35 +142,30 @@ class Loader:
         reader = self._begin()
         this = self._pass
         finish = self._framework.finish
-        told = 0
         try:
-            while self._reader is reader and self._pass == this:
-                try:
-                    batch = reader.next()
-                except CorruptRecordError as error:
-                    self._reading.corrupt([(error.path, error.offset, error.why)])
-                    raise
-                except RuntimeError as error:
-                    if os.getpid() == self._process:
-                        raise
-                    raise CallerError(
-                        "this pass was begun before the fork, and its reading threads are not in "
-                        "this process: iterate anew here"
-                    ) from error
-                if reader.num_corrupt > told:
-                    found = reader.corrupt
-                    self._reading.corrupt(found[told:])
-                    told = len(found)
-                if batch is None:
-                    return
-                self._position += 1
-                self._reading.advanced(self._position / self._batches)
-                yield batch if finish is None else finish(batch)
-                del batch  # or it would stay until the next one has come
+            # Each line here would cost the trainer microseconds a batch, as its own step has taken
+            # the processor's caches.
+            if finish is None:
+                yield from reader
+            else:
+                for batch in reader:
+                    yield finish(batch)
+                    del batch  # or it would stay until the next one has come
+        except CorruptRecordError as error:
+            self._reading.corrupt([(error.path, error.offset, error.why)])
+            raise
+        except RuntimeError as error:
+            if os.getpid() != self._process:
+                raise CallerError(
+                    "this pass was begun before the fork, and its reading threads are not in this "
+                    "process: iterate anew here"
+                ) from error
+            if self._reader is reader and self._pass == this:
+                raise
             raise CallerError(
                 "this pass has ended: the loader was closed, its lease released, or another pass "
                 "begun; make a second loader to read twice at once"
-            )
+            ) from error
         finally:
             if self._pass == this:
                 self._stop()
@@ -186,7 +181,8 @@ class Loader:
     @property
     def position(self) -> int:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
-        return self._position
+        reader = self._running()
+        return self._position if reader is None else reader.position
 
     @property
     def seconds_waited(self) -> float:
@@ -210,7 +206,7 @@ class Loader:
         """Where this loader stands: plain values, the same on every rank at the same step."""
         return {
             "version": _STATE_VERSION,
-            "position": self._position,
+            "position": self.position,
             "seed": self.seed,
             **self._order(),
         }
@@ -275,6 +271,7 @@ class Loader:
             self._process = os.getpid()
         self._idle = None
         self._pass += 1
+        self._reading.began(self)
         return self._reader
 
     def _new_reader(self) -> _core.BatchReader:
@@ -298,6 +295,7 @@ class Loader:
             wrap={name: wrap.call for name, wrap in self._wraps.items()},
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
+            report=self._reading.corrupt,
         )
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
@@ -319,6 +317,8 @@ class Loader:
         self._reader = None
         if self._idle is None:
             return
+        self._position = self._idle.position
+        self._reading.advanced(self._position / self._batches)
         self._waited += self._idle.seconds_waited
         self._read += self._idle.bytes_read
         self._corrupt += self._idle.corrupt

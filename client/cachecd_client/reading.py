@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.schema import Schema
+
+if TYPE_CHECKING:
+    from cachecd_client.loader import Loader
 
 CorruptRecord = tuple[str, int, str]  # path, offset, why
 
@@ -25,8 +28,9 @@ class Reading:
     """What a loader reads, the defaults that come with it, and whom to tell.
 
     `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
-    opened and raises if they may no longer be read; `advanced` gets the share of the pass that is
-    delivered, after each batch; `corrupt` gets each corrupt record once, between two batches.
+    opened and raises if they may no longer be read; `began` gets the loader when a pass has begun,
+    and `advanced` the share of it that was delivered, when it ends; `corrupt` gets each corrupt
+    record once, between two batches.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -40,6 +44,7 @@ class Reading:
     window: int | None = None  # shuffle window in bytes; None: the whole set
     shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
     begin: Callable[[], None] = lambda: None
+    began: Callable[[Loader], None] = _ignore
     advanced: Callable[[float], None] = _ignore
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 

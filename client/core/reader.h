@@ -84,6 +84,9 @@ class BatchReader {
   void Run();
   bool HasRoom() const;
   bool MayClaim();
+  bool IsCalled();
+  // Returns when there is something to do, or all ends.
+  void AwaitCall(std::unique_lock<std::mutex>* lock);
   Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
   void RequireThreads() const;
   bool Answered() const;
@@ -103,6 +106,7 @@ class BatchReader {
   uint64_t next_delivery_ = 0;
   size_t ahead_bytes_ = 0;  // not delivered yet, and, by estimate, being made
   bool filling_ = true;     // until there is no room; again at the low mark
+  bool watched_ = false;    // one of the threads that wait looks now and then
   size_t estimate_;         // of one batch: the largest so far, at first a guess
   bool measured_ = false;   // estimate_ is no guess any more
   bool failed_ = false;     // nothing more is claimed

@@ -20,7 +20,13 @@ std::thread StartThread(std::function<void()> body) {
   for (const int own : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) sigdelset(&all, own);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread thread(std::move(body));
+    std::thread thread([body = std::move(body)] {
+      // A thread that is woken to compute does not push whoever runs, the trainer, off its
+      // processor.
+      sched_param none{};
+      sched_setscheduler(0, SCHED_BATCH, &none);
+      body();
+    });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread.native_handle(), "cachecd");
     return thread;

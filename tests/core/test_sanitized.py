@@ -81,5 +81,7 @@ def test_the_corpus_is_what_its_script_makes(tmp_path):
     make(tmp_path)
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.glob("*/*")}
     kept = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.glob("*/*")}
-    assert {path: found for path, found in kept.items() if not path.name.startswith("found-")} == made
+    assert {
+        path: found for path, found in kept.items() if not path.name.startswith("found-")
+    } == made
     assert sum(map(len, kept.values())) < 200_000

@@ -140,8 +140,9 @@ def example() -> Corpus:
     yield "wide", wide
     yield "unpacked", record(entry("a", int64s(1, 2, 3, packed=False)),
                              entry("b", floats(1.0, 2.0, packed=False)))  # fmt: skip
-    yield "mixed-packing", record(
-        entry("a", field(3, varint(8) + varint(5) + field(1, varint(6) + varint(7))))
+    yield (
+        "mixed-packing",
+        record(entry("a", field(3, varint(8) + varint(5) + field(1, varint(6) + varint(7))))),
     )
     yield "lists-merged", record(entry("a", int64s(1) + int64s(2, 3)))
     yield "kinds-in-turn", record(entry("a", int64s(1) + texts(b"x") + floats(2.0) + int64s(9)))
