@@ -18,11 +18,14 @@ PERMUTATION_VERSION: int
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `crc`."""
 
-def _crc32c_by_streams(data: Buffer) -> int:
-    """crc32c as processors with an instruction for it, but without wide multiplication, do; for tests."""
+def _crc32c_by(by: Literal["folding", "streams", "tables"], data: Buffer, crc: int = 0) -> int:
+    """crc32c as other processors than this compute it, who lack what is not named; for tests."""
 
-def _crc32c_by_tables(data: Buffer) -> int:
-    """crc32c as processors without an instruction for it compute it; for tests."""
+def _copy_with_crc32c_by(
+    by: Literal["folding", "streams", "tables"], data: Buffer, start: int, coming: int
+) -> tuple[bytes, int]:
+    """A copy to memory that begins `start` bytes after 64-byte alignment, and the CRC computed
+    meanwhile, while the data's first `coming` bytes are loaded ahead; for tests."""
 
 def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> NDArray[Any]:
     """The numbers of `data`, which are of dtype `source`, as `target`; one dimension.

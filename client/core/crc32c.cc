@@ -220,31 +220,32 @@ uint32_t Stepwise(uint32_t reg, const uint8_t* data, size_t size, ByteSpan comin
   return reg;
 }
 
-uint32_t Best(uint32_t reg, const void* data, size_t size, ByteSpan coming, void* to) {
-  static const auto implementation = CanFold()          ? &Folded
-                                     : HasInstruction() ? &Stepwise<Streams>
-                                                        : &Stepwise<Portable>;
-  return implementation(reg, static_cast<const uint8_t*>(data), size, coming,
-                        static_cast<uint8_t*>(to));
+using Implementation = uint32_t (*)(uint32_t, const uint8_t*, size_t, ByteSpan, uint8_t*);
+
+Implementation Choose(CrcBy by) {
+  if (by == CrcBy::kFolding && CanFold()) return Folded;
+  if (by != CrcBy::kTables && HasInstruction()) return Stepwise<Streams>;
+  return Stepwise<Portable>;
+}
+
+const Implementation& Best() {
+  static const Implementation best = Choose(CrcBy::kFolding);
+  return best;
 }
 
 }  // namespace
 
 uint32_t Crc32c(const void* data, size_t size, uint32_t crc, ByteSpan coming) {
-  return ~Best(~crc, data, size, coming, nullptr);
+  return ~Best()(~crc, static_cast<const uint8_t*>(data), size, coming, nullptr);
 }
 
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming) {
-  return ~Best(~crc, from, size, coming, to);
+  return ~Best()(~crc, static_cast<const uint8_t*>(from), size, coming, static_cast<uint8_t*>(to));
 }
 
-uint32_t Crc32cStreams(const void* data, size_t size, uint32_t crc) {
-  static const auto implementation = HasInstruction() ? &Streams : &Portable;
-  return ~implementation(~crc, static_cast<const uint8_t*>(data), size);
-}
-
-uint32_t Crc32cPortable(const void* data, size_t size, uint32_t crc) {
-  return ~Portable(~crc, static_cast<const uint8_t*>(data), size);
+uint32_t Crc32c(CrcBy by, void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming) {
+  return ~Choose(by)(~crc, static_cast<const uint8_t*>(from), size, coming,
+                     static_cast<uint8_t*>(to));
 }
 
 }  // namespace cachecd

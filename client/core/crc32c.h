@@ -23,9 +23,10 @@ uint32_t Crc32c(const void* data, size_t size, uint32_t crc = 0, ByteSpan coming
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc,
                         ByteSpan coming = {});
 
-// The same without folding, and by tables alone, whatever the processor; for tests of each.
-uint32_t Crc32cStreams(const void* data, size_t size, uint32_t crc = 0);
-uint32_t Crc32cPortable(const void* data, size_t size, uint32_t crc = 0);
+// The implementations, for tests of each whatever the processor: by folding if it can, by streams
+// if it has the instruction, by tables. Copies to `to` unless that is null.
+enum class CrcBy { kFolding, kStreams, kTables };
+uint32_t Crc32c(CrcBy by, void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming);
 
 // A CRC as TFRecord stores it: a CRC over data that contains CRCs would be weak.
 constexpr uint32_t MaskCrc(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }

@@ -2,7 +2,7 @@
 //
 // Four registers of 64 bytes are folded over the data (Gopal et al., "Fast CRC Computation for
 // Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009). Measured against three streams of
-// the CRC instruction: see docs/decisions/0006.
+// the CRC instruction at 64 kB: 48-50 GB/s against 24-27 (docs/decisions/0006).
 
 #ifndef CACHECD_CORE_CRC32C_FOLD_H_
 #define CACHECD_CORE_CRC32C_FOLD_H_

@@ -1,5 +1,6 @@
 // The innermost loops alone. For tests, also as they run on other processors than this.
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,6 +18,30 @@ Element ElementArgument(const std::string& name) {
   const std::optional<Element> found = FindElement(name);
   if (!found) throw std::invalid_argument("unknown dtype '" + name + "'");
   return *found;
+}
+
+CrcBy CrcByArgument(const std::string& name) {
+  if (name == "folding") return CrcBy::kFolding;
+  if (name == "streams") return CrcBy::kStreams;
+  if (name == "tables") return CrcBy::kTables;
+  throw std::invalid_argument("unknown implementation '" + name + "'");
+}
+
+uint32_t Crc32cBy(const std::string& by, nb::object data, uint32_t crc) {
+  const BytesArgument bytes(data);
+  return Crc32c(CrcByArgument(by), nullptr, bytes.span().data, bytes.size(), crc, {});
+}
+
+nb::tuple CopyWithCrc32cBy(const std::string& by, nb::object data, size_t start, size_t coming) {
+  const BytesArgument bytes(data);
+  const ByteSpan from = bytes.span();
+  const Buffer buffer = BufferPool::Create(0)->Take(start + from.size + 1);
+  uint8_t* to = buffer.data() + start;
+  to[from.size] = 0xa5;
+  const uint32_t crc = Crc32c(CrcByArgument(by), to, from.data, from.size, 0,
+                              {from.data, std::min(coming, from.size)});
+  if (to[from.size] != 0xa5) throw std::runtime_error("written beyond the end");
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(to), from.size), crc);
 }
 
 nb::object Convert(nb::object data, const std::string& source, const std::string& target,
@@ -45,14 +70,9 @@ nb::tuple DecodeSomeVarints(nb::object data, size_t limit, bool portable) {
 }  // namespace
 
 void BindKernels(nb::module_& module) {
-  module.def("_crc32c_by_streams", [](nb::object data) {
-    const BytesArgument bytes(data);
-    return Crc32cStreams(bytes.span().data, bytes.size());
-  });
-  module.def("_crc32c_by_tables", [](nb::object data) {
-    const BytesArgument bytes(data);
-    return Crc32cPortable(bytes.span().data, bytes.size());
-  });
+  module.def("_crc32c_by", &Crc32cBy, nb::arg("by"), nb::arg("data"), nb::arg("crc") = 0);
+  module.def("_copy_with_crc32c_by", &CopyWithCrc32cBy, nb::arg("by"), nb::arg("data"),
+             nb::arg("start"), nb::arg("coming"));
   module.def("convert", &Convert, nb::arg("data"), nb::arg("source"), nb::arg("target"),
              nb::arg("_portable") = false);
   // Reads what the loops may read without looking; see varint.h.

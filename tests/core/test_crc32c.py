@@ -26,6 +26,9 @@ VECTORS = [
     ),
 ]
 
+# Those that this processor lacks fall back to the next.
+WAYS = ("folding", "streams", "tables")
+
 # Where the streams of the interleaved implementation begin and end, and the bytes around.
 EDGES = [
     n + d for n in (0, 8, 256, 512, 768, 1536, 4096, 12288, 24576) for d in (-1, 0, 1) if n + d >= 0
@@ -35,7 +38,7 @@ EDGES = [
 @pytest.mark.parametrize(("data", "crc"), VECTORS)
 def test_published_vectors(data, crc):
     assert _core.crc32c(data) == crc
-    assert _core._crc32c_by_streams(data) == _core._crc32c_by_tables(data) == crc
+    assert {_core._crc32c_by(by, data) for by in WAYS} == {crc}
 
 
 @pytest.mark.parametrize("size", EDGES)
@@ -43,7 +46,7 @@ def test_lengths_around_the_edges_of_streams_agree_with_the_bitwise_reference(si
     data = random.Random(size).randbytes(size)
     crc = slow_crc32c(data)
     assert _core.crc32c(data) == crc
-    assert _core._crc32c_by_streams(data) == _core._crc32c_by_tables(data) == crc
+    assert {_core._crc32c_by(by, data) for by in WAYS} == {crc}
 
 
 @pytest.mark.parametrize("start", range(8))
@@ -55,6 +58,15 @@ def test_unaligned_data_gives_the_same_crc(start):
 @given(st.binary(max_size=2000), st.integers(0, 2000))
 def test_a_crc_continues_where_another_ended(data, cut):
     assert _core.crc32c(data[cut:], _core.crc32c(data[:cut])) == _core.crc32c(data)
+
+
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 255, 256, 257, 767, 4096, 4163, 30001])
+@pytest.mark.parametrize("start", [0, 1, 63, 64])
+def test_a_copy_made_on_the_way_is_whole_wherever_it_begins_and_ends(by, size, start):
+    data = random.Random(size).randbytes(size)
+    for coming in (0, 1, 300, size):
+        assert _core._copy_with_crc32c_by(by, data, start, coming) == (data, _core.crc32c(data))
 
 
 def test_every_single_bit_counts():

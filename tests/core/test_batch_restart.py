@@ -1,0 +1,147 @@
+"""BatchReader: pass after pass with the same files, and the batches of one pass as an iterator."""
+
+import os
+
+import numpy as np
+import pytest
+
+from cachecd_client._core import BatchReader
+from cachecd_client.errors import CorruptRecordError
+from tests.core.shards import FEATURES, batches, example, flip, labels, write
+
+N = 60
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "a", [example(number) for number in range(N)])
+
+
+def reader(path, **options):
+    return BatchReader([(str(path), None)], FEATURES, **{"batch_size": 4, "seed": 3, **options})
+
+
+def test_a_pass_begun_anew_is_the_one_before(path):
+    several = reader(path)
+    first = labels(several)
+    assert sorted(first) == list(range(N))
+    for _ in range(3):
+        several.restart()
+        assert labels(several) == first
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7, 15])
+def test_a_pass_begins_anew_from_wherever_it_was(path, taken):
+    several = reader(path)
+    whole = labels(reader(path))
+    for _ in range(taken):
+        several.next()
+    several.restart(2)
+    assert labels(several) == whole[8:]
+
+
+def test_a_closed_reader_can_begin_anew(path):
+    several = reader(path)
+    first = labels(several)
+    several.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        several.next()
+    several.restart()
+    assert labels(several) == first
+
+
+def test_what_a_pass_counts_begins_at_nothing(path):
+    several = reader(path)
+    assert several.position == 0
+    several.next()
+    assert several.position == 1
+    batches(several)
+    read = several.bytes_read
+    assert several.position == several.num_batches == 15
+    several.restart(3)
+    assert (several.position, several.bytes_read, several.seconds_waited) == (3, 0, 0)
+    several.restart()
+    batches(several)
+    assert several.bytes_read == read
+
+
+def test_batches_of_the_pass_before_keep_their_values(path):
+    several = reader(path, threads=2)
+    kept = [(batch["label"], batch["label"].copy()) for batch in batches(several)]
+    for _ in range(5):
+        several.restart()
+        batches(several)
+    assert all(np.array_equal(held, copied) for held, copied in kept)
+
+
+def test_files_that_were_removed_meanwhile_are_still_read(path):
+    several = reader(path)
+    first = labels(several)
+    for file in (path, path.with_name("a.idx")):
+        file.unlink()
+    several.restart()
+    assert labels(several) == first
+
+
+def test_each_pass_tells_of_each_corrupt_record_once(path):
+    flip(path, 40)
+    told = []
+    several = reader(path, report=told.extend)
+    for passed in range(1, 3):
+        assert len(labels(several)) == N
+        assert [offset for _, offset, _ in told] == [0] * passed
+        assert several.num_corrupt == 1
+        several.restart()
+
+
+def test_a_pass_may_follow_one_that_failed(path):
+    flip(path, 40)
+    several = reader(path, on_corrupt="raise", shuffle=False)
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError):
+            several.next()
+        several.restart()
+    several.restart(1)
+    assert labels(several) == list(range(4, N))
+
+
+def test_a_start_beyond_the_last_batch_is_refused_and_the_reader_stays_of_use(path):
+    several = reader(path)
+    with pytest.raises(ValueError, match="start is 16, there are 15 batches"):
+        several.restart(16)
+    several.restart(15)
+    assert labels(several) == []
+    several.restart()
+    assert len(labels(several)) == N
+
+
+def test_a_pass_is_iterated_over_and_ends(path):
+    several = reader(path)
+    found = [int(label) for batch in several for label in batch["label"]]
+    several.restart()
+    assert labels(several) == found
+    assert list(several) == []
+
+
+def test_an_iterator_does_not_go_on_in_another_pass(path):
+    several = reader(path)
+    before = iter(several)
+    next(before)
+    several.restart()
+    with pytest.raises(RuntimeError, match="another pass of the reader has begun"):
+        next(before)
+    assert len(list(several)) == several.num_batches
+
+
+def test_a_forked_child_cannot_begin_anew(path):
+    several = reader(path)
+    several.next()
+    child = os.fork()
+    if child == 0:
+        try:
+            several.restart()
+        except RuntimeError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(batches(several)) == several.num_batches - 1
