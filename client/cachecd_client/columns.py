@@ -44,13 +44,17 @@ class _Column(Sequence[Row], ABC):
             if step == 1:
                 return self._rows(start, max(start, stop))
             return [self._row(i) for i in range(start, stop, step)]
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} of a column of {len(self)} rows")
-        return self._row(row)
+        return self._row(self._at(index))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} column of {len(self)} rows>"
+
+    def _at(self, index: int) -> int:
+        """The row, counted from the first; IndexError if there is none."""
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of a column of {len(self)} rows")
+        return row
 
     @abstractmethod
     def _row(self, row: int) -> Row: ...
@@ -121,7 +125,8 @@ class Bytes(_Column[bytes]):
         self.offsets = offsets
 
     def view(self, row: int) -> NDArray[np.uint8]:
-        """Row `row` as uint8 [length], over the column's memory."""
+        """Row `row` as uint8 [length], over the column's memory; IndexError as of `column[row]`."""
+        row = self._at(row)
         return self.data[self.offsets[row] : self.offsets[row + 1]]
 
     def to_torch(self, device: Any = None) -> torch.Tensor:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
+from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema
 
 if TYPE_CHECKING:
     from cachecd_client._core import FeatureOptions, ReaderFeature
 
 Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's or JAX's object
-Pad = Mapping[str, int | tuple[int, float]]  # a length, or (length, value)
+Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
 OneHot = Mapping[str, int]  # a number of classes, or True for the schema's
 Default = Mapping[str, Any]
 
@@ -69,6 +69,11 @@ def deliveries(
 
 
 def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
+    if not stored.raw and stored.dtype != (dtype := LIST_DTYPES[stored.kind]):
+        raise SchemaError(
+            f"feature {stored.name!r} has dtype {stored.dtype} in the schema, but a list of kind "
+            f"{stored.kind} has {dtype}: say {dtype}, and cast={{{stored.name!r}: ...}} for another"
+        )
     delivered = stored
     options: FeatureOptions = {}
     if "one_hot" in given:
@@ -130,7 +135,8 @@ def _classes(feature: Feature, wanted: Any) -> int:
 
 
 def _padding(feature: Feature, wanted: Any, dtype: str) -> tuple[int, bytes]:
-    length, value = wanted if isinstance(wanted, tuple) and len(wanted) == 2 else (wanted, 0)
+    pair = isinstance(wanted, (tuple, list)) and len(wanted) == 2
+    length, value = wanted if pair else (wanted, 0)
     if feature.shape is not None or feature.dtype == "bytes":
         raise SchemaError(
             f"pad: feature {feature.name!r} is {_described(feature)}, expected a ragged list of "
@@ -194,6 +200,8 @@ def _numbers(value: Any, dtype: str) -> NDArray[Any] | None:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, as JAX and TensorFlow have them
+        array = array.astype(np.float32)
     if array.size == 0 and isinstance(value, Sequence):
         array = array.astype(np.int64)  # NumPy takes an empty list for floats
     if array.dtype.kind not in "biuf":

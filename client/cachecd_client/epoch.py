@@ -17,7 +17,8 @@ from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
 from cachecd_client.lease import HeldLease
-from cachecd_client.loader import Loader, Options
+from cachecd_client.loader import Loader
+from cachecd_client.options import Options
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Schema
@@ -52,7 +53,6 @@ class Epoch(FileSet):
         shards = held.path.parent.parent / "shards" / manifest.dataset
         self._files = [_shard_path(shards, shard) for shard in numbers]
         self._schema = None
-        self._found = None
         self.schema = Schema.from_json(manifest.schema)
         self.num_records = manifest.num_records
         self.num_bytes = manifest.num_bytes

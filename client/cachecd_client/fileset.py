@@ -5,24 +5,25 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import reprlib
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from cachecd_client.errors import CallerError, WorldError
+from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
-from cachecd_client.loader import Loader, Options
-from cachecd_client.locating import Located, locate
+from cachecd_client.loader import Loader
+from cachecd_client.locating import Located, Whereabouts, check
+from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema
-from cachecd_client.scratch import Scratch
 
 if TYPE_CHECKING:
     import tensorflow
 
-# Inflated copies that TensorFlow reads: it is told paths, and holds nothing that says for how long.
-_until_the_end: set[Scratch] = set()
+# What TensorFlow reads: it is told paths, and holds nothing that says for how long.
+_until_the_end: set[object] = set()
 
 Path = str | os.PathLike[str]
 
@@ -63,8 +64,10 @@ class FileSet:
         self._files = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError("a FileSet of no files: check what should have found some")
-        if window is not None and window < 1:
-            raise CallerError(f"window={window}, expected at least 1 byte, or None")
+        if schema is not None and not isinstance(schema, Schema):
+            raise CallerError(
+                f"schema={reprlib.repr(schema)}, expected a Schema; Schema.from_json makes one of JSON"
+            )
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
                 f"{len(absent)} of {len(self._files)} files do not exist, the first is "
@@ -72,9 +75,9 @@ class FileSet:
             )
         self._schema = schema
         #: The shuffle window in bytes; None: the whole set.
-        self.window = window
-        self._cache_index = None if cache_index is None else os.fsdecode(cache_index)
-        self._found: list[Located] | None = None
+        self.window = None if window is None else integer("window", window, 1)
+        index = None if cache_index is None else os.fsdecode(cache_index)
+        self._whereabouts = Whereabouts(self._files, index)
 
     @property
     def files(self) -> list[str]:
@@ -106,7 +109,8 @@ class FileSet:
         """Names the set: by file names and lengths, in their order, whatever the folder."""
         digest = hashlib.sha256()
         for path in self._files:
-            digest.update(f"{os.path.basename(path)}\0{os.path.getsize(path)}\0".encode())
+            name = os.fsencode(os.path.basename(path))  # any bytes but a zero may be in it
+            digest.update(b"%b\0%d\0" % (name, os.path.getsize(path)))
         return digest.hexdigest()[:32]
 
     def numpy(self, batch_size: int, **options: Unpack[Options]) -> Loader:
@@ -140,7 +144,8 @@ class FileSet:
         features = options.get("features")
         if label is not None:
             self.schema[label]  # SchemaError
-            if features is not None and label not in features:
+            # A text, which the loader refuses, is no list to add to.
+            if not isinstance(features, (str, type(None))) and label not in features:
                 options["features"] = [*features, label]
         return self._loader(batch_size, TensorFlow(label), options)
 
@@ -154,7 +159,7 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        return self._loader(batch_size, Jax(device), options)
+        return self._loader(batch_size, Jax(device, batch_size), options)
 
     def tf_dataset(
         self,
@@ -181,15 +186,15 @@ class FileSet:
 
         reading = self._reading()
         reading.begin()
-        _until_the_end.update(file.keep for file in self._found or () if file.keep)
+        _until_the_end.update(reading.keep)
         return tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,
             label=label,
-            shuffle=reading.shuffle if shuffle is None else shuffle,
-            seed=reading.seed if seed is None else seed,
-            drop_last=reading.drop_last if drop_last is None else drop_last,
+            shuffle=reading.shuffle if shuffle is None else flag("shuffle", shuffle),
+            seed=reading.seed if seed is None else integer("seed", seed, 0, 2**64 - 1),
+            drop_last=reading.drop_last if drop_last is None else flag("drop_last", drop_last),
             features=features,
             rank=rank,
             world=world,
@@ -200,22 +205,8 @@ class FileSet:
 
     @property
     def _located(self) -> Sequence[Located]:
-        """The files and where their records are, looked for once.
-
-        Again only if inflated copies are gone: those of a set that came from another process.
-        """
-        if self._found is None or any(file.gone for file in self._found):
-            self._found = locate(self._files, self._cache_index)
-        return self._found
-
-    def _begin(self) -> None:
-        """Before each pass. It also lets the loader hold this set, and so the inflated copies."""
-        for file in self._found or ():
-            if file.gone:
-                raise WorldError(
-                    f"the inflated copy of {file.path}, {file.data}, was removed by somebody: make "
-                    "the loader anew"
-                )
+        """The files and where their records are."""
+        return self._whereabouts.get()
 
     def _reading(self) -> Reading:
         """What a loader needs to know of this set."""
@@ -227,10 +218,16 @@ class FileSet:
             num_records=self.num_records,
             fingerprint=self.fingerprint,
             window=self.window,
-            begin=self._begin,
+            keep={file.keep for file in located if file.keep is not None},
+            begin=partial(check, located),
         )
 
     def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
+        if unknown := options.keys() - Options.__optional_keys__:
+            raise TypeError(
+                f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
+                f"{', '.join(Options.__annotations__)}"
+            )
         return Loader(self._reading(), batch_size, framework, **options)
 
 

@@ -16,8 +16,9 @@ import os
 import secrets
 import struct
 import threading
+import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -34,7 +35,10 @@ log = logging.getLogger("cachecd")
 
 # struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
 _FLOCK = struct.Struct("hhqqi0q")
-_LOCK = "lock"  # one byte of this file for each data file
+# Of this file, one byte for each data file, locked by who makes its entry, and behind these one for
+# each entry, locked by who reads its inflated copy.
+_LOCK = "lock"
+_READERS = 1 << 62  # where the latter begin; an offset is signed
 _POLL = 0.02  # seconds between two looks at a lock that another process has
 
 
@@ -93,12 +97,16 @@ class IndexCache:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.readers = Readers(os.path.join(folder, _LOCK))
         self._said = False
         self._guard = threading.Lock()
         self._names: dict[str, list[str]] | None = None
 
     def find(self, source: Source) -> Kept | None:
-        """The entry for the file as it is; None if there is none, or one that is damaged."""
+        """The entry for the file as it is; None if there is none, or one that is damaged.
+
+        Its copy stays while anything refers to `readers`.
+        """
         path = os.path.join(self.folder, source.name)
         try:
             sidecar = _core.Sidecar.read(f"{path}.idx")
@@ -106,6 +114,10 @@ class IndexCache:
             if meta["source"] != source.meta():
                 return None
             compressed = meta["compression"] is not None
+            if compressed and not (
+                self.readers.hold(source.name) and os.path.exists(f"{path}.idx")
+            ):
+                return None  # somebody removes it
             size = os.path.getsize(path) if compressed else source.size
         except (OSError, CorruptSidecarError, ValueError, KeyError, TypeError):
             return None
@@ -127,6 +139,7 @@ class IndexCache:
             yield None
             return
         try:
+            self._clear(source, lock)
             with contextlib.closing(Draft(self, source)) as draft:
                 yield draft
         finally:
@@ -145,20 +158,31 @@ class IndexCache:
             )
         raise CannotKeep from error
 
-    def others(self, source: Source) -> list[str]:
-        """Paths of what there is for the source's path and is not its entry.
+    def _clear(self, source: Source, lock: Descriptor) -> None:
+        """Removes what there is for the source's path, is not its entry, and is read by nobody.
 
-        As of the first call: a directory is listed once. They are of files that have changed, or
-        of processes that were killed.
+        That is of a file that has changed, or of a process that was killed. What came into being
+        after the first call stays, as a directory is listed once.
         """
+        if not source.unchanged:
+            return  # somebody's newer entry is the right one
         with self._guard:
             if self._names is None:
                 self._names = defaultdict(list)
                 for name in os.listdir(self.folder):
                     self._names[name.partition("-")[0]].append(name)
             names = self._names.get(source.prefix, ())
-        entry = {source.name, f"{source.name}.idx"}
-        return [os.path.join(self.folder, name) for name in names if name not in entry]
+        try:
+            for name in names:
+                entry = name.removesuffix(".idx")
+                if entry != source.name and _try_lock(
+                    lock, fcntl.F_WRLCK, _place_of_readers(entry)
+                ):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.folder, name))
+        except OSError as error:
+            with contextlib.suppress(CannotKeep):
+                self.refuse(error)
 
     def _lock(self, source: Source, stopped: threading.Event) -> Descriptor:
         try:
@@ -166,16 +190,12 @@ class IndexCache:
             lock = Descriptor.of_file(os.path.join(self.folder, _LOCK), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             self.refuse(error)
-        place = int(source.prefix, 16) >> 1  # an offset is signed
-        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        place = int(source.prefix, 16) % _READERS
         try:
-            while True:
-                try:
-                    fcntl.fcntl(lock.fileno(), fcntl.F_OFD_SETLK, wanted)
-                    return lock
-                except BlockingIOError:
-                    if stopped.wait(_POLL):
-                        raise CancelledError from None
+            while not _try_lock(lock, fcntl.F_WRLCK, place):
+                if stopped.wait(_POLL):
+                    raise CancelledError
+            return lock
         except OSError as error:
             lock.close()
             self.refuse(error)
@@ -193,13 +213,6 @@ class Draft:
         self._path = os.path.join(cache.folder, source.name)
         self._temporary = os.path.join(cache.folder, f"{source.prefix}-{secrets.token_hex(8)}.tmp")
         self._copy: int | None = None
-        try:
-            for other in cache.others(source):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(other)
-        except OSError as error:
-            with contextlib.suppress(CannotKeep):
-                cache.refuse(error)
 
     def write(self, piece: bytes) -> None:
         """Appends to the inflated copy. CannotKeep."""
@@ -218,7 +231,8 @@ class Draft:
     ) -> None:
         """Gives the entry its name, after which every process finds it. CannotKeep.
 
-        Not if the data file was changed meanwhile: nobody knows what the offsets belong to.
+        Not if the data file was changed meanwhile: nobody knows what the offsets belong to. The
+        copy stays while anything refers to the cache's `readers`.
         """
         meta = json.dumps({"source": self._source.meta(), "compression": compression})
         try:
@@ -228,11 +242,19 @@ class Draft:
                 self.write(b"")  # a copy without records is a file too
                 assert self._copy is not None
                 os.fsync(self._copy)
-                os.replace(self._temporary, self._path)
+                self._cache.readers.hold(self._source.name)
             _core.write_sidecar(f"{self._temporary}.idx", meta, num_bytes, offsets)
+            # The small one first: on a disk that refuses the other, it is what stays.
             os.replace(f"{self._temporary}.idx", f"{self._path}.idx")
+            if compression is not None:
+                os.replace(self._temporary, self._path)
         except OSError as error:
             self._cache.refuse(error)
+
+    @property
+    def readers(self) -> Readers:
+        """What keeps the inflated copy once it is sealed."""
+        return self._cache.readers
 
     @property
     def path(self) -> str:
@@ -247,6 +269,49 @@ class Draft:
         for left in (self._temporary, f"{self._temporary}.idx"):
             with contextlib.suppress(OSError):
                 os.unlink(left)
+
+
+class Readers:
+    """Says to other processes, while anything refers to it, which inflated copies are read here.
+
+    By shared locks of one descriptor, that a forked child has too: one that outlives its parent may
+    still read. Pickled, it becomes None.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._descriptor: int | None = None
+
+    def hold(self, entry: str) -> bool:
+        """Whether the entry's copy stays from now on, if it is there; False: somebody removes it.
+
+        True also where it cannot be known: who may not lock may still read.
+        """
+        try:
+            with self._guard:
+                if self._descriptor is None:
+                    self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                    weakref.finalize(self, os.close, self._descriptor)
+                return _try_lock(self._descriptor, fcntl.F_RDLCK, _place_of_readers(entry))
+        except OSError:
+            return True
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return type(None), ()
+
+
+def _try_lock(file: int | Descriptor, kind: int, place: int) -> bool:
+    """Locks one byte of the file; False if another process, or descriptor, has it. OSError."""
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _place_of_readers(entry: str) -> int:
+    return _READERS + int(_hash(entry), 16) % _READERS
 
 
 def _hash(text: str) -> str:

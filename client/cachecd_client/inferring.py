@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cachecd_client import _core
-from cachecd_client.errors import CorruptRecordError, SchemaError
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
 from cachecd_client.locating import Located
 from cachecd_client.schema import Schema, infer_examples
 
@@ -21,7 +21,7 @@ def schema_of(files: Sequence[Located]) -> Schema:
 
     SchemaError, naming feature and file, if sidecars or records disagree; also if the records hold
     no features or are no Examples, or if there are none. CorruptRecordError if every record that
-    was looked at is corrupt.
+    was looked at is corrupt, CorruptSidecarError if what a sidecar says is no schema.
     """
     described = [file for file in files if file.schema]
     if described:
@@ -31,12 +31,11 @@ def schema_of(files: Sequence[Located]) -> Schema:
 
 def _agreed(files: Sequence[Located]) -> Schema:
     first = files[0]
-    assert first.schema is not None
-    schema = Schema.from_json(first.schema)
+    schema = _described(first)
     for file in files:
         if file.schema is None or file.schema == first.schema:
             continue  # the usual case, without parsing thousands
-        other = Schema.from_json(file.schema)
+        other = _described(file)
         for name in sorted({*schema.names, *other.names}):
             here, there = _form(schema, name), _form(other, name)
             if here != there:
@@ -45,6 +44,15 @@ def _agreed(files: Sequence[Located]) -> Schema:
                     "make a FileSet of the files of each kind, or give schema= what all of them hold"
                 )
     return schema
+
+
+def _described(file: Located) -> Schema:
+    """What the file's sidecar says."""
+    assert file.schema is not None
+    try:
+        return Schema.from_json(file.schema)
+    except SchemaError as error:
+        raise CorruptSidecarError(f"{file.path}.idx", str(error)) from error
 
 
 def _form(schema: Schema, name: str) -> str:

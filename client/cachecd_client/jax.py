@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd_client.errors import SchemaError
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature
 
@@ -20,8 +21,8 @@ def array(of: NDArray[Any], bfloat16: bool = False, device: Place = None) -> jax
     """A jax.Array of `of`: on the CPU over its memory if that is aligned to 64 bytes, else a copy.
 
     The memory must not be written to any more. 64-bit numbers become 32-bit ones unless
-    jax_enable_x64 is on; SchemaError for an integer that does not fit. `bfloat16`: the uint16
-    elements are bfloat16. `device`: as in jax.device_put.
+    jax_enable_x64 is on: SchemaError for an integer that does not fit, and a float that does not is
+    infinite. `bfloat16`: the uint16 elements are bfloat16. `device`: as in jax.device_put.
     """
     if bfloat16:
         of = of.view(jnp.bfloat16)
@@ -34,19 +35,34 @@ def array(of: NDArray[Any], bfloat16: bool = False, device: Place = None) -> jax
 class Jax:
     """Dense features as arrays on `device`, or the default one; others as columns.
 
-    A device that jax.device_put does not take fails here, and not in the middle of a pass.
+    What jax.device_put does not take is a CallerError here, and not in the middle of a pass: a
+    device that there is not, a sharding that does not divide a feature's [batch_size, *shape].
     """
 
     finish = None
 
-    def __init__(self, device: Place = None) -> None:
+    def __init__(self, device: Place, batch_size: int) -> None:
         self._device = device
-        there = jax.device_put(np.zeros(1, np.int8), device)
-        self.copies = {each.platform for each in there.devices()} != {"cpu"}
+        self._batch_size = batch_size
+        devices: Iterable[Any]
+        if isinstance(device, jax.sharding.Sharding):
+            devices = device.device_set
+        else:
+            try:
+                devices = jax.device_put(np.zeros(1, np.int8), device).devices()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise CallerError(f"device={device!r}: {error}") from error
+        self.copies = {each.platform for each in devices} != {"cpu"}
 
     def wrap(self, feature: Feature) -> Wrap:
         if not is_dense(feature):
             return columns(feature)
+        if isinstance(self._device, jax.sharding.Sharding):
+            assert feature.shape is not None
+            try:
+                jax.device_put(np.zeros((self._batch_size, *feature.shape), np.int8), self._device)
+            except ValueError as error:
+                raise CallerError(f"feature {feature.name!r}, device: {error}") from error
         bfloat16 = feature.dtype == "bfloat16"
 
         def place(dense: NDArray[Any]) -> jax.Array:
@@ -61,7 +77,8 @@ class Jax:
 def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:
     """The 64-bit numbers as 32-bit ones."""
     if narrow.kind == "f":
-        return of.astype(narrow)
+        with np.errstate(over="ignore"):
+            return of.astype(narrow)
     limits = np.iinfo(narrow)
     beyond = of[(of < limits.min) | (of > limits.max)]
     if beyond.size:

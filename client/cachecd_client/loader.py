@@ -5,38 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, NoReturn, Self
 
 from cachecd_client import _core
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
+from cachecd_client.options import flag, integer
 from cachecd_client.reading import CorruptRecord, Reading, share
 from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
+_LARGEST_SEED = 2**64 - 1
 _NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Options(TypedDict, total=False):
-    """The options that every loader takes; `Loader` explains them."""
-
-    shuffle: bool | None
-    seed: int | None
-    drop_last: bool | None
-    threads: int
-    prefetch_bytes: int
-    on_corrupt: Literal["replace", "raise"]
-    features: Sequence[str] | None
-    cast: Cast
-    pad: Pad
-    one_hot: OneHot
-    default: Default
-    ids: bool
-    rank: int | None
-    world: int | None
 
 
 class Loader:
@@ -93,8 +76,6 @@ class Loader:
     ) -> None:
         if on_corrupt not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
-        if isinstance(features, str):
-            raise CallerError(f"features={features!r}, expected a list of names: [{features!r}]")
         self._reading = reading
         schema = reading.schema if features is None else reading.schema.select(features)
         self._deliveries = deliveries(schema, cast=cast, pad=pad, one_hot=one_hot, default=default)
@@ -103,21 +84,19 @@ class Loader:
             self._added[name] = Feature(name, "int64", "int64", ())
         if taken := self._added.keys() & set(schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+        self.batch_size = integer("batch_size", batch_size, 1)
+        self.seed = reading.seed if seed is None else integer("seed", seed, 0, _LARGEST_SEED)
+        self.shuffle = reading.shuffle if shuffle is None else flag("shuffle", shuffle)
+        self.drop_last = reading.drop_last if drop_last is None else flag("drop_last", drop_last)
+        self.rank, self.world, self._batches = share(
+            reading.num_records, self.batch_size, self.drop_last, rank, world
+        )
+        self._threads = integer("threads", threads, 0)
+        self._prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
+        self._on_corrupt: Literal["replace", "raise"] = on_corrupt
+        self._ids = flag("ids", ids)
         self._framework = framework
         self._wraps = self._wrapped_by(framework)
-        self.batch_size = batch_size
-        self.seed = reading.seed if seed is None else seed
-        if not 0 <= self.seed < 1 << 64:
-            raise CallerError(f"seed={self.seed}, expected 0 <= seed < 2**64")
-        self.shuffle = reading.shuffle if shuffle is None else shuffle
-        self.drop_last = reading.drop_last if drop_last is None else drop_last
-        self.rank, self.world, self._batches = share(
-            reading.num_records, batch_size, self.drop_last, rank, world
-        )
-        self._threads = threads
-        self._prefetch_bytes = prefetch_bytes
-        self._on_corrupt: Literal["replace", "raise"] = on_corrupt
-        self._ids = ids
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None  # of the pass that runs
@@ -215,7 +194,7 @@ class Loader:
         """Makes the next pass continue after the batch that `state` had delivered last.
 
         CallerError if the state belongs to another file set or to another division into batches
-        and ranks: there is no such position here.
+        and ranks, or is no state: there is no such position here.
         """
         if state.get("version") != _STATE_VERSION:
             raise CallerError(
@@ -231,9 +210,11 @@ class Loader:
                 f"the state belongs to another loader: {', '.join(differing)}; resume with the "
                 "same file set and options, or begin the pass anew"
             )
+        seed = integer("the state's seed", state.get("seed"), 0, _LARGEST_SEED)
+        position = integer("the state's position", state.get("position"), 0, self._batches)
         self._stop()
-        self.seed = int(state["seed"])
-        self._position = int(state["position"])
+        self.seed = seed
+        self._position = position
         self._resume = True
 
     def close(self) -> None:
@@ -241,6 +222,12 @@ class Loader:
         self._closed = True
         self._stop()
         self._idle = None
+
+    def __reduce__(self) -> NoReturn:
+        raise CallerError(
+            "a loader has threads, which cannot be pickled: pickle the FileSet or the Epoch, and make "
+            "the loader in the process that reads"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -260,7 +247,6 @@ class Loader:
         self._stop()
         if not self._resume:
             self._position = 0
-        self._resume = False
         order = {"seed": self.seed, **self._order()}
         if self._idle is not None and os.getpid() == self._process and order == self._made_for:
             self._idle.restart(self._position)
@@ -270,6 +256,7 @@ class Loader:
             self._made_for = order
             self._process = os.getpid()
         self._idle = None
+        self._resume = False  # not before: a start that failed is tried again where it was
         self._pass += 1
         self._reading.began(self)
         return self._reader
@@ -300,8 +287,11 @@ class Loader:
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
         wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
-        wraps |= {name: framework.wrap(feature) for name, feature in self._added.items()}
-        if self._reading.shards is not None:
+        there = {"_valid": not self.drop_last, "_shard": self._ids, "_record": self._ids}
+        for name, feature in self._added.items():
+            if there.get(name, True):
+                wraps[name] = framework.wrap(feature)
+        if self._ids and self._reading.shards is not None:
             wraps["_shard"] = renumbered(wraps["_shard"], self._reading.shards)
         return wraps
 

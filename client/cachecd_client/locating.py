@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
-from cachecd_client.errors import CorruptSidecarError, NoSpaceError
-from cachecd_client.index_cache import CannotKeep, Draft, IndexCache, Source
+from cachecd_client.errors import CorruptSidecarError, NoSpaceError, WorldError
+from cachecd_client.index_cache import CannotKeep, Draft, IndexCache, Readers, Source
 from cachecd_client.inflate import Compression, compression_of, inflate
 from cachecd_client.scratch import Scratch
 
@@ -40,7 +40,7 @@ class Located:
 
     `data` is what is read: the file itself, or its inflated copy. `offsets`: of each record's frame
     in `data`; None if the sidecar, `data + ".idx"`, has them. `num_bytes`: of `data`. `schema`: what
-    the file's own sidecar says, as JSON values. The copy stays while anything refers to `keep`.
+    the file's own sidecar says, as JSON values. A copy stays while anything refers to `keep`.
     """
 
     path: str
@@ -49,7 +49,7 @@ class Located:
     num_records: int
     num_bytes: int
     schema: dict[str, Any] | None = None
-    keep: Scratch | None = None
+    keep: Scratch | Readers | None = None
 
     def find(self) -> NDArray[np.uint64]:
         """The offsets, wherever they are."""
@@ -63,27 +63,63 @@ class Located:
         return self.data != self.path and not os.path.exists(self.data)
 
 
+class Whereabouts:
+    """Where the records of a set's files are: looked for once, by the first thread that asks.
+
+    Again only if inflated copies are gone: those of a set that came from another process.
+    """
+
+    def __init__(self, paths: Sequence[str], cache_index: str | None = None) -> None:
+        """As of `locate`, which is not called yet."""
+        self._paths = paths
+        self._cache_index = cache_index
+        self._found: list[Located] | None = None
+        self._guard = threading.Lock()
+
+    def get(self) -> list[Located]:
+        """The files in their order, with their copies, if any, in place. Errors: those of `locate`."""
+        with self._guard:
+            if self._found is None or any(file.gone for file in self._found):
+                self._found = locate(self._paths, self._cache_index)
+            return self._found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_guard"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _guard=threading.Lock())
+
+
+def check(files: Sequence[Located]) -> None:
+    """WorldError if an inflated copy is gone: whoever reads it cannot begin another pass."""
+    for file in files:
+        if file.gone:
+            raise WorldError(
+                f"the inflated copy of {file.path}, {file.data}, was removed by somebody: make "
+                "the loader anew"
+            )
+
+
 def locate(paths: Sequence[str], cache_index: str | None = None) -> list[Located]:
     """The files in their order; one that is named twice is looked at once.
 
     A file without a sidecar is walked, a compressed one inflated into `cache_index`, the directory
-    that keeps what is found, or else into a Scratch. The error is that of the first file that has
-    one: CorruptRecordError, CorruptSidecarError, OSError, or NoSpaceError for an inflated copy.
+    that keeps what is found, or else into a Scratch. An error is that of the first file that has
+    one, or, if some are compressed, of one that was met first: CorruptRecordError,
+    CorruptSidecarError, OSError, or NoSpaceError for an inflated copy. Then, and if interrupted, no
+    Scratch stays.
     """
     different = list(dict.fromkeys(paths))
     search = _Search(None if cache_index is None else IndexCache(cache_index))
-    threads = ThreadPoolExecutor(min(_THREADS, len(different)), "cachecd-locate")
     try:
-        found = [threads.submit(search.locate, path) for path in different]
-        _wait(found)
-    finally:
-        search.stopped.set()
-        threads.shutdown(cancel_futures=True)
-    errors = [each.exception() for each in found if not each.cancelled()]
-    for error in errors:
-        if error is not None and not isinstance(error, CancelledError):
-            search.undo()
-            raise error
+        found = search.all(different)
+        for each in found:
+            error = None if each.cancelled() else each.exception()
+            if error is not None and not isinstance(error, CancelledError):
+                raise error
+    except BaseException:
+        search.undo()
+        raise
     located = {each.path: each for each in (one.result() for one in found)}
     return [located[path] for path in paths]
 
@@ -114,6 +150,17 @@ class _Search:
         self._scratch: Scratch | None = None
         self._copies = 0
 
+    def all(self, paths: Sequence[str]) -> list[Future[Located]]:
+        """All files, or those up to the first error; no thread is left when it returns or raises."""
+        threads = ThreadPoolExecutor(min(_THREADS, len(paths)), "cachecd-locate")
+        try:
+            found = [threads.submit(self.locate, path) for path in paths]
+            _wait(found)
+            return found
+        finally:
+            self.stopped.set()
+            threads.shutdown(cancel_futures=True)
+
     def locate(self, path: str) -> Located:
         """One file. CancelledError soon after `stopped` is set."""
         found = _by_sidecar(path)
@@ -142,7 +189,9 @@ class _Search:
         records = len(kept.offsets)
         if kept.copy is None:
             return Located(source.path, source.path, kept.offsets, records, kept.num_bytes)
-        return Located(source.path, kept.copy, None, records, kept.num_bytes)
+        return Located(
+            source.path, kept.copy, None, records, kept.num_bytes, keep=self._cache.readers
+        )
 
     def _look(self, path: str, draft: Draft | None) -> Located:
         compression = compression_of(path)
@@ -163,7 +212,7 @@ class _Search:
     def _inflate_into(self, draft: Draft, path: str, compression: Compression) -> Located:
         offsets, size = inflate(path, compression, draft.write, self.stopped)
         draft.seal(offsets, size, compression)
-        return Located(path, draft.path, None, len(offsets), size)
+        return Located(path, draft.path, None, len(offsets), size, keep=draft.readers)
 
     def _inflate_into_scratch(self, path: str, compression: Compression) -> Located:
         scratch, copy = self._new_copy()
@@ -204,8 +253,16 @@ def _by_sidecar(path: str) -> Located | None:
             if _INDEX_OF_OTHERS.match(file.read(64)):
                 return None
         raise
+    size = os.path.getsize(path)
+    if size != sidecar.data_bytes:
+        # Whatever `on_corrupt` says: that is about records, and what lies behind the sidecar's end
+        # would not even be missed.
+        raise CorruptSidecarError(
+            name,
+            f"it describes {sidecar.data_bytes} bytes, {path} has {size}: delete or rebuild it",
+        )
     try:
         schema = json.loads(sidecar.meta or "{}").get("schema")
     except (ValueError, AttributeError):
         raise CorruptSidecarError(name, "its meta is not a JSON object") from None
-    return Located(path, path, None, len(sidecar), os.path.getsize(path), schema)
+    return Located(path, path, None, len(sidecar), size, schema)

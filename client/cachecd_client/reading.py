@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
+from cachecd_client.options import integer
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Reading:
     `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
     opened and raises if they may no longer be read; `began` gets the loader when a pass has begun,
     and `advanced` the share of it that was delivered, when it ends; `corrupt` gets each corrupt
-    record once, between two batches.
+    record once, between two batches. The files stay while anything refers to what is in `keep`.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -43,6 +44,7 @@ class Reading:
     drop_last: bool = True
     window: int | None = None  # shuffle window in bytes; None: the whole set
     shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
+    keep: Collection[object] = ()
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
     advanced: Callable[[float], None] = _ignore
@@ -57,12 +59,20 @@ def share(
     Every rank is given as many. CallerError for a place or size that cannot be, or if there is
     not one batch.
     """
+    batch_size = integer("batch_size", batch_size, 1)
     if rank is None and world is None:
         rank, world = local_ranks()
-    elif rank is None or world is None or not 0 <= rank < world:
-        raise CallerError(f"rank={rank}, world={world}: expected both, with 0 <= rank < world")
-    if batch_size < 1:
-        raise CallerError(f"batch_size={batch_size}, expected at least 1")
+    elif rank is None or world is None:
+        raise CallerError(f"rank={rank}, world={world}: expected both, or neither")
+    else:
+        world = integer("world", world, 1)
+        rank = integer("rank", rank, 0)
+        if rank >= world:
+            raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
+    if not num_records:
+        raise CallerError(
+            "the set has no records: its files are empty, so there is nothing to read"
+        )
     whole, rest = divmod(num_records, world * batch_size)
     batches = whole if drop_last else whole + bool(rest)
     if not batches:

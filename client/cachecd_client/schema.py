@@ -20,6 +20,9 @@ from cachecd_client.errors import SchemaError
 
 Kind = Literal["bytes", "float", "int64"]
 
+# The dtype of each kind of list; what is raw has any.
+LIST_DTYPES: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "int64"}
+
 # NumPy knows no bfloat16; such arrays are carried as uint16 and named by the framework.
 NUMERIC_DTYPES = frozenset(
     {
@@ -46,6 +49,8 @@ class Feature:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.kind not in LIST_DTYPES:
+            raise SchemaError(f"feature {self.name!r}: unknown kind {self.kind!r}")
         if self.dtype != "bytes" and self.dtype not in NUMERIC_DTYPES:
             raise SchemaError(f"feature {self.name!r}: unknown dtype {self.dtype!r}")
         if self.raw and (self.dtype == "bytes" or self.shape is None):
@@ -80,7 +85,9 @@ class Schema:
         raise SchemaError(f"no feature {name!r}; the schema has {', '.join(self.names) or 'none'}")
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of these features only; SchemaError for an unknown one."""
+        """The schema of these features only; SchemaError for an unknown one, or one text."""
+        if isinstance(names, str):
+            raise SchemaError(f"features={names!r}, expected a list of names: [{names!r}]")
         return Schema(tuple(self[name] for name in names))
 
     def to_json(self) -> dict[str, Any]:
@@ -103,8 +110,10 @@ class Schema:
     @staticmethod
     def from_json(value: Mapping[str, Any] | str) -> Schema:
         """The inverse of to_json, also from its text; SchemaError if it is not one."""
-        document = json.loads(value) if isinstance(value, str) else value
+        document: Any = value
         try:
+            if isinstance(value, str):
+                document = json.loads(value)
             if document["version"] != 1:
                 raise SchemaError(
                     f"schema version {document['version']}, expected 1: upgrade cachecd-client"
@@ -122,7 +131,7 @@ class Schema:
                     for f in document["features"]
                 )
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
@@ -173,14 +182,15 @@ def infer_examples(records: Iterable[bytes], places: Iterable[str] | None = None
             lengths[name].add(0)
     if not count:
         raise SchemaError("no records to infer a schema from")
-    dtype: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "int64"}
 
     def shape(name: str) -> tuple[int, ...] | None:
         (length, *others) = lengths[name]
         return None if others or length == 0 else () if length == 1 else (length,)
 
     return Schema(
-        tuple(Feature(n, kind, dtype[kind], shape(n)) for n, (kind, _) in sorted(kinds.items()))
+        tuple(
+            Feature(n, kind, LIST_DTYPES[kind], shape(n)) for n, (kind, _) in sorted(kinds.items())
+        )
     )
 
 

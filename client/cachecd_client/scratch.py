@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import re
 import shutil
+import socket
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -18,8 +21,8 @@ class Scratch:
     """A directory in `tempfile.gettempdir()` ($TMPDIR, else /tmp) that only this user can enter.
 
     It is removed with all in it when the last reference goes, at the latest when the interpreter
-    ends. If the process is killed, the next Scratch of this user removes it: a lock on a directory
-    (flock, which systemd-tmpfiles respects too) says that its maker is alive.
+    ends. If the process is killed, the next Scratch of this user on this machine removes it: a lock
+    on a directory (flock, which systemd-tmpfiles respects too) says that its maker is alive.
 
     A forked child reads what is in it and never removes it; pickled, it becomes None.
     """
@@ -40,7 +43,7 @@ class Scratch:
 
 def _make(folder: str) -> tuple[str, int]:
     while True:
-        path = tempfile.mkdtemp(prefix=_PREFIX, dir=folder)
+        path = tempfile.mkdtemp(prefix=f"{_PREFIX}{'-'.join(_machine())}-", dir=folder)
         # Until it is locked, somebody may sweep it: then there is another try.
         try:
             # Not closed in forked children: one that outlives its parent may still read.
@@ -61,11 +64,31 @@ def _remove(path: str, descriptor: int, maker: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _machine() -> tuple[str, str]:
+    """The machine's name, which outlives a boot, and the boot, which containers share; hashed."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read()
+    except OSError:
+        boot = name
+    return _short(name), _short(boot)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def _sweep(folder: str) -> None:
-    """Removes the directories of processes that were killed."""
+    """Removes the directories of processes of this machine that were killed.
+
+    Not of others: a folder on a network may not carry their locks here.
+    """
+    name, boot = _machine()
+    ours = re.compile(rf"{_PREFIX}(?:{name}-\w+|\w+-{boot})-\w+")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(_PREFIX):
+            if ours.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     _remove_if_left(entry.path)
 

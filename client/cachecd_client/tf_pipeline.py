@@ -147,4 +147,5 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     )
     if decoded.dtype != wanted:
         decoded = tf.bitcast(decoded, wanted)
-    return tf.reshape(decoded, [-1, *feature.shape])
+    # Not -1 for the rows: arrays without elements tell no number of them.
+    return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])

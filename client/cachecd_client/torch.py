@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack as _from_dlpack
 
+from cachecd_client.errors import CallerError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature
 
@@ -32,13 +33,17 @@ def tensor(array: NDArray[Any], bfloat16: bool = False, device: Any = None) -> t
 class Torch:
     """Dense features as tensors on `device`; others as columns, which know `to_torch`.
 
-    An unknown device fails here, and not in the middle of a pass.
+    A device that there is not is a CallerError here, and not in the middle of a pass.
     """
 
     finish = None
 
     def __init__(self, device: Any = None) -> None:
-        self._device = None if device is None else torch.device(device)
+        try:
+            self._device = None if device is None else torch.device(device)
+            torch.empty(0, device=self._device)
+        except (AssertionError, RuntimeError, TypeError) as error:  # the first: built without CUDA
+            raise CallerError(f"device={device!r}: {error}") from error
         self.copies = self._device is not None and self._device.type != "cpu"
 
     def wrap(self, feature: Feature) -> Wrap:

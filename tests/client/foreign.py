@@ -47,6 +47,7 @@ def python(script: str, *arguments: object, environment: dict[str, str]) -> subp
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

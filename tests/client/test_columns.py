@@ -34,6 +34,8 @@ def test_an_index_outside_is_an_error(ragged, words, index):
     for column in (ragged, words):
         with pytest.raises(IndexError, match=f"row {index} of a column of 3 rows"):
             column[index]
+    with pytest.raises(IndexError, match=f"row {index} of a column of 3 rows"):
+        words.view(index)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,9 @@ def test_a_slice_with_a_step_is_a_list_of_rows(words):
 def test_bytes_come_as_copies_or_views(words):
     assert list(words) == [b"one", b"", b"two"]
     assert words[0] == b"one"
-    assert np.shares_memory(words.view(2), words.data)
+    for row in (2, -1):
+        assert words.view(row).tobytes() == b"two"
+        assert np.shares_memory(words.view(row), words.data)
 
 
 def test_lists_of_bytes(words):

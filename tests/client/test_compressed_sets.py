@@ -7,12 +7,16 @@ import pickle
 import shutil
 import signal
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
 
+from cachecd_client import scratch
 from cachecd_client.errors import CorruptRecordError, NoSpaceError, WorldError
 from cachecd_client.fileset import FileSet
+from cachecd_client.loader import Loader
 from cachecd_client.scratch import Scratch
 from tests.client.foreign import KILLED_BEYOND, files_limited_to, numbers, put, python
 from tests.core.shards import flip, frames
@@ -156,7 +160,7 @@ print(sum(int(batch["label"].sum()) for batch in loader), len(files._located), f
 
 def test_the_interpreters_end_removes_them(tmp_path, environment):
     path = put(tmp_path / "a", numbers(0, 10), "GZIP")
-    ended = python(READ + "sys.stdin.read() and 1 / 0", "", path, environment=environment)
+    ended = python(READ, "", path, environment=environment)
     output, errors = ended.communicate(timeout=60)
     assert (output.split(), errors) == (["45", "1"], "")
     assert os.listdir(environment["TMPDIR"]) == []
@@ -218,6 +222,72 @@ def test_copies_that_somebody_removed_are_an_error_that_says_so(tmp_path, tempor
     with pytest.raises(WorldError, match=r"the inflated copy of .*/a, .* removed by somebody"):
         next(iter(loader))
     assert sorted(labels(files.numpy(batch_size=5))) == list(range(10))
+
+
+def test_a_loader_whose_copy_is_gone_says_so_though_its_set_has_new_ones(tmp_path, temporary):
+    files = FileSet([put(tmp_path / f"{i}", numbers(5 * i, 5), "GZIP") for i in range(2)])
+    older = files.numpy(batch_size=5)
+    [folder] = temporary.iterdir()
+    os.unlink(folder / "1.tfrecord")
+    newer = files.numpy(batch_size=5)
+    assert sorted(labels(newer)) == list(range(10))
+    with pytest.raises(WorldError, match="removed by somebody: make the loader anew"):
+        next(iter(older))
+
+
+def test_threads_that_ask_at_once_share_one_search_and_its_copies(tmp_path, temporary):
+    paths = [put(tmp_path / f"{i}", numbers(50 * i, 50), "GZIP") for i in range(8)]
+    files = FileSet(paths)
+    together = threading.Barrier(4)
+
+    def make(_: int) -> Loader:
+        together.wait(10)
+        return files.numpy(batch_size=100)
+
+    with ThreadPoolExecutor(4) as threads:
+        loaders = list(threads.map(make, range(4)))
+    gc.collect()
+    assert len(os.listdir(temporary)) == 1
+    for loader in loaders:
+        assert sorted(labels(loader)) == list(range(400))
+
+
+INTERRUPTED = """
+import os, signal, sys
+from cachecd_client import FileSet, locating
+inflate = locating.inflate
+def interrupting(path, compression, write, stopped):
+    found = inflate(path, compression, write, stopped)
+    os.kill(os.getpid(), signal.SIGINT)
+    stopped.wait()
+    return found
+locating.inflate = interrupting
+try:
+    FileSet(sys.argv[1]).num_records
+except KeyboardInterrupt:
+    print(os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+def test_an_interrupted_search_leaves_no_copy(tmp_path, environment):
+    path = put(tmp_path / "a", numbers(0, 10), "GZIP")
+    interrupted = python(INTERRUPTED, path, environment=environment)
+    assert interrupted.communicate(timeout=60) == ("[]\n", "")
+
+
+def test_what_another_machine_left_in_a_shared_folder_is_not_swept(temporary, monkeypatch):
+    made = os.path.basename(Scratch().path)
+    name, boot = scratch._machine()
+    assert f"-{name}-{boot}-" in made
+    left = {
+        "other-machine": made.replace(name, "0" * 8).replace(boot, "1" * 8),
+        "earlier-boot": made.replace(boot, "1" * 8),
+        "other-container": made.replace(name, "0" * 8),
+    }
+    for folder in left.values():
+        (temporary / folder).mkdir()
+    Scratch().remove()
+    assert os.listdir(temporary) == [left["other-machine"]]
 
 
 def test_a_disk_too_small_for_the_compressed_file_shows_before_it_is_filled(tmp_path, temporary):

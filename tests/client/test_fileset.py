@@ -154,8 +154,3 @@ def test_a_set_larger_than_its_window_is_shuffled_within_it_and_whole(tmp_path):
     size = sum(os.path.getsize(path) for path in paths)
     assert sorted(order(size // 3)) == sorted(order(None))
     assert order(size // 3) != order(None) == order(size)
-
-
-def test_a_window_of_nothing_is_refused(shard):
-    with pytest.raises(CallerError, match="window=0"):
-        FileSet([shard], window=0)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from cachecd_client import _core, locating
+from cachecd_client import _core, index_cache, locating
 from cachecd_client.errors import CorruptRecordError, NoSpaceError
 from cachecd_client.fileset import FileSet
 from cachecd_client.scratch import Scratch
@@ -61,7 +61,10 @@ def test_nothing_is_written_beside_the_data(tmp_path, kept):
 def test_names_come_from_hashes_alone(tmp_path, kept):
     names = ["a b", "..x", "\udcff", "a" * 200, "ä\n*"]
     paths = [put(tmp_path / name, numbers(0, 1), "GZIP") for name in names]
-    assert FileSet(paths, cache_index=kept).num_records == 5
+    files = FileSet(paths, cache_index=kept)
+    [batch] = files.numpy(batch_size=5)
+    assert batch["text"].tolist() == [b"text of 0"] * 5
+    assert files.fingerprint != FileSet(paths[::-1]).fingerprint
     entries = set(os.listdir(kept)) - {"lock"}
     assert len(entries) == 10
     assert all(
@@ -90,6 +93,40 @@ def test_a_file_that_changed_is_looked_at_again_and_its_old_entry_removed(
     now = set(os.listdir(kept))
     assert len(now) == len(entries)
     assert now & entries == {"lock"}
+
+
+def touch(path) -> None:
+    found = path.stat()
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+
+
+def test_a_copy_that_another_set_reads_stays_while_it_does(tmp_path, kept, looked, in_child):
+    path = put(tmp_path / "a", numbers(0, 3), "GZIP")
+    for made in range(2):  # made by this set, or found
+        files = FileSet(path, cache_index=kept)
+        loader = files.numpy(batch_size=3, shuffle=False)
+        [located] = files._located
+        touch(path)
+        assert labels(FileSet(path, cache_index=kept)) == [0, 1, 2]
+        assert len(looked) == made + 2
+        assert os.path.exists(located.data)
+        assert [batch["label"].tolist() for batch in loader] == [[0, 1, 2]]
+        assert in_child(lambda files=files: labels(files)) == [0, 1, 2]
+        del files, loader, located
+    touch(path)
+    assert labels(FileSet(path, cache_index=kept)) == [0, 1, 2]
+    assert len(list(kept.glob("*.tfrecord"))) == 1
+
+
+def test_who_saw_an_older_file_removes_no_newer_entry(tmp_path, kept):
+    path = put(tmp_path / "a", numbers(0, 3), "GZIP")
+    older = index_cache.Source.of(str(path))
+    touch(path)
+    _ = FileSet(path, cache_index=kept).num_records
+    entries = set(os.listdir(kept))
+    with index_cache.IndexCache(str(kept)).making(older, threading.Event()) as draft:
+        assert draft is not None
+    assert set(os.listdir(kept)) == entries
 
 
 def test_a_copy_of_the_file_elsewhere_has_an_entry_of_its_own(tmp_path, kept, looked):
@@ -198,6 +235,14 @@ def test_a_full_disk_costs_one_line_and_leaves_nothing(tmp_path, kept, caplog):
     assert os.listdir(kept) == ["lock"]
 
 
+def test_a_disk_too_full_for_the_index_keeps_no_copy_either(tmp_path, kept, caplog):
+    path = put(tmp_path / "a", [b""] * 1000, "GZIP")  # 16 bytes each, and 20 in the index
+    with files_limited_to(18_000), caplog.at_level(logging.WARNING, "cachecd"):
+        assert FileSet(path, cache_index=kept).num_records == 1000
+    assert "File too large" in caplog.messages[0]
+    assert os.listdir(kept) == ["lock"]
+
+
 def test_a_copy_that_cannot_be_kept_is_made_for_this_set_alone(tmp_path, kept, caplog, monkeypatch):
     path = put(tmp_path / "a", numbers(0, 3), "GZIP")
     _ = FileSet(path, cache_index=kept).num_records
@@ -235,21 +280,27 @@ def test_it_can_be_read_by_those_who_may_not_write(tmp_path, kept, looked):
 
 READ = """
 import sys
-from cachecd_client import FileSet
+from cachecd_client import FileSet, locating
+looked, look = [], locating._Search._look
+locating._Search._look = lambda *of: (looked.append(of[1]), look(*of))[1]
 files = FileSet(sys.argv[3:], cache_index=sys.argv[2])
-print(sum(int(batch["label"].sum()) for batch in files.numpy(batch_size=10)))
+print(sum(int(batch["label"].sum()) for batch in files.numpy(batch_size=10)), *looked)
 """
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_two_processes_at_once_make_each_entry_and_read_the_same(
+def test_two_processes_at_once_make_each_entry_once_and_read_the_same(
     tmp_path, kept, environment, compression
 ):
     paths = [put(tmp_path / f"{i}", numbers(100 * i, 100), compression) for i in range(20)]
     readers = [python(READ, "", kept, *paths, environment=environment) for _ in range(2)]
+    looked = []
     for reader in readers:
         output, errors = reader.communicate(timeout=60)
-        assert (output.strip(), errors) == (str(sum(range(2000))), "")
+        total, *paths_looked_at = output.split()
+        assert (total, errors) == (str(sum(range(2000))), "")
+        looked += paths_looked_at
+    assert sorted(looked) == sorted(map(str, paths))
     entries = [name for name in os.listdir(kept) if name != "lock"]
     assert len(entries) == (20 if compression is None else 40)
     assert not [name for name in entries if "tmp" in name]

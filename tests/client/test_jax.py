@@ -1,5 +1,6 @@
 """Batches of the core as JAX's arrays."""
 
+import os
 import subprocess
 import sys
 
@@ -67,6 +68,7 @@ def test_64_bit_floats_are_narrowed_as_jax_narrows_them():
     narrow = array(np.array([0.1, 2.0], np.float64))
     assert narrow.dtype == jnp.float32
     assert narrow.tolist() == pytest.approx([0.1, 2.0])
+    assert array(np.array([-1e300, 1e300])).tolist() == [-np.inf, np.inf]
 
 
 # Memory
@@ -150,8 +152,46 @@ def test_a_device_or_a_sharding_gets_every_dense_feature(files):
 
 
 def test_what_is_no_device_is_refused_before_anything_is_read(files):
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(CallerError, match="device='gpu'"):
         files.jax(batch_size=5, device="gpu")
+
+
+SHARDED = """
+import sys
+import jax
+from cachecd_client import CallerError, FileSet
+P = jax.sharding.PartitionSpec
+mesh = jax.sharding.Mesh(jax.devices(), "data")
+sharding = jax.sharding.NamedSharding(mesh, P("data"))
+options = {"shuffle": False, "device": sharding}
+for batch in FileSet(sys.argv[1]).jax(8, **options):
+    assert batch["image"].sharding == sharding
+    print([shard.data.tolist() for shard in batch["label"].addressable_shards])
+options["device"] = jax.sharding.NamedSharding(mesh, P("data", None))
+batch = next(iter(FileSet(sys.argv[1]).jax(8, features=["image"], **options)))
+print(batch["image"].sharding.spec)
+for batch_size, feature, ids in (6, "image", False), (8, "label", False), (8, "image", True):
+    try:
+        FileSet(sys.argv[1]).jax(batch_size, features=[feature], ids=ids, **options)
+    except CallerError as error:
+        print(str(error).partition(":")[0])
+"""
+
+
+def test_a_sharding_over_several_devices_gets_its_part_of_every_batch(files):
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED, *files.files],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        *(str([[i, i + 1] for i in range(first, first + 8, 2)]) for first in (0, 8, 16)),
+        "P('data', None)",  # though other features, or masks, have too few dimensions for it
+        "feature 'image', device",  # 6 rows on 4 devices
+        "feature 'label', device",  # one dimension
+        "feature '_shard', device",
+    ]
 
 
 def test_without_a_device_arrays_may_go_where_jax_wants_them(files):

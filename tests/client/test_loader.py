@@ -1,5 +1,7 @@
+import copy
 import gc
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -179,6 +181,44 @@ def test_a_state_of_another_version_is_refused(files):
         files.numpy(batch_size=10).load_state_dict({"version": 2})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position": 99}, "position=99, expected at most 10"),
+        ({"position": -1}, "position=-1, expected at least 0"),
+        ({"position": "3"}, "position='3', expected a whole number"),
+        ({"position": None}, "position=None, expected a whole number"),
+        ({"seed": -1}, "seed=-1, expected at least 0"),
+        ({"seed": None}, "seed=None, expected a whole number"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused_and_changes_nothing(files, change, message):
+    loader = files.numpy(batch_size=10, seed=5)
+    whole = labels(loader)
+    with pytest.raises(CallerError, match=message):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    assert labels(loader) == whole
+
+
+def test_a_state_without_its_position_is_refused(files):
+    loader = files.numpy(batch_size=10)
+    state = loader.state_dict()
+    del state["position"]
+    with pytest.raises(CallerError, match="position=None"):
+        loader.load_state_dict(state)
+
+
+def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
+    files = FileSet(write(tmp_path / "a", examples(range(20))))
+    loader = files.numpy(batch_size=5, shuffle=False)
+    loader.load_state_dict({**loader.state_dict(), "position": 3})
+    os.rename(tmp_path / "a", tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        next(iter(loader))
+    os.rename(tmp_path / "away", tmp_path / "a")
+    assert labels(loader) == list(range(15, 20))
+
+
 # Features
 
 
@@ -202,35 +242,6 @@ def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
     path = write(tmp_path / "a", [described.encode({"_valid": 1})], described)
     with pytest.raises(SchemaError, match=r"the loader itself adds \['_valid'\]"):
         FileSet(path).numpy(batch_size=1)
-
-
-# Bad calls
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch_size=0, expected at least 1"),
-        ({"batch_size": 1, "rank": 2, "world": 2}, "rank=2, world=2: expected both"),
-        ({"batch_size": 1, "rank": 0}, "rank=0, world=None: expected both"),
-        ({"batch_size": 1, "seed": -1}, "seed=-1, expected 0 <= seed"),
-        ({"batch_size": 1, "seed": 2**64}, "expected 0 <= seed"),
-        ({"batch_size": 1, "on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),
-        ({"batch_size": 1, "features": "label"}, r"expected a list of names: \['label'\]"),
-        (
-            {"batch_size": 60, "rank": 0, "world": 2},
-            "103 records over 2 ranks make no batch of 60: choose a smaller batch_size",
-        ),
-    ],
-)
-def test_a_bad_option_is_refused_when_the_loader_is_made(files, options, message):
-    with pytest.raises(CallerError, match=message):
-        files.numpy(**options)
-
-
-def test_an_unknown_option_is_a_type_error(files):
-    with pytest.raises(TypeError, match="batchsize"):
-        files.numpy(batch_size=1, batchsize=1)
 
 
 # Life
@@ -260,6 +271,13 @@ def test_a_closed_loader_says_so_and_its_batches_stay_valid(files):
     del loader, batches
     gc.collect()
     assert batch["label"].tolist() == list(range(10))
+
+
+def test_a_loader_is_not_pickled_and_says_what_is(files):
+    loader = files.numpy(batch_size=10)
+    for tried in (pickle.dumps, copy.copy):
+        with pytest.raises(CallerError, match="pickle the FileSet or the Epoch"):
+            tried(loader)
 
 
 def test_leaving_the_loop_ends_the_reading_threads(files, wait_until):

@@ -1,5 +1,6 @@
 """Files without a sidecar: walked many at a time, once; and what is said when they cannot be."""
 
+import json
 import logging
 import os
 import threading
@@ -136,6 +137,42 @@ def test_a_sidecar_whose_meta_is_no_object_is_corrupt(tmp_path, meta):
     _core.write_sidecar(f"{path}.idx", meta, path.stat().st_size, _core.scan(str(path)))
     with pytest.raises(CorruptSidecarError, match="not a JSON object"):
         _ = FileSet(path).num_records
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ("no JSON", "not a schema: JSONDecodeError"),
+        (["label"], "not a schema: TypeError"),
+        ({"version": 1}, "not a schema: KeyError"),
+        ({"version": 2, "features": []}, "schema version 2, expected 1"),
+        (
+            {
+                "version": 1,
+                "features": [{"name": "a", "kind": "int", "dtype": "int64", "shape": []}],
+            },
+            "feature 'a': unknown kind 'int'",
+        ),
+    ],
+)
+def test_a_sidecar_whose_schema_is_none_is_corrupt_and_named(tmp_path, described, why):
+    path = put(tmp_path / "a", numbers(0, 3))
+    meta = json.dumps({"schema": described})
+    _core.write_sidecar(f"{path}.idx", meta, path.stat().st_size, _core.scan(str(path)))
+    with pytest.raises(CorruptSidecarError, match=why) as caught:
+        _ = FileSet(path).schema
+    assert caught.value.path == f"{path}.idx"
+
+
+@pytest.mark.parametrize("size", [-1, +17])
+def test_a_sidecar_that_no_longer_fits_its_file_is_an_error_and_hides_nothing(tmp_path, size):
+    path = write(tmp_path / "a", numbers(0, 3))
+    described = path.stat().st_size
+    os.truncate(path, described + size)
+    with pytest.raises(CorruptSidecarError, match="delete or rebuild it") as caught:
+        FileSet(path).numpy(batch_size=1, on_corrupt="replace")
+    assert caught.value.path == f"{path}.idx"
+    assert f"describes {described} bytes, {path} has {described + size}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Batches of the core as TensorFlow's tensors."""
 
+import queue
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import tensorflow as tf
 import torch
 
 from cachecd_client import _core
-from cachecd_client.errors import SchemaError
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.tensorflow import tensor
@@ -104,19 +105,27 @@ def test_a_batchs_memory_is_used_again_only_when_its_last_tensor_is_gone(files):
 
 
 def test_tensors_go_in_other_threads_while_batches_are_made(files):
-    found: list[list[int]] = []
+    handed: queue.Queue[dict[str, tf.Tensor] | None] = queue.Queue(4)
+    found: list[int] = []
 
     def work() -> None:
-        for _ in range(3):
-            batches = files.tf(batch_size=1, shuffle=False, prefetch_bytes=1)
-            found.append([int(tf.reduce_sum(batch["label"])) for batch in batches])
+        while (batch := handed.get()) is not None:
+            found.append(int(tf.reduce_sum(batch["label"])))
+            del batch  # the last reference, while the core makes others in the memory let go
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
+    loader = files.tf(batch_size=1, shuffle=False, prefetch_bytes=1)
+    for _ in range(9):
+        for batch in loader:
+            handed.put(batch)
+            del batch
+    for _ in threads:
+        handed.put(None)
     for thread in threads:
         thread.join()
-    assert found == [list(range(24))] * 9
+    assert sorted(found) == sorted([*range(24)] * 9)
 
 
 # Tensors that outlive their loader, some in a cycle, some in a thread that never ends.
@@ -154,6 +163,8 @@ def test_a_label_makes_tuples_as_keras_takes_them(files):
         assert np.array_equal(features["vector"][:, 0], label)
     with pytest.raises(SchemaError, match="no feature 'lable'; the schema has"):
         files.tf(batch_size=8, label="lable")
+    with pytest.raises(CallerError, match=r"expected a list of names: \['vector'\]"):
+        files.tf(batch_size=8, features="vector", label="label")
 
 
 def test_padding_has_no_weight(files):

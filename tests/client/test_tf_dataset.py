@@ -43,6 +43,17 @@ def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
     assert np.array_equal(batch["a"][0], value)
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_arrays_without_elements_have_a_row_for_each_record(tmp_path, drop_last):
+    value = {"a": np.zeros((0, 3), np.float32), "label": 1}
+    described = infer(value)
+    files = FileSet(write(tmp_path / "a", [described.encode(value)] * 5, described))
+    shapes = [batch["a"].shape for batch in files.tf_dataset(batch_size=2, drop_last=drop_last)]
+    assert shapes == [(2, 0, 3)] * 2 + [(1, 0, 3)] * (not drop_last)
+    static = (2, 0, 3) if drop_last else (None, 0, 3)
+    assert tuple(files.tf_dataset(2, drop_last=drop_last).element_spec["a"].shape) == static
+
+
 def test_bfloat16_and_ragged_and_bytes_arrive_as_tensorflows_own(files):
     batch = next(iter(files.tf_dataset(batch_size=8, shuffle=False)))
     assert batch["bits"].dtype == tf.bfloat16
@@ -130,6 +141,16 @@ def test_bad_options_are_refused_at_once(files):
         files.tf_dataset(batch_size=60)
     with pytest.raises(SchemaError, match="no feature 'x'"):
         files.tf_dataset(batch_size=1, features=["x"])
+    for options, message in (
+        ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
+        ({"seed": 1.5}, "seed=1.5, expected a whole number"),
+        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
+        ({"drop_last": "no"}, "drop_last='no', expected True or False"),
+        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
+        ({"features": "label"}, r"expected a list of names: \['label'\]"),
+    ):
+        with pytest.raises(CallerError, match=message):
+            files.tf_dataset(**{"batch_size": 1, **options})
 
 
 def test_a_corrupt_record_is_not_delivered(tmp_path):

@@ -76,8 +76,13 @@ def test_a_device_gets_every_dense_feature(files):
 
 
 def test_an_unknown_device_is_refused_before_anything_is_read(files):
-    with pytest.raises(RuntimeError, match="device type at start of device string: gpu"):
+    with pytest.raises(CallerError, match=r"device='gpu': .*device type at start of device string"):
         files.torch(batch_size=5, device="gpu")
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(files):
+    with pytest.raises(CallerError, match=r"device='cuda:99': .*CUDA"):
+        files.torch(batch_size=5, device="cuda:99")
 
 
 def test_ragged_and_bytes_columns_become_jagged_tensors(files):

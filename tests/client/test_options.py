@@ -1,0 +1,93 @@
+"""What is refused when a loader or a set is made, and not in the middle of a pass."""
+
+import re
+
+import numpy as np
+import pytest
+
+from cachecd_client.errors import CallerError
+from cachecd_client.fileset import FileSet
+from tests.client.foreign import put
+from tests.client.records import examples, write
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(103))))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0, expected at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
+        ({"batch_size": "2"}, "batch_size='2', expected a whole number"),
+        ({"batch_size": True}, "batch_size=True, expected a whole number"),
+        ({"batch_size": 2**64, "drop_last": False}, "expected at most"),
+        ({"rank": 2, "world": 2}, "rank=2, world=2: expected 0 <= rank < world"),
+        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
+        ({"rank": 0, "world": 1.0}, "world=1.0, expected a whole number"),
+        ({"rank": -1, "world": 1}, "rank=-1, expected at least 0"),
+        ({"rank": 0, "world": 0}, "world=0, expected at least 1"),
+        ({"seed": -1}, "seed=-1, expected at least 0"),
+        ({"seed": 2**64}, f"expected at most {2**64 - 1}"),
+        ({"seed": 1.5}, "seed=1.5, expected a whole number"),
+        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
+        ({"drop_last": "no"}, "drop_last='no', expected True or False"),
+        ({"features": "label"}, "expected a list of names: ['label']"),
+        (
+            {"batch_size": 60, "rank": 0, "world": 2},
+            "103 records over 2 ranks make no batch of 60: choose a smaller batch_size",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused_when_the_loader_is_made(files, options, message):
+    with pytest.raises(CallerError, match=re.escape(message)):
+        files.numpy(**{"batch_size": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),
+        ({"threads": -1}, "threads=-1, expected at least 0"),
+        ({"prefetch_bytes": 64e6}, "prefetch_bytes=64000000.0, expected a whole number"),
+        ({"ids": "yes"}, "ids='yes', expected True or False"),
+    ],
+)
+def test_a_bad_option_of_loaders_alone_is_refused_too(files, options, message):
+    with pytest.raises(CallerError, match=message):
+        files.numpy(batch_size=1, **options)
+
+
+def test_numbers_of_numpy_are_numbers(files):
+    loader = files.numpy(np.int64(10), seed=np.uint8(3), shuffle=np.True_)
+    assert loader.state_dict() == files.numpy(10, seed=3).state_dict()
+    assert {type(value) for value in loader.state_dict().values()} <= {int, bool, str, type(None)}
+
+
+def test_an_unknown_option_is_a_type_error_that_lists_those_there_are(files):
+    with pytest.raises(
+        TypeError, match=r"'drop_remainder'; a loader takes batch_size, .* drop_last"
+    ):
+        files.numpy(batch_size=1, drop_remainder=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window=0, expected at least 1"),
+        ({"window": 1e9}, "window=1000000000.0, expected a whole number"),
+        ({"schema": {"label": "int64"}}, "schema=.*'label'.*expected a Schema"),
+    ],
+)
+def test_a_bad_option_of_a_set_is_refused(files, options, message):
+    with pytest.raises(CallerError, match=message):
+        FileSet(files.files, **options)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_set_of_no_records_is_refused_as_what_it_is(tmp_path, files, drop_last):
+    nothing = FileSet(put(tmp_path / "a", []), schema=files.schema)
+    with pytest.raises(CallerError, match="the set has no records"):
+        nothing.numpy(batch_size=1, drop_last=drop_last)
