@@ -2,6 +2,7 @@
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -82,6 +83,11 @@ def test_padding_is_filled_with_the_value_in_the_dtype_delivered(files):
     assert torch.equal(
         torch.arange(5)[None] < batch["_many_length"][:, None], batch["many"] != -0.5
     )
+
+
+def test_the_length_and_the_value_may_come_as_a_list(files):
+    lists = whole(files, pad={"many": [2, -1]})["many"]
+    assert np.array_equal(lists, whole(files, pad={"many": (2, -1)})["many"])
 
 
 def test_a_label_becomes_one_hot(files):
@@ -189,6 +195,7 @@ FLAGS = Feature("x", "bytes", "bool", (2,), raw=True)
         (IMAGE, np.ones((2, 2), np.uint8), 255, [[255, 255], [255, 255]]),
         (IMAGE, np.ones((2, 2), np.uint8), [[1, 2], [3, 4]], [[1, 2], [3, 4]]),
         (BITS, np.ones(2, np.uint16), [1, -2], [0x3F80, 0xC000]),
+        (BITS, np.ones(2, np.uint16), np.array([1, -2], ml_dtypes.bfloat16), [0x3F80, 0xC000]),
         (COUNTS, np.ones(2, np.int64), 3.0, [3, 3]),
         (FLAGS, np.ones(2, np.bool_), True, [True, True]),
         (RAGGED, [9], [1, 2, 3], [1, 2, 3]),
@@ -304,6 +311,12 @@ def test_what_does_not_fit_the_schema_is_refused(files, options, message):
 def test_an_impossible_option_is_refused_when_the_loader_is_made(files, options, message):
     with pytest.raises(CallerError, match=message):
         files.numpy(batch_size=1, **options)
+
+
+def test_a_list_of_a_dtype_that_its_kind_has_not_is_refused_with_what_to_say(files):
+    wrong = Schema((Feature("label", "int64", "int32", ()),))
+    with pytest.raises(SchemaError, match=r"'label' has dtype int32 .* int64 has int64: .* cast="):
+        FileSet(files.files, schema=wrong).numpy(batch_size=1)
 
 
 def test_an_added_features_name_must_not_be_one_of_the_schemas(tmp_path):
