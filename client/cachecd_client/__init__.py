@@ -1,9 +1,11 @@
-"""Reads the file sets that cachecd keeps, in NumPy, PyTorch and TensorFlow, without the GIL.
+"""Reads the file sets that cachecd keeps, and any TFRecord files, without the GIL.
+
+Batches come as NumPy's, PyTorch's, TensorFlow's or JAX's arrays.
 
     from cachecd_client import connect, FileSet
 
 Importing this package loads nothing else: each name brings in what it needs when it is first used,
-and neither torch nor tensorflow before a loader for it is asked for.
+and no framework before a loader for it is asked for.
 """
 
 from __future__ import annotations

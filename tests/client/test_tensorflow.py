@@ -4,6 +4,8 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +192,19 @@ def test_keras_fits_a_model_to_the_cores_batches(files):
         history = fitted.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False, verbose=0)
         assert np.isfinite(history.history["loss"][0])
     assert loader.position == len(loader)
+
+
+def test_keras_fits_several_epochs_to_passes_that_follow_each_other(files):
+    fitted, loader = model(), files.tf(batch_size=8, label="label", features=["vector"])
+
+    def passes() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    history = fitted.fit(
+        passes(), epochs=3, steps_per_epoch=len(loader), shuffle=False, verbose=0
+    ).history
+    assert np.isfinite(history["loss"]).tolist() == [True] * 3
 
 
 def test_keras_trains_batch_by_batch_and_leaves_padding_out_of_weighted_metrics(files):

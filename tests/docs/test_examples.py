@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cachecd.cli import COMMANDS
 from cachecd.config import load
+from tests.client.records import examples, write
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial.md")
@@ -29,12 +32,24 @@ def test_every_configuration_shown_is_one(page, tmp_path):
         assert load(path, {"PWD": str(tmp_path)}).datasets
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/reference.md"])
 def test_every_program_shown_is_one(page):
     shown = blocks(page, "python")
     assert shown
     for text in shown:
         compile(text, page, "exec")
+
+
+def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record_once(tmp_path):
+    write(tmp_path / "train-0.tfrecord", examples(range(16)))
+    first, workers, _ = blocks("docs/reference.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", first + workers],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    lines = [line.rpartition("[")[2].strip("]").split(", ") for line in done.stdout.splitlines()]
+    labels = [int(label) for line in lines for label in line]
+    assert sorted(labels[:16]) == sorted(labels[16:]) == list(range(16))
 
 
 @pytest.mark.parametrize("page", PAGES)
