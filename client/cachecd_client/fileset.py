@@ -57,7 +57,7 @@ class FileSet:
             instead of doing it twice. What belongs to a file that changed is found anew. If it
             cannot be written to, that is said in the log and nothing is kept.
 
-        CallerError if there are no paths, or one names no file.
+        CallerError if there are no paths, one names no file, or an option cannot be.
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
@@ -120,6 +120,7 @@ class FileSet:
     def torch(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
 
+        CallerError for a device that there is not.
         Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
         tensors of them. Options: see `Loader`.
         """
@@ -136,8 +137,8 @@ class FileSet:
         of which alone the content is copied: `features` without them is faster. With `label`, batches
         are tuples as Keras takes them: (dict, label), or without `drop_last` (dict, label, `_valid`),
         whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
-        they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies.
-        Options: see `Loader`.
+        they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies, and is
+        for one epoch: several take a generator that iterates anew. Options: see `Loader`.
         """
         from cachecd_client.tensorflow import TensorFlow
 
@@ -152,10 +153,11 @@ class FileSet:
     def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
 
-        `device`: as in jax.device_put, a sharding too; JAX's default device if None. JAX narrows 64-bit
-        numbers to 32 bits unless `jax_enable_x64` is on; SchemaError for an integer that does not fit.
-        Columns whose rows differ in length stay columns, and so do bytes; `column.to_jax()` makes
-        arrays of them. Options: see `Loader`.
+        `device`: as in jax.device_put, a sharding too; JAX's default device if None; CallerError for
+        one that cannot take a feature's [batch_size, *shape]. JAX narrows 64-bit numbers to 32 bits unless
+        `jax_enable_x64` is on; SchemaError for an integer that does not fit. Columns whose rows differ
+        in length stay columns, and so do bytes; `column.to_jax()` makes arrays of them. Options: see
+        `Loader`.
         """
         from cachecd_client.jax import Jax
 

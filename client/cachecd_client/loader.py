@@ -48,7 +48,10 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
-    rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default.
+    rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default, which
+        is right for files of this node alone.
+
+    CallerError, SchemaError among them, when it is made with what cannot be.
 
     Use it from one thread at a time, in the process that began the pass.
     """
