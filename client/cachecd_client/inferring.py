@@ -68,7 +68,7 @@ def _inferred(files: Sequence[Located]) -> Schema:
     sample = list(_sample([file for file in files if file.num_records]))
     if not sample:
         raise SchemaError(
-            f"no records in {len(files)} files, so no schema can be inferred: give schema="
+            f"no records in {len(files)} files: there is nothing to read, nor to infer a schema from"
         )
     schema = infer_examples((record for _, record in sample), [place for place, _ in sample])
     if not schema.features:

@@ -110,9 +110,9 @@ def test_nothing_but_corrupt_records_is_an_error_that_names_the_first(tmp_path):
     assert (caught.value.path, caught.value.offset) == (str(path), 0)
 
 
-def test_no_records_at_all_are_an_error_that_says_what_to_do(tmp_path):
+def test_no_records_at_all_are_an_error_that_says_so(tmp_path):
     paths = [put(tmp_path / "a", []), put(tmp_path / "b", [], "GZIP")]
-    with pytest.raises(SchemaError, match=r"no records in 2 files.* give schema="):
+    with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
         _ = FileSet(paths).schema
 
 
