@@ -68,12 +68,11 @@ void Run(const Bytes& input, const std::string& prefix, uint64_t number) {
 
 // Sizes, counts and offsets that are likely to be wrong somewhere.
 uint64_t Interesting(size_t size) {
-  const uint64_t values[] = {
-      0,           1,          2,        15,         16,
-      17,          127,        128,      255,        256,
-      size,        size - 1,   size + 1, size / 2,   0x7fffffff,
-      0x80000000u, UINT32_MAX, 1u << 20, 1ull << 32, INT64_MAX,
-      1ull << 63,  UINT64_MAX, -16ull,   -20ull,     UINT64_MAX / 20};
+  const uint64_t values[] = {0,           1,          2,        15,         16,
+                             17,          127,        128,      255,        256,
+                             size,        size - 1,   size + 1, size / 2,   0x7fffffff,
+                             0x80000000u, UINT32_MAX, 1u << 20, 1ull << 32, INT64_MAX,
+                             1ull << 63,  UINT64_MAX, -16ull,   -20ull,     UINT64_MAX / 20};
   return values[chance.Below(sizeof values / sizeof *values)];
 }
 
@@ -145,8 +144,8 @@ Bytes Mutated(const std::vector<Bytes>& corpus, size_t most) {
   size_t size = std::min(input.size(), most);
   input.resize(most);
   for (uint64_t left = 1 + chance.Below(kMostInARow); left > 0; --left) {
-    size = LLVMFuzzerCustomMutator(input.data(), size, most,
-                                   static_cast<unsigned int>(chance.Next()));
+    size =
+        LLVMFuzzerCustomMutator(input.data(), size, most, static_cast<unsigned int>(chance.Next()));
     EXPECT(size <= most);
   }
   input.resize(size);

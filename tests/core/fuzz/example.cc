@@ -16,6 +16,7 @@
 #include "fuzzer.h"
 #include "memory.h"
 #include "mutate.h"
+#include "numbers.h"
 #include "reference.h"
 
 namespace cachecd::native {
@@ -46,6 +47,11 @@ Views View(ByteSpan record) {
   return views;
 }
 
+void ReadNumbers(const FeatureView& view, uint8_t* to, uint64_t count) {
+  NumberReader numbers(view);
+  EXPECT(numbers.Read(to, count) == count && numbers.Skip() == 0);
+}
+
 ReferenceFeature Values(const FeatureView& view, ByteSpan record) {
   ReferenceFeature feature;
   feature.kind = view.kind;
@@ -57,10 +63,10 @@ ReferenceFeature Values(const FeatureView& view, ByteSpan record) {
     });
   } else if (view.kind == Kind::kInt64) {
     feature.ints.resize(count);
-    EXPECT(ReadInts(view, feature.ints.data(), count) == count);
+    ReadNumbers(view, reinterpret_cast<uint8_t*>(feature.ints.data()), count);
   } else if (view.kind == Kind::kFloat) {
     feature.floats.resize(count);
-    EXPECT(ReadFloats(view, reinterpret_cast<float*>(feature.floats.data()), count) == count);
+    ReadNumbers(view, reinterpret_cast<uint8_t*>(feature.floats.data()), count);
   }
   EXPECT(feature.count() == count);
   return feature;
@@ -135,7 +141,9 @@ void ColumnAgrees(const FeatureSpec& spec, const FeatureView& view, ByteSpan rec
     EXPECT(!Fits(spec, &feature));
     return;
   }
-  const Column column = builder.Finish();
+  std::vector<Column> columns;
+  builder.Finish(&columns);
+  const Column& column = columns[0];
   ExpectSound(column, spec, 2);
   const ReferenceFeature feature = Values(view, record);
   EXPECT(Fits(spec, &feature));

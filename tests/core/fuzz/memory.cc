@@ -7,9 +7,9 @@
 // Of sanitizer/allocator_interface.h, which GCC does not ship.
 extern "C" {
 size_t __sanitizer_get_allocated_size(const volatile void* memory);
-int __sanitizer_install_malloc_and_free_hooks(
-    void (*on_allocate)(const volatile void* memory, size_t size),
-    void (*on_free)(const volatile void* memory));
+int __sanitizer_install_malloc_and_free_hooks(void (*on_allocate)(const volatile void* memory,
+                                                                  size_t size),
+                                              void (*on_free)(const volatile void* memory));
 }
 
 namespace cachecd::native {

@@ -79,8 +79,8 @@ struct Expected {
     } else {
       walked = WalkFrames(data, false);
       end = walked.fault.value_or(end);
-      refused |= walked.fault &&
-                 (!setting.replace || (!setting.has_sidecar && walked.offsets.empty()));
+      refused |=
+          walked.fault && (!setting.replace || (!setting.has_sidecar && walked.offsets.empty()));
     }
     begins = walked.offsets;
     for (size_t i = 0; i < begins.size(); ++i) {
@@ -137,8 +137,7 @@ std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
   }
   std::vector<uint64_t> records;
   for (uint64_t row = 0; row < setting.batch_size; ++row) {
-    const bool valid =
-        !setting.tail || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
+    const bool valid = !setting.tail || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
     const int64_t shard = Id(batch.columns[ids], row);
     const int64_t record = Id(batch.columns[ids + 1], row);
     EXPECT(valid ? shard == 0 && record >= 0 : shard == -1 && record == -1);
@@ -164,6 +163,7 @@ std::optional<Batch> Next(BatchReader* reader) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (true) {
     std::optional<Batch> batch = reader->TryNext();
+    if (batch) reader->Delivered(batch->memory_bytes);
     if (batch || reader->AtEnd()) return batch;
     reader->Wait(std::chrono::milliseconds(1000));
     EXPECT(std::chrono::steady_clock::now() < deadline);
@@ -194,8 +194,8 @@ void ExpectWhole(const Setting& setting, const Expected& expected, const BatchRe
   const uint64_t mine = records / setting.world + (setting.rank < records % setting.world);
   const uint64_t least = records / setting.world / setting.batch_size * setting.batch_size;
   EXPECT(delivered.size() == (setting.tail ? mine : least));
-  const auto bad = static_cast<uint64_t>(
-      std::count(expected.good.begin(), expected.good.end(), false));
+  const auto bad =
+      static_cast<uint64_t>(std::count(expected.good.begin(), expected.good.end(), false));
   const std::vector<CorruptRecord> findings = reader.findings();
   if (bad == 0) {
     if (!setting.shuffle) {
@@ -222,7 +222,7 @@ void Read(const Setting& setting, const std::string& path) {
   std::vector<uint64_t> delivered;
   bool opened = false;
   try {
-    BatchReader reader({{path, {}}}, Options(setting));
+    BatchReader reader({{path, {}, {}}}, Options(setting));
     opened = true;
     EXPECT(!expected.refused && reader.num_records() == expected.good.size());
     try {
