@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #define CACHECD_AVX2 __attribute__((target("avx2,f16c")))
 #endif
@@ -214,8 +215,11 @@ struct Avx2 {
 };
 
 bool HasAvx2() {
+  // Clang before 16 knows no name for F16C here.
+  unsigned eax, ebx, ecx, edx;
+  const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return has_f16c && __builtin_cpu_supports("avx2");
 }
 
 #else

@@ -116,12 +116,6 @@ bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
   return true;
 }
 
-bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
-  if (!OpenFrame(frame, payload, why)) return false;
-  *why = CheckPayload(*payload, payload->end());
-  return why->empty();
-}
-
 void ScanFile(const std::string& path, bool verify, std::vector<uint64_t>* offsets) {
   const File file = File::Open(path);
   const uint64_t size = file.Size();

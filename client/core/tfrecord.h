@@ -39,9 +39,6 @@ std::string CheckPayload(ByteSpan payload, const uint8_t* footer);
 // false if the header is not that of such a frame.
 bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
 
-// The same, and the payload is verified too.
-bool ReadFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
-
 // Appends the offsets of all frames of the file, found by walking it; with `verify` the payloads
 // are checked too. CorruptRecord for the first that is wrong or cut short; those before it are in
 // `offsets` then. IoError.

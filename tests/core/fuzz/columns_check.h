@@ -8,15 +8,25 @@
 
 namespace cachecd::native {
 
-// Whether a record with this feature (null: without it) fits the spec.
-bool Fits(const FeatureSpec& spec, const ReferenceFeature* feature);
+// What a record with this feature, or without it (null), counts as having: the spec's default if
+// there is nothing else.
+ReferenceFeature Resolved(const FeatureSpec& spec, const ReferenceFeature* feature);
 
-// Shapes and buffers agree, and ends ascend, for `rows` rows.
-void ExpectSound(const Column& column, const FeatureSpec& spec, uint64_t rows);
+// Whether a record that has this fits the spec.
+bool Fits(const FeatureSpec& spec, const ReferenceFeature& resolved);
 
-// A sound column's row is the feature; null: of zeros, or empty.
-void ExpectRow(const Column& column, const FeatureSpec& spec, uint64_t row,
-               const ReferenceFeature* feature);
+// How many columns a feature becomes.
+inline size_t NumColumns(const FeatureSpec& spec) { return spec.options.pad ? 2 : 1; }
+
+// Names, shapes and buffers agree, and ends ascend, for `rows` rows of the feature's columns.
+void ExpectSound(const Column* columns, const FeatureSpec& spec, uint64_t rows);
+
+// A row of sound columns is the feature, which fits, as the spec delivers it.
+void ExpectRow(const Column* columns, const FeatureSpec& spec, uint64_t row,
+               const ReferenceFeature& resolved);
+
+// A row of sound columns is that of no record.
+void ExpectEmptyRow(const Column* columns, const FeatureSpec& spec, uint64_t row);
 
 }  // namespace cachecd::native
 

@@ -12,6 +12,7 @@
 #include "../native/harness.h"
 #include "columns.h"
 #include "columns_check.h"
+#include "defaults.h"
 #include "errors.h"
 #include "fuzzer.h"
 #include "memory.h"
@@ -55,6 +56,7 @@ void ReadNumbers(const FeatureView& view, uint8_t* to, uint64_t count) {
 ReferenceFeature Values(const FeatureView& view, ByteSpan record) {
   ReferenceFeature feature;
   feature.kind = view.kind;
+  feature.has_value = view.record != nullptr;
   const uint64_t count = CountValues(view);
   if (view.kind == Kind::kBytes) {
     ForEachBytes(view, [&](ByteSpan value) {
@@ -101,6 +103,32 @@ Bytes Encode(const ReferenceExample& example) {
   return bytes;
 }
 
+FeatureOptions Cast(const char* dtype) {
+  FeatureOptions options;
+  options.cast = dtype;
+  return options;
+}
+
+FeatureOptions Pad(uint64_t length, const std::string& value, const char* dtype = "") {
+  FeatureOptions options = Cast(dtype);
+  options.pad = length;
+  options.pad_value = value;
+  return options;
+}
+
+FeatureOptions OneHot(uint64_t classes, const char* dtype, std::string fallback = {}) {
+  FeatureOptions options = Cast(dtype);
+  options.one_hot = classes;
+  options.fallback = std::move(fallback);
+  return options;
+}
+
+FeatureOptions Or(std::string fallback, const char* dtype = "") {
+  FeatureOptions options = Cast(dtype);
+  options.fallback = std::move(fallback);
+  return options;
+}
+
 const std::vector<FeatureSpec>& Specs() {
   static const std::vector<FeatureSpec> specs = {
       FeatureSpec::Make("label", "int64", "int64", false, {}, false),
@@ -112,6 +140,29 @@ const std::vector<FeatureSpec>& Specs() {
       FeatureSpec::Make("names", "bytes", "bytes", true, {}, false),
       FeatureSpec::Make("image", "bytes", "uint16", false, {2, 2}, true),
       FeatureSpec::Make("empty", "float", "float32", false, {0}, false),
+      // Made something else of.
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false, Cast("int16")),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false, Cast("float32")),
+      FeatureSpec::Make("vector", "float", "float32", false, {3}, false, Cast("bfloat16")),
+      FeatureSpec::Make("floats", "float", "float32", true, {}, false, Cast("uint8")),
+      FeatureSpec::Make("image", "bytes", "uint16", false, {2, 2}, true, Cast("bool")),
+      FeatureSpec::Make("large", "bytes", "uint8", false, {64, 65}, true),
+      FeatureSpec::Make("large", "bytes", "uint8", false, {64, 65}, true, Cast("float16")),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false, Pad(3, std::string(8, '\xff'))),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false, Pad(2, "\x07", "int8")),
+      FeatureSpec::Make("floats", "float", "float32", true, {}, false, Pad(4, "ab", "float16")),
+      FeatureSpec::Make("floats", "float", "float32", true, {}, false, Pad(0, "abcd")),
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false, OneHot(3, "")),
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false,
+                        OneHot(400, "uint8", DefaultInts("label", {399}))),
+      FeatureSpec::Make("scalar", "bytes", "int8", false, {}, true, OneHot(7, "int64")),
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false,
+                        Or(DefaultInts("label", {-5}))),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false,
+                        Or(DefaultInts("list", {1, 300}), "int32")),
+      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false, Or(DefaultBytes("name", "ab"))),
+      FeatureSpec::Make("image", "bytes", "uint16", false, {2, 2}, true,
+                        Or(DefaultBytes("image", std::string(8, 3)), "float64")),
   };
   return specs;
 }
@@ -121,44 +172,85 @@ void AppendRow(ColumnBuilder* builder, const FeatureView& view, bool large_later
   std::vector<LargeValue> later;
   builder->Append(view, large_later ? &later : nullptr);
   for (const LargeValue& value : later) {
-    std::memcpy(builder->Place(value), value.from.data, value.from.size);
+    const Conversion& convert = builder->conversion();
+    if (convert) {
+      convert(value.from.data, value.from.size / convert.from_bytes(), builder->Place(value));
+    } else {
+      std::memcpy(builder->Place(value), value.from.data, value.from.size);
+    }
   }
+}
+
+// What of a record was appended before it proved wrong is taken out again.
+void RefusedRowLeavesNothing(ColumnBuilder* builder, const ColumnBuilder::Mark& mark,
+                             const FeatureSpec& spec, uint64_t rows) {
+  builder->Rollback(mark);
+  for (uint64_t row = mark.row; row < rows; ++row) builder->AppendEmpty();
+  std::vector<Column> columns;
+  builder->Finish(&columns);
+  ExpectSound(columns.data(), spec, rows);
+  for (uint64_t row = mark.row; row < rows; ++row) ExpectEmptyRow(columns.data(), spec, row);
 }
 
 // A row of the feature, one that is taken out again, and one of nothing.
 void ColumnAgrees(const FeatureSpec& spec, const FeatureView& view, ByteSpan record) {
+  constexpr uint64_t kRows = 2;
   const auto pool = BufferPool::Create(0);
-  ColumnBuilder builder(spec, 2, 1, pool.get());
+  ColumnBuilder builder(spec, kRows, 1, pool.get());
+  ColumnBuilder::Mark mark = builder.mark();
   try {
     AppendRow(&builder, view, true);
-    const ColumnBuilder::Mark mark = builder.mark();
+    mark = builder.mark();
     AppendRow(&builder, view, false);
-    builder.Rollback(mark);
-    builder.AppendEmpty();
-  } catch (const SchemaMismatch&) {
+  } catch (const std::runtime_error& error) {
+    RefusedRowLeavesNothing(&builder, mark, spec, kRows);
+    EXPECT(mark.row == 0);
     // A mismatch may be found before the feature proves malformed: then Values throws.
     const ReferenceFeature feature = Values(view, record);
-    EXPECT(!Fits(spec, &feature));
+    EXPECT(!Fits(spec, Resolved(spec, &feature)));
     return;
   }
+  builder.Rollback(mark);
+  builder.AppendEmpty();
   std::vector<Column> columns;
   builder.Finish(&columns);
-  const Column& column = columns[0];
-  ExpectSound(column, spec, 2);
+  EXPECT(columns.size() == NumColumns(spec));
+  ExpectSound(columns.data(), spec, kRows);
   const ReferenceFeature feature = Values(view, record);
-  EXPECT(Fits(spec, &feature));
-  ExpectRow(column, spec, 0, &feature);
-  ExpectRow(column, spec, 1, nullptr);
+  const ReferenceFeature resolved = Resolved(spec, &feature);
+  EXPECT(Fits(spec, resolved));
+  ExpectRow(columns.data(), spec, 0, resolved);
+  ExpectEmptyRow(columns.data(), spec, 1);
 }
 
-// For each spec every feature, as if named so.
+// For each spec every feature, as if named so; and none.
 void ColumnsAgree(const Views& views, ByteSpan record) {
   for (const FeatureSpec& spec : Specs()) {
+    ColumnAgrees(spec, FeatureView(), record);
     for (const auto& [name, view] : views) {
       try {
         ColumnAgrees(spec, view, record);
       } catch (const MalformedExample&) {
       }
+    }
+  }
+}
+
+// The record as the default of whatever it has: taken if it fits, and then it is what a record
+// without the feature gets.
+void DefaultsAgree(const ReferenceExample& example, ByteSpan record) {
+  for (FeatureSpec spec : Specs()) {
+    spec.options.fallback.assign(record.begin(), record.end());
+    for (const auto& [name, feature] : example) {
+      spec.name = name;
+      bool taken = true;
+      try {
+        ColumnBuilder::CheckFallback(spec);
+      } catch (const SchemaMismatch&) {
+        taken = false;
+      }
+      EXPECT(taken == Fits(spec, feature));
+      if (taken) ColumnAgrees(spec, FeatureView(), record);
     }
   }
 }
@@ -180,6 +272,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     EXPECT(ParseExample(Span(bytes)) == decoded);
     EXPECT(Decode(Span(bytes)) == decoded);
   }
+  if (expected) DefaultsAgree(*expected, record);
   try {
     ColumnsAgree(View(record), record);
   } catch (const cachecd::MalformedExample&) {

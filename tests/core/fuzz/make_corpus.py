@@ -1,7 +1,7 @@
 """Makes the corpus of the fuzz targets: `python -m tests.core.fuzz.make_corpus [FOLDER]`.
 
-Whole inputs of every kind and each way of damage that has a branch of its own in the core. Files named
-`found-*` are not made here: a fuzzer found them, and they stay as they are.
+Whole inputs of every kind and each way of damage that has a branch of its own in the core. Files
+named `found-*` are not made here: a fuzzer found them, and they stay as they are.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ def plain(number: int) -> bytes:
         entry("list", int64s(*[number] * (number % 3))),
         entry("name", texts(f"record {number}".encode())),
     )
+
+
+def image(number: int) -> bytes:
+    """What the target `reader` can have beside: large enough to be copied while it is verified."""
+    return record(entry("image", texts(bytes([number]) * 4100)))
 
 
 def sidecar(frames: list[bytes], meta: bytes = b"{}", **changes: int) -> bytes:
@@ -166,6 +171,12 @@ def example() -> Corpus:
     yield "field-0", b"\x02\x00"
     yield "tag-too-large", varint(2**35) + b"\0"
     yield "long-list", record(entry("list", int64s(*range(2000))))
+    widths = [2**bit for bit in range(63)] + [-1, -(2**63)]
+    yield "of-all-widths", record(entry("list", int64s(*widths, *widths[::-1])))
+    yield "classes", record(*(entry(str(number), int64s(number)) for number in (2, 3, 399, -1)))
+    yield "small-arrays", record(*(entry(str(byte), texts(bytes([byte]))) for byte in (6, 7, 255)))
+    yield "no-numbers", record(entry("a", int64s()), entry("b", floats()), entry("c", texts()))
+    yield "large", record(entry("large", texts(bytes(range(208)) * 20)))
 
 
 def sidecars() -> Corpus:
@@ -194,11 +205,14 @@ def reader() -> Corpus:
     frames = [slow_frame(plain(number)) for number in range(9)]
     data, index = b"".join(frames), sidecar(frames)
     shuffle, replace, tail, with_sidecar, two_threads = 1, 2, 4, 8, 16
-    of_two, second = 32, 64
+    of_two, second, converted = 32, 64, 128
+    restart, windowed = 8, 16
 
-    def join(options: int, data: bytes, index: bytes = b"", batch_size: int = 4) -> bytes:
+    def join(
+        options: int, data: bytes, index: bytes = b"", batch_size: int = 4, more: int = 0
+    ) -> bytes:
         options |= with_sidecar if index else 0
-        return struct.pack("<BBH", options, batch_size - 1, len(index)) + data + index
+        return struct.pack("<BBH", options, batch_size - 1 | more, len(index)) + data + index
 
     everything = shuffle | replace | tail | two_threads
     yield "empty", join(tail, b"")
@@ -230,6 +244,23 @@ def reader() -> Corpus:
     misfit = [*frames[:4], slow_frame(record(entry("label", texts(b"no number"))))]
     yield "misfit", join(everything, b"".join(misfit), sidecar(misfit))
     yield "no-example", join(tail, slow_frame(b"\xff" * 9))
+    yield "converted", join(everything | converted, data, index, more=restart)
+    images = [slow_frame(plain(number) + image(number)) for number in range(2)] + frames[:2]
+    pictures = b"".join(images)
+    yield "images", join(tail | converted, pictures, sidecar(images), more=restart)
+    for number, at in enumerate((14, len(images[0]) // 2, len(images[0]) - 1)):
+        spoilt = flipped(pictures[: len(images[0]) + len(frames[0])], at)
+        yield f"image-{number}-flipped", join(everything | converted, spoilt)
+    yield "windowed", join(everything, data, index, 2, restart | windowed)
+    for name, options in (("replaced", everything), ("raised", tail)):
+        yield f"windowed-flipped-{name}", join(options, flipped(data, 14), index, 2, windowed)
+        yield (
+            f"windowed-sidecar-flipped-{name}",
+            join(options, data, flipped(index, 60), 2, restart | windowed),
+        )
+        yield f"windowed-cut-{name}", join(options, data[:-20], index, 2, restart | windowed)
+    lost = flipped(data, len(frames[0]) * 4)
+    yield "windowed-lost", join(everything, lost, flipped(index, 60), 2, restart | windowed)
 
 
 TARGETS = {"framing": framing, "example": example, "sidecar": sidecars, "reader": reader}

@@ -18,6 +18,7 @@
 
 #include "../native/harness.h"
 #include "columns_check.h"
+#include "defaults.h"
 #include "errors.h"
 #include "fuzzer.h"
 #include "memory.h"
@@ -31,6 +32,39 @@ namespace {
 constexpr size_t kFixed = 8 << 20;
 constexpr size_t kTimes = 128;
 constexpr size_t kHead = 4;
+constexpr int64_t kImageBytes = 4100;
+static_assert(kImageBytes >= kLargeValue);
+
+const std::vector<FeatureSpec>& PlainSpecs() {
+  static const std::vector<FeatureSpec> specs = {
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false),
+      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false),
+      FeatureSpec::Make("list", "int64", "int64", true, {}, false),
+  };
+  return specs;
+}
+
+// An image is large enough to be converted while its record is verified.
+const std::vector<FeatureSpec>& ConvertedSpecs() {
+  const auto make = [] {
+    FeatureOptions one_hot, padded, named, cast;
+    one_hot.one_hot = 9;
+    padded.cast = "int16";
+    padded.pad = 1;
+    padded.pad_value = std::string(2, '\xff');
+    named.fallback = DefaultBytes("name", "nameless");
+    cast.cast = "uint16";
+    cast.fallback = DefaultBytes("image", std::string(kImageBytes, '\x01'));
+    return std::vector<FeatureSpec>{
+        FeatureSpec::Make("label", "int64", "int64", false, {}, false, one_hot),
+        FeatureSpec::Make("list", "int64", "int64", true, {}, false, padded),
+        FeatureSpec::Make("name", "bytes", "bytes", false, {}, false, named),
+        FeatureSpec::Make("image", "bytes", "uint8", false, {kImageBytes}, true, cast),
+    };
+  };
+  static const std::vector<FeatureSpec> specs = make();
+  return specs;
+}
 
 struct Setting {
   explicit Setting(const Bytes& input) {
@@ -42,7 +76,10 @@ struct Setting {
     threads = (options & 16) != 0 ? 2 : 1;
     world = 1 + (options >> 5 & 1);
     rank = world == 2 ? options >> 6 & 1 : 0;
+    converted = (options & 128) != 0;
     batch_size = 1 + input[1] % 8;
+    restart = (input[1] & 8) != 0;
+    windowed = (input[1] & 16) != 0;
     const size_t sidecar_bytes =
         has_sidecar ? std::min<size_t>(input[2] | input[3] << 8, input.size() - kHead) : 0;
     const auto cut = input.end() - static_cast<ptrdiff_t>(sidecar_bytes);
@@ -51,16 +88,27 @@ struct Setting {
   }
 
   Bytes Joined() const {
-    Bytes input = {0, static_cast<uint8_t>(batch_size - 1), static_cast<uint8_t>(sidecar.size()),
-                   static_cast<uint8_t>(sidecar.size() >> 8)};
-    input[0] = static_cast<uint8_t>(shuffle | replace << 1 | tail << 2 | has_sidecar << 3 |
-                                    (threads - 1) << 4 | (world - 1) << 5 | rank << 6);
+    Bytes input(kHead);
+    input[0] =
+        static_cast<uint8_t>(shuffle | replace << 1 | tail << 2 | has_sidecar << 3 |
+                             (threads - 1) << 4 | (world - 1) << 5 | rank << 6 | converted << 7);
+    input[1] = static_cast<uint8_t>((batch_size - 1) | restart << 3 | windowed << 4);
+    input[2] = static_cast<uint8_t>(sidecar.size());
+    input[3] = static_cast<uint8_t>(sidecar.size() >> 8);
     input.insert(input.end(), data.begin(), data.end());
     input.insert(input.end(), sidecar.begin(), sidecar.end());
     return input;
   }
 
-  bool shuffle, replace, tail, has_sidecar;
+  const std::vector<FeatureSpec>& specs() const {
+    return converted ? ConvertedSpecs() : PlainSpecs();
+  }
+
+  // Of half the file: it is only counted first, and opened when a record of it is wanted.
+  uint64_t window() const { return windowed ? data.size() / 2 + 1 : 0; }
+  bool counted_first() const { return windowed && data.size() > window(); }
+
+  bool shuffle, replace, tail, has_sidecar, converted, restart, windowed;
   uint64_t threads, world, rank, batch_size;
   Bytes data, sidecar;
 };
@@ -69,8 +117,11 @@ struct Setting {
 struct Expected {
   explicit Expected(const Setting& setting) : data(setting.data) {
     const auto sidecar = ParseSidecar(setting.sidecar, false);
+    const auto counted = SidecarRecords(setting.sidecar);
     const bool fits = sidecar && sidecar->data_bytes == data.size();
-    refused = setting.has_sidecar && !fits && !setting.replace;
+    const bool unusable = setting.has_sidecar && !fits && !setting.replace;
+    refused_later = unusable && setting.counted_first() && counted;
+    refused = unusable && !refused_later;
     Walked walked;
     uint64_t end = data.size();
     if (setting.has_sidecar && sidecar) {
@@ -80,13 +131,18 @@ struct Expected {
       walked = WalkFrames(data, false);
       end = walked.fault.value_or(end);
       refused |=
-          walked.fault && (!setting.replace || (!setting.has_sidecar && walked.offsets.empty()));
+          !setting.has_sidecar && walked.fault && (!setting.replace || walked.offsets.empty());
     }
     begins = walked.offsets;
     for (size_t i = 0; i < begins.size(); ++i) {
       const uint64_t beyond = i + 1 < begins.size() ? begins[i + 1] : end;
       const auto length = FrameAt(data, begins[i]);
       good.push_back(length && begins[i] + *length + 16 == beyond);
+    }
+    if (setting.has_sidecar && setting.counted_first() && counted) {
+      // As many as were counted, whatever there prove to be.
+      begins.resize(*counted, end);
+      good.resize(*counted, false);
     }
   }
 
@@ -96,29 +152,21 @@ struct Expected {
   }
 
   const Bytes& data;
-  bool refused;  // the files cannot be opened so
+  bool refused;        // the files cannot be opened so
+  bool refused_later;  // but only when a record is wanted
   std::vector<uint64_t> begins;
   std::vector<bool> good;
 };
-
-const std::vector<FeatureSpec>& Specs() {
-  static const std::vector<FeatureSpec> specs = {
-      FeatureSpec::Make("label", "int64", "int64", false, {}, false),
-      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false),
-      FeatureSpec::Make("list", "int64", "int64", true, {}, false),
-  };
-  return specs;
-}
 
 const ReferenceFeature* FeatureOf(const ReferenceExample& example, const FeatureSpec& spec) {
   const auto found = example.find(spec.name);
   return found == example.end() ? nullptr : &found->second;
 }
 
-bool FitsAll(const std::optional<ReferenceExample>& example) {
+bool FitsAll(const Setting& setting, const std::optional<ReferenceExample>& example) {
   if (!example) return false;
-  return std::all_of(Specs().begin(), Specs().end(), [&](const FeatureSpec& spec) {
-    return Fits(spec, FeatureOf(*example, spec));
+  return std::all_of(setting.specs().begin(), setting.specs().end(), [&](const FeatureSpec& spec) {
+    return Fits(spec, Resolved(spec, FeatureOf(*example, spec)));
   });
 }
 
@@ -129,12 +177,14 @@ int64_t Id(const Column& column, uint64_t row) {
 // The records of a batch, in its order; every row is what its record says.
 std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
                                 const Expected& expected) {
-  const size_t columns = Specs().size();
+  size_t columns = 0;
+  for (const FeatureSpec& spec : setting.specs()) {
+    ExpectSound(&batch.columns[columns], spec, setting.batch_size);
+    columns += NumColumns(spec);
+    EXPECT(columns < batch.columns.size());
+  }
   const size_t ids = columns + (setting.tail ? 1 : 0);
   EXPECT(batch.columns.size() == ids + 2 && batch.columns[ids].name == "_shard");
-  for (size_t i = 0; i < columns; ++i) {
-    ExpectSound(batch.columns[i], Specs()[i], setting.batch_size);
-  }
   std::vector<uint64_t> records;
   for (uint64_t row = 0; row < setting.batch_size; ++row) {
     const bool valid = !setting.tail || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
@@ -148,12 +198,16 @@ std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
       example = expected.Parse(static_cast<size_t>(record));
       records.push_back(static_cast<uint64_t>(record));
       if (!example) continue;  // what was not asked for does not parse
-      EXPECT(FitsAll(example));
+      EXPECT(FitsAll(setting, example));
     }
-    for (size_t i = 0; i < columns; ++i) {
-      const FeatureSpec& spec = Specs()[i];
-      const ReferenceFeature* feature = valid ? FeatureOf(*example, spec) : nullptr;
-      ExpectRow(batch.columns[i], spec, row, feature);
+    const Column* column = batch.columns.data();
+    for (const FeatureSpec& spec : setting.specs()) {
+      if (valid) {
+        ExpectRow(column, spec, row, Resolved(spec, FeatureOf(*example, spec)));
+      } else {
+        ExpectEmptyRow(column, spec, row);
+      }
+      column += NumColumns(spec);
     }
   }
   return records;
@@ -176,7 +230,8 @@ ReaderOptions Options(const Setting& setting) {
   options.order.shuffle = setting.shuffle;
   options.order.rank = setting.rank;
   options.order.world = setting.world;
-  options.shape.features = Specs();
+  options.order.window = setting.window();
+  options.shape.features = setting.specs();
   options.shape.batch_size = setting.batch_size;
   options.shape.valid = setting.tail;
   options.shape.ids = true;
@@ -189,9 +244,12 @@ ReaderOptions Options(const Setting& setting) {
 
 // A pass that came to its end, over a rank's share of all records.
 void ExpectWhole(const Setting& setting, const Expected& expected, const BatchReader& reader,
-                 std::vector<uint64_t> delivered) {
+                 const std::vector<std::vector<uint64_t>>& batches) {
+  std::vector<uint64_t> delivered;
+  for (const auto& batch : batches) delivered.insert(delivered.end(), batch.begin(), batch.end());
   const uint64_t records = expected.good.size();
   const uint64_t mine = records / setting.world + (setting.rank < records % setting.world);
+  EXPECT(!expected.refused_later || delivered.empty());
   const uint64_t least = records / setting.world / setting.batch_size * setting.batch_size;
   EXPECT(delivered.size() == (setting.tail ? mine : least));
   const auto bad =
@@ -217,36 +275,58 @@ void ExpectWhole(const Setting& setting, const Expected& expected, const BatchRe
   }
 }
 
+struct Pass {
+  std::vector<std::vector<uint64_t>> batches;  // the records of each
+  std::string error;                           // which ended it
+
+  bool operator==(const Pass& other) const {
+    return batches == other.batches && error == other.error;
+  }
+};
+
+Pass ReadPass(const Setting& setting, const std::string& path, const Expected& expected,
+              BatchReader* reader) {
+  Pass pass;
+  try {
+    while (std::optional<Batch> batch = Next(reader)) {
+      pass.batches.push_back(Delivered(*batch, setting, expected));
+    }
+    ExpectWhole(setting, expected, *reader, pass.batches);
+  } catch (const CorruptRecord& error) {
+    // Not replaced: because that was asked for, or because no good one is left.
+    const auto at = std::find(expected.begins.begin(), expected.begins.end(), error.offset);
+    EXPECT(at != expected.begins.end());
+    EXPECT(!expected.good[static_cast<size_t>(at - expected.begins.begin())]);
+    EXPECT(error.path == path);
+    if (setting.replace && setting.world == 1) {
+      EXPECT(std::count(expected.good.begin(), expected.good.end(), true) == 0);
+    }
+    pass.error = std::to_string(error.offset) + error.why;
+  } catch (const CorruptSidecar& error) {
+    EXPECT(expected.refused_later && pass.batches.empty());
+    pass.error = error.why;
+  } catch (const SchemaMismatch& error) {
+    bool misfit = false;
+    for (size_t i = 0; i < expected.good.size() && !misfit; ++i) {
+      misfit = expected.good[i] && !FitsAll(setting, expected.Parse(i));
+    }
+    EXPECT(misfit);
+    pass.error = error.what();
+  }
+  return pass;
+}
+
 void Read(const Setting& setting, const std::string& path) {
   const Expected expected(setting);
-  std::vector<uint64_t> delivered;
   bool opened = false;
   try {
     BatchReader reader({{path, {}, {}}}, Options(setting));
     opened = true;
     EXPECT(!expected.refused && reader.num_records() == expected.good.size());
-    try {
-      while (std::optional<Batch> batch = Next(&reader)) {
-        const std::vector<uint64_t> rows = Delivered(*batch, setting, expected);
-        delivered.insert(delivered.end(), rows.begin(), rows.end());
-      }
-      ExpectWhole(setting, expected, reader, delivered);
-    } catch (const CorruptRecord& error) {
-      // Not replaced: because that was asked for, or because no good one is left.
-      const auto at = std::find(expected.begins.begin(), expected.begins.end(), error.offset);
-      EXPECT(at != expected.begins.end());
-      EXPECT(!expected.good[static_cast<size_t>(at - expected.begins.begin())]);
-      EXPECT(error.path == path);
-      if (setting.replace && setting.world == 1) {
-        EXPECT(std::count(expected.good.begin(), expected.good.end(), true) == 0);
-      }
-    } catch (const SchemaMismatch&) {
-      bool misfit = false;
-      for (size_t i = 0; i < expected.good.size() && !misfit; ++i) {
-        misfit = expected.good[i] && !FitsAll(expected.Parse(i));
-      }
-      EXPECT(misfit);
-    }
+    Pass pass = ReadPass(setting, path, expected, &reader);
+    if (!setting.restart) return;
+    reader.Restart(0);
+    EXPECT(ReadPass(setting, path, expected, &reader) == pass);
   } catch (const CorruptRecord&) {
     EXPECT(!opened && expected.refused);
   } catch (const CorruptSidecar&) {
@@ -260,7 +340,8 @@ void Read(const Setting& setting, const std::string& path) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cachecd::native;
   if (size < kHead) return 0;
-  Specs();
+  PlainSpecs();
+  ConvertedSpecs();
   const MemoryWatch watch;
   const Setting setting({data, data + size});
   const std::string path = ScratchPath("data");

@@ -160,6 +160,7 @@ bool ParseMapEntry(ByteSpan bytes, ReferenceExample* example) {
     if (field.number != 2) return true;
     return ++values == 1 && ParseOneof(field.bytes, &feature);
   });
+  feature.has_value = values != 0;
   (*example)[name] = feature;
   return whole;
 }
@@ -195,15 +196,22 @@ Walked WalkFrames(const Bytes& file, bool payloads) {
   return walked;
 }
 
-std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
+std::optional<uint64_t> SidecarRecords(const Bytes& file) {
   if (file.size() < 52 || std::memcmp(file.data(), "CACHECDX", 8) != 0) return std::nullopt;
   if (!CrcAt(file, 0, 32) || Number(file, 8, 4) != 1) return std::nullopt;
   const uint64_t meta = Number(file, 12, 4);
   const uint64_t records = Number(file, 16, 8);
+  if (records > file.size() || 52 + meta + 20 * records != file.size()) return std::nullopt;
+  return records;
+}
+
+std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
+  const std::optional<uint64_t> counted = SidecarRecords(file);
+  if (!counted) return std::nullopt;
+  const uint64_t records = *counted;
+  const uint64_t meta = Number(file, 12, 4);
   ReferenceSidecar sidecar;
   sidecar.data_bytes = Number(file, 24, 8);
-  if (records > file.size() || 52 + meta + 20 * records != file.size()) return std::nullopt;
-
   const uint64_t offsets = 40 + meta;
   const uint64_t units = offsets + 8 * records + 4;
   const uint64_t ordinals = units + 8 * records + 4;

@@ -36,11 +36,15 @@ struct ReferenceSidecar {
   std::vector<uint32_t> ordinals;
 };
 
+// How many records a sidecar has, by its header and its size; none if these are not of one.
+std::optional<uint64_t> SidecarRecords(const Bytes& file);
+
 // None if it is not one; with `all` false, only the header and the offsets count.
 std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all);
 
 struct ReferenceFeature {
   Kind kind = Kind::kNone;
+  bool has_value = false;  // its map entry has one, be it empty; no part of what it is
   std::vector<std::string> bytes;
   std::vector<uint32_t> floats;  // their bits: a NaN equals itself
   std::vector<int64_t> ints;
