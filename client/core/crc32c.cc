@@ -165,7 +165,7 @@ constexpr size_t kAhead = 1024;
 // step with the computation keep both the memory and the processor at work; all at once, they would
 // fill its buffers and stop it.
 uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming, uint8_t* to) {
-  const auto fold = [&](size_t bytes, const uint8_t* ahead) {
+  const auto fold = [&](size_t bytes, uintptr_t ahead) {
     if (bytes == 0) return;
     if (to == nullptr) {
       reg = FoldCrc32c(reg, data, bytes, ahead);
@@ -187,9 +187,9 @@ uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming,
   };
   if (to != nullptr) step(std::min(size, -reinterpret_cast<uintptr_t>(to) % kCacheLine));
   const size_t both = std::min(size, coming.size) / kFoldBytes * kFoldBytes;
-  fold(both, coming.data);
+  fold(both, reinterpret_cast<uintptr_t>(coming.data));
   Prefetch({coming.data + both, coming.size - both});
-  fold(size / kFoldBytes * kFoldBytes, data + kAhead);
+  fold(size / kFoldBytes * kFoldBytes, reinterpret_cast<uintptr_t>(data) + kAhead);
   step(size);
   return reg;
 }

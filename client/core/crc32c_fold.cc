@@ -33,34 +33,36 @@ CACHECD_FOLD_TARGET inline __m512i Fold(__m512i value, __m512i distance, __m512i
                                    _mm512_clmulepi64_epi128(value, distance, 0x11), next, kXor3);
 }
 
-// 64 bytes, which are copied on the way if asked for.
+// 64 bytes at `at`, which are copied on the way if asked for.
 template <bool copy>
-CACHECD_FOLD_TARGET inline __m512i Load(const uint8_t* from, uint8_t* to) {
-  const __m512i value = _mm512_loadu_si512(from);
-  if constexpr (copy) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value);
+CACHECD_FOLD_TARGET inline __m512i Load(const uint8_t* from, uint8_t* to, size_t at) {
+  const __m512i value = _mm512_loadu_si512(from + at);
+  if constexpr (copy) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), value);
   return value;
 }
 
 template <bool copy>
 CACHECD_FOLD_TARGET uint32_t FoldAll(uint32_t reg, const uint8_t* data, size_t size,
-                                     const uint8_t* coming, uint8_t* to) {
-  const auto prefetch = [](const uint8_t* lines) {
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(lines + 64 * line);
+                                     uintptr_t coming, uint8_t* to) {
+  const auto prefetch = [](uintptr_t lines) {
+    for (int line = 0; line < 4; ++line) {
+      __builtin_prefetch(reinterpret_cast<const void*>(lines + 64 * line));
+    }
   };
   prefetch(coming);
   // The register is added to the first four bytes, and nothing to those that follow.
-  __m512i a = _mm512_xor_si512(Load<copy>(data, to),
+  __m512i a = _mm512_xor_si512(Load<copy>(data, to, 0),
                                _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(reg))));
-  __m512i b = Load<copy>(data + 64, to + 64);
-  __m512i c = Load<copy>(data + 128, to + 128);
-  __m512i d = Load<copy>(data + 192, to + 192);
+  __m512i b = Load<copy>(data, to, 64);
+  __m512i c = Load<copy>(data, to, 128);
+  __m512i d = Load<copy>(data, to, 192);
   const __m512i far = Distance<kFoldBytes>();
   for (size_t at = kFoldBytes; at != size; at += kFoldBytes) {
     prefetch(coming + at);
-    a = Fold(a, far, Load<copy>(data + at, to + at));
-    b = Fold(b, far, Load<copy>(data + at + 64, to + at + 64));
-    c = Fold(c, far, Load<copy>(data + at + 128, to + at + 128));
-    d = Fold(d, far, Load<copy>(data + at + 192, to + at + 192));
+    a = Fold(a, far, Load<copy>(data, to, at));
+    b = Fold(b, far, Load<copy>(data, to, at + 64));
+    c = Fold(c, far, Load<copy>(data, to, at + 128));
+    d = Fold(d, far, Load<copy>(data, to, at + 192));
   }
   const __m512i near = Distance<64>();
   a = Fold(Fold(Fold(a, near, b), near, c), near, d);
@@ -81,11 +83,11 @@ bool CanFold() {
          __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
 }
 
-uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming) {
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming) {
   return FoldAll<false>(reg, data, size, coming, nullptr);
 }
 
-uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming,
+uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming,
                            uint8_t* to) {
   const uint32_t result = FoldAll<true>(reg, data, size, coming, to);
   // Stores past the caches are in no order with what follows, until here.
@@ -100,8 +102,8 @@ uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, const
 namespace cachecd {
 
 bool CanFold() { return false; }
-uint32_t FoldCrc32c(uint32_t reg, const uint8_t*, size_t, const uint8_t*) { return reg; }
-uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t*, size_t, const uint8_t*, uint8_t*) {
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t*, size_t, uintptr_t) { return reg; }
+uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t*, size_t, uintptr_t, uint8_t*) {
   return reg;
 }
 

@@ -18,11 +18,12 @@ constexpr size_t kFoldBytes = 256;
 bool CanFold();
 
 // The shift register after `size` bytes, a multiple of kFoldBytes and not 0. Meanwhile as many
-// bytes at `coming` are loaded into the processor's cache. Only if CanFold().
-uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming);
+// bytes at the address `coming` are loaded into the processor's cache, if they are any. Only if
+// CanFold().
+uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming);
 
 // The same, and copies the bytes to `to`, aligned to 64 bytes, past the processor's caches.
-uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, const uint8_t* coming,
+uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming,
                            uint8_t* to);
 
 }  // namespace cachecd
