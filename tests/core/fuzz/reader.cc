@@ -1,7 +1,5 @@
 // A hostile TFRecord file, and a sidecar or none, through a whole BatchReader.
 //
-//     input := u8 options  u8 batches  u16 sidecar_bytes  data sidecar
-//
 // Every row delivered is compared with what the files say at the place where it claims to come
 // from.
 
@@ -18,11 +16,11 @@
 
 #include "../native/harness.h"
 #include "columns_check.h"
-#include "defaults.h"
 #include "errors.h"
 #include "fuzzer.h"
 #include "memory.h"
 #include "mutate.h"
+#include "reader_setting.h"
 #include "reference.h"
 #include "sidecar.h"
 
@@ -31,144 +29,6 @@ namespace {
 
 constexpr size_t kFixed = 8 << 20;
 constexpr size_t kTimes = 128;
-constexpr size_t kHead = 4;
-constexpr int64_t kImageBytes = 4100;
-static_assert(kImageBytes >= kLargeValue);
-
-const std::vector<FeatureSpec>& PlainSpecs() {
-  static const std::vector<FeatureSpec> specs = {
-      FeatureSpec::Make("label", "int64", "int64", false, {}, false),
-      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false),
-      FeatureSpec::Make("list", "int64", "int64", true, {}, false),
-  };
-  return specs;
-}
-
-// An image is large enough to be converted while its record is verified.
-const std::vector<FeatureSpec>& ConvertedSpecs() {
-  const auto make = [] {
-    FeatureOptions one_hot, padded, named, cast;
-    one_hot.one_hot = 9;
-    padded.cast = "int16";
-    padded.pad = 1;
-    padded.pad_value = std::string(2, '\xff');
-    named.fallback = DefaultBytes("name", "nameless");
-    cast.cast = "uint16";
-    cast.fallback = DefaultBytes("image", std::string(kImageBytes, '\x01'));
-    return std::vector<FeatureSpec>{
-        FeatureSpec::Make("label", "int64", "int64", false, {}, false, one_hot),
-        FeatureSpec::Make("list", "int64", "int64", true, {}, false, padded),
-        FeatureSpec::Make("name", "bytes", "bytes", false, {}, false, named),
-        FeatureSpec::Make("image", "bytes", "uint8", false, {kImageBytes}, true, cast),
-    };
-  };
-  static const std::vector<FeatureSpec> specs = make();
-  return specs;
-}
-
-struct Setting {
-  explicit Setting(const Bytes& input) {
-    const uint8_t options = input[0];
-    shuffle = (options & 1) != 0;
-    replace = (options & 2) != 0;
-    tail = (options & 4) != 0;
-    has_sidecar = (options & 8) != 0;
-    threads = (options & 16) != 0 ? 2 : 1;
-    world = 1 + (options >> 5 & 1);
-    rank = world == 2 ? options >> 6 & 1 : 0;
-    converted = (options & 128) != 0;
-    batch_size = 1 + input[1] % 8;
-    restart = (input[1] & 8) != 0;
-    windowed = (input[1] & 16) != 0;
-    const size_t sidecar_bytes =
-        has_sidecar ? std::min<size_t>(input[2] | input[3] << 8, input.size() - kHead) : 0;
-    const auto cut = input.end() - static_cast<ptrdiff_t>(sidecar_bytes);
-    data.assign(input.begin() + kHead, cut);
-    sidecar.assign(cut, input.end());
-  }
-
-  Bytes Joined() const {
-    Bytes input(kHead);
-    input[0] =
-        static_cast<uint8_t>(shuffle | replace << 1 | tail << 2 | has_sidecar << 3 |
-                             (threads - 1) << 4 | (world - 1) << 5 | rank << 6 | converted << 7);
-    input[1] = static_cast<uint8_t>((batch_size - 1) | restart << 3 | windowed << 4);
-    input[2] = static_cast<uint8_t>(sidecar.size());
-    input[3] = static_cast<uint8_t>(sidecar.size() >> 8);
-    input.insert(input.end(), data.begin(), data.end());
-    input.insert(input.end(), sidecar.begin(), sidecar.end());
-    return input;
-  }
-
-  const std::vector<FeatureSpec>& specs() const {
-    return converted ? ConvertedSpecs() : PlainSpecs();
-  }
-
-  // Of half the file: it is only counted first, and opened when a record of it is wanted.
-  uint64_t window() const { return windowed ? data.size() / 2 + 1 : 0; }
-  bool counted_first() const { return windowed && data.size() > window(); }
-
-  bool shuffle, replace, tail, has_sidecar, converted, restart, windowed;
-  uint64_t threads, world, rank, batch_size;
-  Bytes data, sidecar;
-};
-
-// What the files hold, by the reference.
-struct Expected {
-  explicit Expected(const Setting& setting) : data(setting.data) {
-    const auto sidecar = ParseSidecar(setting.sidecar, false);
-    const auto counted = SidecarRecords(setting.sidecar);
-    const bool fits = sidecar && sidecar->data_bytes == data.size();
-    const bool unusable = setting.has_sidecar && !fits && !setting.replace;
-    refused_later = unusable && setting.counted_first() && counted;
-    refused = unusable && !refused_later;
-    Walked walked;
-    uint64_t end = data.size();
-    if (setting.has_sidecar && sidecar) {
-      walked.offsets = sidecar->offsets;
-      end = sidecar->data_bytes;
-    } else {
-      walked = WalkFrames(data, false);
-      end = walked.fault.value_or(end);
-      refused |=
-          !setting.has_sidecar && walked.fault && (!setting.replace || walked.offsets.empty());
-    }
-    begins = walked.offsets;
-    for (size_t i = 0; i < begins.size(); ++i) {
-      const uint64_t beyond = i + 1 < begins.size() ? begins[i + 1] : end;
-      const auto length = FrameAt(data, begins[i]);
-      good.push_back(length && begins[i] + *length + 16 == beyond);
-    }
-    if (setting.has_sidecar && setting.counted_first() && counted) {
-      // As many as were counted, whatever there prove to be.
-      begins.resize(*counted, end);
-      good.resize(*counted, false);
-    }
-  }
-
-  std::optional<ReferenceExample> Parse(size_t record) const {
-    const uint64_t begin = begins[record];
-    return ParseExample({data.data() + begin + 12, *FrameAt(data, begin)});
-  }
-
-  const Bytes& data;
-  bool refused;        // the files cannot be opened so
-  bool refused_later;  // but only when a record is wanted
-  std::vector<uint64_t> begins;
-  std::vector<bool> good;
-};
-
-const ReferenceFeature* FeatureOf(const ReferenceExample& example, const FeatureSpec& spec) {
-  const auto found = example.find(spec.name);
-  return found == example.end() ? nullptr : &found->second;
-}
-
-bool FitsAll(const Setting& setting, const std::optional<ReferenceExample>& example) {
-  if (!example) return false;
-  return std::all_of(setting.specs().begin(), setting.specs().end(), [&](const FeatureSpec& spec) {
-    return Fits(spec, Resolved(spec, FeatureOf(*example, spec)));
-  });
-}
 
 int64_t Id(const Column& column, uint64_t row) {
   return static_cast<int64_t>(LoadU64(column.arrays[0].buffer.data() + 8 * row));
@@ -203,7 +63,7 @@ std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
     const Column* column = batch.columns.data();
     for (const FeatureSpec& spec : setting.specs()) {
       if (valid) {
-        ExpectRow(column, spec, row, Resolved(spec, FeatureOf(*example, spec)));
+        ExpectRow(column, spec, row, FeatureOf(*example, spec));
       } else {
         ExpectEmptyRow(column, spec, row);
       }
@@ -222,24 +82,6 @@ std::optional<Batch> Next(BatchReader* reader) {
     reader->Wait(std::chrono::milliseconds(1000));
     EXPECT(std::chrono::steady_clock::now() < deadline);
   }
-}
-
-ReaderOptions Options(const Setting& setting) {
-  ReaderOptions options;
-  options.order.seed = 17;
-  options.order.shuffle = setting.shuffle;
-  options.order.rank = setting.rank;
-  options.order.world = setting.world;
-  options.order.window = setting.window();
-  options.shape.features = setting.specs();
-  options.shape.batch_size = setting.batch_size;
-  options.shape.valid = setting.tail;
-  options.shape.ids = true;
-  options.drop_last = !setting.tail;
-  options.threads = setting.threads;
-  options.prefetch_bytes = 64 << 10;
-  options.replace = setting.replace;
-  return options;
 }
 
 // A pass that came to its end, over a rank's share of all records.
@@ -320,7 +162,7 @@ void Read(const Setting& setting, const std::string& path) {
   const Expected expected(setting);
   bool opened = false;
   try {
-    BatchReader reader({{path, {}, {}}}, Options(setting));
+    BatchReader reader({{path, {}, {}}}, setting.options());
     opened = true;
     EXPECT(!expected.refused && reader.num_records() == expected.good.size());
     Pass pass = ReadPass(setting, path, expected, &reader);
@@ -340,10 +182,9 @@ void Read(const Setting& setting, const std::string& path) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cachecd::native;
   if (size < kHead) return 0;
-  PlainSpecs();
-  ConvertedSpecs();
+  PrepareSpecs();
   const MemoryWatch watch;
-  const Setting setting({data, data + size});
+  const Setting setting(Bytes(data, data + size));
   const std::string path = ScratchPath("data");
   WriteFile(path, Span(setting.data));
   const std::string sidecar = cachecd::SidecarPath(path);
@@ -358,7 +199,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned
   using namespace cachecd::native;
   if (size < kHead || most < kHead) return LLVMFuzzerMutate(data, size, most);
   Random chance(seed);
-  Setting setting({data, data + size});
+  Setting setting(Bytes(data, data + size));
   const uint64_t what = chance.Below(8);
   if (what == 0) {
     Bytes head(data, data + 2);
