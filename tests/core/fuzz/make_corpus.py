@@ -125,6 +125,8 @@ def framing() -> Corpus:
     yield "second-flipped", flipped(three, 40)
     for number, length in enumerate((2**64 - 1, 2**64 - 16, 2**63, 2**40, 49)):
         yield f"length-{number}-too-large", three + header(length) + b"\0" * 48
+    for number, length in enumerate((2**64 - 1, 2**64 - 4, 0)):
+        yield f"header-{number}-alone", three + header(length) + b"\0" * number
     yield "gzip", b"\x1f\x8b\x08\0" + b"\0" * 20
     yield "zlib", b"\x78\x9c" + b"\0" * 20
     yield "frame-within-a-frame", slow_frame(three)
