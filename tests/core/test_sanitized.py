@@ -16,8 +16,8 @@ import pytest
 from tests.core.fuzz.make_corpus import FOLDER, TARGETS, make
 
 SECONDS = int(os.environ.get("CACHECD_FUZZ_SECONDS", "0"))
-MUTATIONS = 1000  # of each target, unless time is given
-ROUNDS = 6  # of threads, unless time is given: a second, about
+MUTATIONS = 500  # of each target, unless time is given
+ROUNDS = 4  # of threads, unless time is given
 CORE = Path(__file__).parent
 # CMake and Ninja lie beside the interpreter, where they are not on the path.
 TOOLS = {**os.environ, "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}"}
