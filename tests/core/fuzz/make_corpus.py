@@ -263,6 +263,10 @@ def reader() -> Corpus:
         yield f"windowed-cut-{name}", join(options, data[:-20], index, 2, restart | windowed)
     lost = flipped(data, len(frames[0]) * 4)
     yield "windowed-lost", join(everything, lost, flipped(index, 60), 2, restart | windowed)
+    yield (
+        "windowed-nothing-left",
+        join(everything, b"\0" * len(data), flipped(index, 60), 2, windowed),
+    )
 
 
 TARGETS = {"framing": framing, "example": example, "sidecar": sidecars, "reader": reader}
