@@ -318,7 +318,7 @@ def test_an_option_that_the_feature_cannot_have_is_refused_at_once(feature, mess
 
 def test_what_a_padded_list_adds_is_a_column_like_others():
     padded = (*INTS, None, False, {"pad": (2, bytes(8))})
-    with pytest.raises(SchemaError, match="'_x_length': two columns"):
+    with pytest.raises(SchemaError, match="two columns of the name '_x_length'"):
         BatchReader([], [("_x_length", *INTS[1:], (), False), padded], batch_size=1)
 
 
