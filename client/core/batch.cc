@@ -152,10 +152,11 @@ void BatchBuilder::AppendVerified(const Record& record, ByteSpan coming) {
     throw;
   }
   CopyLarge(record, payload, coming);
+  if (!BusGuard::Disturbed()) return;
   if (BusGuard::Faulted()) record.file->Unreadable(record.frame);
   // A page that another thread had replaced may have been read both before and after. As none comes
   // back, what is right now was right all along.
-  if (BusGuard::Disturbed()) record.file->Verify(record.frame, payload);
+  record.file->Verify(record.frame, payload);
 }
 
 void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming) {

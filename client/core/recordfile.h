@@ -44,7 +44,9 @@ class RecordFile {
   // Where record `index` lies, by the index; nowhere beyond num_records().
   Frame Locate(uint64_t index) const;
   // Starts to load what Locate will look at.
-  void PrefetchLocation(uint64_t index) const { __builtin_prefetch(offsets_ + index); }
+  void PrefetchLocation(uint64_t index) const {
+    if (index < num_records_) __builtin_prefetch(offsets_ + index);
+  }
 
   // Brings a record into memory and into the page tables, as Prefault does.
   void Bring(const Frame& frame) const;

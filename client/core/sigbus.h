@@ -32,7 +32,7 @@ class BusGuard {
   // Whether the thread had a page replaced since Watch.
   static bool Faulted();
 
-  // Whether any thread may have had any page replaced since Watch.
+  // Whether any thread, this one included, may have had any page replaced since Watch.
   static bool Disturbed();
 };
 
