@@ -83,10 +83,11 @@ class PyWriter {
   }
 
   nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal,
-                         const std::string& name, uint64_t base) {
+                         nb::object name, uint64_t base) {
     const BytesArgument bytes(frames);
+    const std::string path = PathArgument(name);
     const ShardWriter::Carried carried =
-        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, name, base); });
+        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, path, base); });
     return nb::make_tuple(carried.records, carried.consumed, carried.full);
   }
 
