@@ -187,6 +187,7 @@ Batch BatchBuilder::Build(uint64_t number) {
     located_.push_back(records_->Find(first + row, &pins_));
   }
   for (Record& record : located_) {
+    records_->CheckStopped();
     record.frame = record.file->Locate(record.index);
     if (!IsLarge(record)) record.file->Bring(record.frame);
   }

@@ -47,6 +47,16 @@ std::set<std::shared_ptr<BatchReader>>& LiveReaders() {
   return *readers;
 }
 
+// Runs Python code, within which a daemon thread may meet the interpreter's end.
+template <typename... Arguments>
+nb::object Call(const nb::object& callee, const Arguments&... arguments) {
+  try {
+    return callee(arguments...);
+  } catch (abi::__forced_unwind&) {
+    Park();
+  }
+}
+
 class PyReader {
  public:
   PyReader(std::vector<FileSet::Input> files, ReaderOptions options, nb::dict wrap, nb::set dlpack,
@@ -92,11 +102,24 @@ class PyReader {
   }
 
   nb::object Next() {
-    try {
-      return Take();
-    } catch (abi::__forced_unwind&) {  // in what wraps, or what that runs
-      Park();
-    }
+    // What wraps, or is told, may let other threads run that take what is ready.
+    do {
+      while (reader_->forked() || ready_.empty()) {
+        std::optional<Batch> batch = reader_->TryNext();
+        if (!batch && reader_->AtEnd()) return nb::none();
+        if (!batch) batch = Wait();
+        if (!batch) return nb::none();
+        MakeReady(std::move(*batch));
+        MakeMoreReady();
+      }
+    } while (Report());
+    if (!ready_.front().lost_to.empty()) RaiseLost(&ready_.front());
+    Ready next = std::move(ready_.front());
+    ready_.pop_front();
+    bytes_read_ += next.record_bytes;
+    reader_->Delivered(next.memory_bytes);
+    ++position_;
+    return std::move(next.columns);
   }
 
   nb::list Findings(size_t from = 0) const {
@@ -125,27 +148,6 @@ class PyReader {
     std::string lost_to = {};
     nb::object raises = {};
   };
-
-  nb::object Take() {
-    // What wraps, or is told, may let other threads run that take what is ready.
-    do {
-      while (reader_->forked() || ready_.empty()) {
-        std::optional<Batch> batch = reader_->TryNext();
-        if (!batch && reader_->AtEnd()) return nb::none();
-        if (!batch) batch = Wait();
-        if (!batch) return nb::none();
-        MakeReady(std::move(*batch));
-        MakeMoreReady();
-      }
-    } while (Report());
-    if (!ready_.front().lost_to.empty()) RaiseLost(&ready_.front());
-    Ready next = std::move(ready_.front());
-    ready_.pop_front();
-    bytes_read_ += next.record_bytes;
-    reader_->Delivered(next.memory_bytes);
-    ++position_;
-    return std::move(next.columns);
-  }
 
   // What wraps may raise is raised when the batch's turn comes, but KeyboardInterrupt and the like,
   // which are no matter of the batch, leave at once.
@@ -187,7 +189,7 @@ class PyReader {
     if (report_.is_none() || reader_->num_findings() == reported_) return false;
     const nb::list found = Findings(reported_);
     reported_ += nb::len(found);
-    report_(found);
+    Call(report_, found);
     return true;
   }
 
@@ -245,13 +247,13 @@ class PyReader {
     };
     const nb::object& wrap = named.wrap;
     nb::object first = made(0);
-    if (arrays.size() == 1) return wrap.is_none() ? first : wrap(first);
+    if (arrays.size() == 1) return wrap.is_none() ? first : Call(wrap, first);
     nb::object second = made(1);
     if (arrays.size() == 2) {
-      return wrap.is_none() ? nb::make_tuple(first, second) : wrap(first, second);
+      return wrap.is_none() ? nb::make_tuple(first, second) : Call(wrap, first, second);
     }
     nb::object third = made(2);
-    return wrap.is_none() ? nb::make_tuple(first, second, third) : wrap(first, second, third);
+    return wrap.is_none() ? nb::make_tuple(first, second, third) : Call(wrap, first, second, third);
   }
 
   std::shared_ptr<BatchReader> reader_;

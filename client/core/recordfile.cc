@@ -35,10 +35,10 @@ RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, 
 }
 
 void RecordFile::UseOffsets(Offsets offsets) {
-  for (size_t i = 0; i < offsets->size(); ++i) {
+  // What lies beyond the file's end may have been cut off: Open finds it.
+  for (size_t i = 1; i < offsets->size(); ++i) {
     const uint64_t offset = (*offsets)[i];
-    // What lies beyond the file's end may have been cut off: Open finds it.
-    if (i != 0 && offset <= (*offsets)[i - 1]) {
+    if (offset <= (*offsets)[i - 1]) {
       throw std::invalid_argument(name_ + ": offset " + std::to_string(offset) + " of record " +
                                   std::to_string(i) + " does not ascend");
     }
