@@ -205,13 +205,15 @@ class BatchReader:
     """Reads records in a fixed order into batches of columns; native threads run ahead.
 
     files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if there is none.
+      Offsets must ascend (ValueError); a record that they place beyond the file's end is corrupt.
+      Files may be opened again later: by relative paths only while the directory stays the same.
     features: (name, kind, dtype, shape, raw) or these and FeatureOptions: kind is the Example's list
       ("bytes", "float", "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or
       "bytes"; shape a tuple, or None for ragged; raw: one bytes value holding a little-endian
       array. Lists that are not raw have the dtype of their kind: "bytes", "float32", "int64". A
       ragged feature that a record lacks is empty; any other that it lacks is a SchemaError, unless
       it has a default. An option that the feature cannot have, or a default that does not fit it,
-      is a SchemaError too.
+      is a SchemaError too, and so are two columns of one name.
     Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
       Rank r of `world` takes the positions r, r + world, r + 2 * world, ...: with drop_last,
       floor(N / world) of them in whole batches; without, ceil(N / world) of them, every batch full,
@@ -232,13 +234,17 @@ class BatchReader:
       are wanted, and closed when the window has passed; their errors then come from next().
     names: what errors and `corrupt` call each file, where it is a copy; by default its path.
     wrap: from a column's name to what is called with its arrays, in place of which the batch holds
-      what it returns. It must not refer to the reader.
+      what it returns. It must not refer to the reader. What it raises is raised when its batch's
+      turn comes; that batch is lost, so every later call is a RuntimeError until restart().
+      KeyboardInterrupt and the like leave next() at once; what is wrapped already is kept for the
+      next call.
     dlpack: names of columns whose arrays come as DLPack capsules, bound for one consumer each, which
       lets the memory go without the GIL on any thread.
     one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
       which is faster.
     report: called by next() with those of `corrupt` that are new, before it returns the batch.
     The order depends on files, seed, shuffle, window, rank and world alone.
+    A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
 
     def __init__(

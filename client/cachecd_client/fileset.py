@@ -214,7 +214,7 @@ class FileSet:
         """What a loader needs to know of this set."""
         located = self._located
         return Reading(
-            files=[(file.data, file.offsets) for file in located],
+            files=[(os.path.abspath(file.data), file.offsets) for file in located],
             names=self._files,
             schema=self.schema,
             num_records=self.num_records,

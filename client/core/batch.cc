@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "crc32c.h"
 #include "errors.h"
@@ -151,18 +152,24 @@ void BatchBuilder::AppendVerified(const Record& record, ByteSpan coming) {
     throw;
   }
   CopyLarge(record, payload, coming);
+  if (!BusGuard::Disturbed()) return;
   if (BusGuard::Faulted()) record.file->Unreadable(record.frame);
+  // A page that another thread had replaced may have been read both before and after. As none comes
+  // back, what is right now was right all along.
+  record.file->Verify(record.frame, payload);
 }
 
 void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming) {
   marks_.clear();
   for (const ColumnBuilder& builder : builders_) marks_.push_back(builder.mark());
-  try {
-    AppendVerified(*record, coming);
-  } catch (const CorruptRecord& finding) {
-    for (size_t i = 0; i < builders_.size(); ++i) builders_[i].Rollback(marks_[i]);
-    Decode(*record, records_->Replace(position, finding, record, &pins_), nullptr);
-    if (BusGuard::Faulted()) record->file->Unreadable(record->frame);
+  for (bool appended = false; !appended;) {
+    try {
+      AppendVerified(*record, coming);
+      appended = true;
+    } catch (const CorruptRecord& finding) {
+      for (size_t i = 0; i < builders_.size(); ++i) builders_[i].Rollback(marks_[i]);
+      records_->Replace(position, finding, record, &pins_);
+    }
   }
 }
 
@@ -176,9 +183,11 @@ Batch BatchBuilder::Build(uint64_t number) {
   if (there != 0) records_->MoveTo(first, first + there - 1);
   located_.clear();
   for (uint64_t row = 0; row < there; ++row) {
+    records_->CheckStopped();
     located_.push_back(records_->Find(first + row, &pins_));
   }
   for (Record& record : located_) {
+    records_->CheckStopped();
     record.frame = record.file->Locate(record.index);
     if (!IsLarge(record)) record.file->Bring(record.frame);
   }
@@ -186,13 +195,19 @@ Batch BatchBuilder::Build(uint64_t number) {
   for (size_t i = 0; i < shape_.features.size(); ++i) {
     builders_.emplace_back(shape_.features[i], rows, hints_[i], pool_);
   }
-  FixedColumn<uint8_t> valid("_valid", Element::kBool, shape_.valid ? rows : 0, pool_);
-  FixedColumn<int64_t> shard("_shard", Element::kInt64, shape_.ids ? rows : 0, pool_);
-  FixedColumn<int64_t> index("_record", Element::kInt64, shape_.ids ? rows : 0, pool_);
+  std::optional<FixedColumn<uint8_t>> valid;
+  std::optional<FixedColumn<int64_t>> shard;
+  std::optional<FixedColumn<int64_t>> index;
+  if (shape_.valid) valid.emplace("_valid", Element::kBool, rows, pool_);
+  if (shape_.ids) {
+    shard.emplace("_shard", Element::kInt64, rows, pool_);
+    index.emplace("_record", Element::kInt64, rows, pool_);
+  }
 
   Batch batch;
   const BusGuard guard;
   for (uint64_t row = 0; row < rows; ++row) {
+    records_->CheckStopped();
     Record* record = row < there ? &located_[row] : nullptr;
     if (record != nullptr) {
       LookUpPages(SmallFrame(located_, row + kLookUpAhead));
@@ -201,21 +216,25 @@ Batch BatchBuilder::Build(uint64_t number) {
     } else {
       for (ColumnBuilder& builder : builders_) builder.AppendEmpty();
     }
-    if (shape_.valid) valid.Set(row, record != nullptr);
+    if (valid) valid->Set(row, record != nullptr);
     if (shape_.ids) {
-      shard.Set(row, record != nullptr ? static_cast<int64_t>(record->file_number) : -1);
-      index.Set(row, record != nullptr ? static_cast<int64_t>(record->index) : -1);
+      shard->Set(row, record != nullptr ? static_cast<int64_t>(record->file_number) : -1);
+      index->Set(row, record != nullptr ? static_cast<int64_t>(record->index) : -1);
     }
   }
 
   for (size_t i = 0; i < builders_.size(); ++i) {
-    hints_[i] = std::max(hints_[i], builders_[i].value_bytes());
+    // One large batch does not make all that follow as large; but what half of them would outgrow
+    // is not worth being copied each time.
+    const size_t used = builders_[i].value_bytes();
+    if (hints_[i] / 2 > used) hints_[i] -= hints_[i] / 4;
+    hints_[i] = std::max(hints_[i], used);
     builders_[i].Finish(&batch.columns);
   }
-  if (shape_.valid) batch.columns.push_back(valid.Take());
+  if (valid) batch.columns.push_back(valid->Take());
   if (shape_.ids) {
-    batch.columns.push_back(shard.Take());
-    batch.columns.push_back(index.Take());
+    batch.columns.push_back(shard->Take());
+    batch.columns.push_back(index->Take());
   }
   for (const Column& column : batch.columns) {
     for (const Array& array : column.arrays) batch.memory_bytes += array.buffer.capacity();

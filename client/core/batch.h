@@ -72,7 +72,7 @@ class BatchBuilder {
   RecordSource* const records_;
   BufferPool* const pool_;
   FeatureFinder finder_;
-  std::vector<size_t> hints_;  // per feature, the most bytes of values that a batch had
+  std::vector<size_t> hints_;  // per feature, the bytes of values that a batch may well have
   std::vector<ColumnBuilder> builders_;
   RecordSource::Pins pins_;
   std::vector<Record> located_;

@@ -83,7 +83,7 @@ void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* la
            std::string("a ") + KindName(spec_.kind) + " list");
   }
   if (feature.kind == Kind::kNone) {
-    EndPadding(0);
+    if (spec_.options.pad) PadRow(0);
   } else if (spec_.options.one_hot != 0) {
     AppendOneHot(feature);
   } else if (spec_.raw) {
@@ -159,7 +159,7 @@ void ColumnBuilder::AppendDenseNumbers(const FeatureView& feature) {
   const uint64_t count = numbers.Read(data_.data() + used_, row_elements_);
   const uint64_t beyond = numbers.Skip();
   if (spec_.options.pad) {
-    EndPadding(count);
+    PadRow(count);
     return;
   }
   if (count + beyond != row_elements_) {
@@ -181,9 +181,7 @@ void ColumnBuilder::AppendRaggedNumbers(const FeatureView& feature) {
   } while (count == room);
 }
 
-// Ends a padded row of which `count` values are there.
-void ColumnBuilder::EndPadding(uint64_t count) {
-  if (!spec_.options.pad) return;
+void ColumnBuilder::PadRow(uint64_t count) {
   const auto* value = reinterpret_cast<const uint8_t*>(spec_.options.pad_value.data());
   FillElements(data_.data() + used_ + count * element_bytes_, row_elements_ - count, value,
                element_bytes_);
@@ -220,7 +218,7 @@ void ColumnBuilder::EndRow() {
 
 void ColumnBuilder::AppendEmpty() {
   if (spec_.options.pad) {
-    EndPadding(0);
+    PadRow(0);
   } else if (spec_.is_dense()) {
     if (row_bytes_ != 0) std::memset(data_.data() + used_, 0, row_bytes_);
     used_ += row_bytes_;
@@ -248,7 +246,7 @@ void ColumnBuilder::Finish(std::vector<Column>* columns) {
   }
   columns->push_back(std::move(column));
   if (!spec_.options.pad) return;
-  Column lengths{"_" + spec_.name + "_length", {}};
+  Column lengths{spec_.columns().back(), {}};
   lengths.arrays.push_back({std::move(lengths_), Element::kInt64, {rows}});
   columns->push_back(std::move(lengths));
 }
@@ -257,6 +255,7 @@ void ColumnBuilder::CheckFallback(const FeatureSpec& spec) {
   if (spec.options.fallback.empty()) return;
   try {
     ColumnBuilder builder(spec, 1, 0, BufferPool::Create(0).get());
+    if (builder.fallback_.record == nullptr) RefuseFeature(spec.name, "the default lacks it");
     builder.Append({}, nullptr);
   } catch (const std::runtime_error& error) {  // SchemaMismatch, MalformedExample
     throw SchemaMismatch(std::string("the default does not fit: ") + error.what());

@@ -94,7 +94,8 @@ class ColumnBuilder {
   void AppendDenseNumbers(const FeatureView& feature);
   void AppendRaggedNumbers(const FeatureView& feature);
   void AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later);
-  void EndPadding(uint64_t count);
+  // Fills up a padded row of which `count` values are there.
+  void PadRow(uint64_t count);
   void EndValue();
   void EndRow();
   [[noreturn]] void Misfit(const std::string& found, const std::string& expected) const;

@@ -3,9 +3,10 @@
 // As NumPy's astype, where that defines a result, and the same on every processor:
 //     integer to integer   modulo 2**bits
 //     float to integer     toward zero; NaN is 0, and what lies beyond the limits is the nearest
-//     one to bool              whether it is not zero, so NaN is true to float             rounded
-//     to nearest, ties to even; too large is infinite. bfloat16 and, from
-//                          integers, float16 are rounded from float32
+//                          one
+//     to bool              whether it is not zero, so NaN is true
+//     to float             rounded to nearest, ties to even; too large is infinite. bfloat16 and,
+//                          from integers, float16 are rounded from float32
 //     from bool            0 or 1, whatever byte stands for true
 
 #ifndef CACHECD_CORE_CONVERT_H_

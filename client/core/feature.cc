@@ -79,6 +79,11 @@ void RefuseFeature(const std::string& name, const std::string& why) {
   throw SchemaMismatch("feature '" + name + "': " + why);
 }
 
+std::vector<std::string> FeatureSpec::columns() const {
+  if (!options.pad) return {name};
+  return {name, "_" + name + "_length"};
+}
+
 std::vector<int64_t> FeatureSpec::row_shape() const {
   if (options.one_hot != 0) return {static_cast<int64_t>(options.one_hot)};
   if (options.pad) return {static_cast<int64_t>(*options.pad)};

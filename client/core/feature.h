@@ -38,6 +38,8 @@ struct FeatureSpec {
 
   bool is_bytes() const { return kind == Kind::kBytes && !raw; }
   bool is_dense() const { return !is_bytes() && (!ragged || options.pad); }
+  // The names of its columns: of the one of its values, and if padded of their numbers.
+  std::vector<std::string> columns() const;
   // The shape of one row as it is delivered, if dense.
   std::vector<int64_t> row_shape() const;
 

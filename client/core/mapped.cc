@@ -50,6 +50,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
   if (mapped == MAP_FAILED) throw IoError(errno, path);
   data_ = static_cast<const uint8_t*>(mapped);
+  // A forked child, which may not read from here, would keep the file's space while it lives.
+  madvise(mapped, size_, MADV_DONTFORK);
   resident_ = std::make_unique<uint8_t[]>((size_ + kGranule - 1) / kGranule);
 }
 

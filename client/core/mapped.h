@@ -26,7 +26,8 @@ class MappedFile {
   ~MappedFile();
 
   const std::string& path() const { return path_; }
-  // Valid until destruction. Touching it may be a SIGBUS: see Prefault and BusGuard.
+  // Valid until destruction, but not in forked children. Touching it may be a SIGBUS: see Prefault
+  // and BusGuard.
   const uint8_t* data() const { return data_; }
   uint64_t size() const { return size_; }
   ByteSpan bytes() const { return {data_, size_}; }

@@ -20,7 +20,7 @@ namespace {
 uint32_t PyCrc32c(nb::object data, uint32_t crc) {
   const BytesArgument bytes(data);
   if (bytes.size() < kWorthReleasingTheGil) return Crc32c(bytes.span().data, bytes.size(), crc);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   return Crc32c(bytes.span().data, bytes.size(), crc);
 }
 
@@ -41,7 +41,7 @@ nb::object PermutationTake(const Permutation& self, uint64_t start, uint64_t cou
   }
   std::vector<uint64_t> images(count);
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     for (uint64_t i = 0; i < count; ++i) images[i] = self[start + i];
   }
   return ToNumpy(std::move(images), true);
@@ -54,7 +54,7 @@ class PyWriter {
   auto Exclusively(Step step) {
     if (busy_) throw UsageError("this writer is in use in another thread");
     const Busy busy(&busy_);
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     return step();
   }
 
@@ -71,7 +71,7 @@ class PyWriter {
  public:
   PyWriter(nb::object path, uint64_t capacity, uint64_t meta_bytes) {
     const std::string name = PathArgument(path);
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     writer_.emplace(name, capacity, meta_bytes);
   }
 
@@ -83,10 +83,11 @@ class PyWriter {
   }
 
   nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal,
-                         const std::string& name, uint64_t base) {
+                         nb::object name, uint64_t base) {
     const BytesArgument bytes(frames);
+    const std::string path = PathArgument(name);
     const ShardWriter::Carried carried =
-        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, name, base); });
+        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, path, base); });
     return nb::make_tuple(carried.records, carried.consumed, carried.full);
   }
 
@@ -111,13 +112,13 @@ class PyFrameScanner {
 
   void Feed(nb::object piece) {
     const BytesArgument bytes(piece);
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     const std::lock_guard<std::mutex> lock(mutex_);
     scanner_.Feed(bytes.span());
   }
 
   uint64_t Offset() {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     const std::lock_guard<std::mutex> lock(mutex_);
     return scanner_.offset();
   }
@@ -125,7 +126,7 @@ class PyFrameScanner {
   nb::object Finish() {
     std::vector<uint64_t> offsets;
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil release;
       const std::lock_guard<std::mutex> lock(mutex_);
       offsets = scanner_.Finish();
     }
@@ -147,7 +148,7 @@ PySidecar PyReadSidecar(nb::object path) {
   const std::string name = PathArgument(path);
   PySidecar sidecar;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     sidecar.contents = ReadSidecar(name);
   }
   const std::string& meta = sidecar.contents.meta;
@@ -171,7 +172,7 @@ uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_
     contents.ordinals.push_back(static_cast<uint32_t>(i));
   }
   const std::string name = PathArgument(path);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   return WriteSidecar(name, contents);
 }
 
@@ -179,7 +180,7 @@ nb::object PyScan(nb::object path, bool verify) {
   const std::string name = PathArgument(path);
   std::vector<uint64_t> offsets;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     ScanFile(name, verify, &offsets);
   }
   return ToNumpy(std::move(offsets), true);
@@ -189,7 +190,7 @@ nb::bytes PyReadRecord(nb::object path, uint64_t offset) {
   const std::string name = PathArgument(path);
   std::string payload;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     payload = ReadRecord(name, offset);
   }
   return nb::bytes(payload.data(), payload.size());

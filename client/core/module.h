@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "bytes.h"
 #include "columns.h"
+#include "fileset.h"
 
 namespace cachecd {
 
@@ -20,6 +22,32 @@ namespace nb = nanobind;
 
 // Work on fewer bytes than this is done before another thread could make use of the GIL.
 constexpr size_t kWorthReleasingTheGil = 4096;
+
+// Waits for the end of the process. Until Python 3.13 a daemon thread that wants the GIL when the
+// interpreter has ended is unwound by pthread_exit, and that ends the process in a function that
+// must not throw, such as a destructor or what nanobind calls. Parked, as of 3.14 all of them are,
+// it bothers nobody.
+[[noreturn]] inline void Park() {
+  for (;;) pause();
+}
+
+// Releases the GIL while it lives.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {  // pthread_exit: nothing else is thrown through C
+      Park();
+    }
+  }
+
+ private:
+  PyThreadState* const state_;
+};
 
 // The bytes of an object with the buffer protocol, held until destruction (with the GIL).
 class BytesArgument {
@@ -39,11 +67,15 @@ class BytesArgument {
 // A path given as str, bytes or os.PathLike, in the file system's encoding.
 std::string PathArgument(nb::handle path);
 
-// The inverse.
+// The inverse, for whatever quotes paths too.
 nb::object PathObject(const std::string& path);
 
 // An integer array of one dimension, copied; TypeError names what it was for.
 std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
+
+// BatchReader's, as _core.pyi describes them. TypeError, ValueError, SchemaMismatch.
+std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names);
+std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);
 
 nb::dlpack::dtype DlpackType(Element element);
 

@@ -47,7 +47,7 @@ class Encoder {
     if (!bytes.is_valid()) throw nb::python_error();
     auto* to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
     if (size > kWorthReleasingTheGil) {
-      const nb::gil_scoped_release release;
+      const WithoutGil release;
       WriteExample(features_, to);
     } else {
       WriteExample(features_, to);

@@ -1,6 +1,7 @@
 // The innermost loops alone. For tests, also as they run on other processors than this.
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "convert.h"
 #include "crc32c.h"
 #include "module.h"
+#include "threads.h"
 #include "varint.h"
 
 namespace cachecd {
@@ -52,7 +54,12 @@ nb::object Convert(nb::object data, const std::string& source, const std::string
   const size_t count = bytes.size() / ElementBytes(from);
   Array made{
       BufferPool::Create(0)->Take(count * ElementBytes(to)), to, {static_cast<int64_t>(count)}};
-  Conversion(from, to, portable)(bytes.span().data, count, made.buffer.data());
+  {
+    std::optional<WithoutGil> release;
+    if (bytes.size() >= kWorthReleasingTheGil) release.emplace();
+    const DefaultFloats floats;
+    Conversion(from, to, portable)(bytes.span().data, count, made.buffer.data());
+  }
   return ToNumpy(std::move(made));
 }
 

@@ -1,14 +1,16 @@
 // BatchReader for Python: the GIL, signals, forks and the interpreter's end.
 
+#include <cxxabi.h>
+
 #include <chrono>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "errors.h"
 #include "module.h"
 #include "reader.h"
 
@@ -45,6 +47,16 @@ std::set<std::shared_ptr<BatchReader>>& LiveReaders() {
   return *readers;
 }
 
+// Runs Python code, within which a daemon thread may meet the interpreter's end.
+template <typename... Arguments>
+nb::object Call(const nb::object& callee, const Arguments&... arguments) {
+  try {
+    return callee(arguments...);
+  } catch (abi::__forced_unwind&) {
+    Park();
+  }
+}
+
 class PyReader {
  public:
   PyReader(std::vector<FileSet::Input> files, ReaderOptions options, nb::dict wrap, nb::set dlpack,
@@ -55,7 +67,7 @@ class PyReader {
         report_(std::move(report)),
         position_(options.start) {
     {
-      const nb::gil_scoped_release release;
+      const WithoutGil release;
       reader_ = std::make_shared<BatchReader>(std::move(files), std::move(options));
     }
     LiveReaders().insert(reader_);
@@ -74,7 +86,7 @@ class PyReader {
     // First out of reach: what their end runs may call next().
     std::deque<Ready>().swap(ready_);
     // Threads end at their next record, but that may wait for the disk.
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     reader_->Close();
   }
 
@@ -85,27 +97,27 @@ class PyReader {
     reported_ = 0;
     ++pass_;
     position_ = start;
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     reader_->Restart(start);
   }
 
   nb::object Next() {
-    Ready next;
-    if (reader_->forked() || ready_.empty()) {
-      std::optional<Batch> batch = reader_->TryNext();
-      if (!batch && reader_->AtEnd()) return nb::none();
-      if (!batch) batch = Wait();
-      if (!batch) return nb::none();
-      next = MakeReady(std::move(*batch));
-      MakeMoreReady();
-    } else {
-      next = std::move(ready_.front());
-      ready_.pop_front();
-    }
-    if (next.error) std::rethrow_exception(next.error);
+    // What wraps, or is told, may let other threads run that take what is ready.
+    do {
+      while (reader_->forked() || ready_.empty()) {
+        std::optional<Batch> batch = reader_->TryNext();
+        if (!batch && reader_->AtEnd()) return nb::none();
+        if (!batch) batch = Wait();
+        if (!batch) return nb::none();
+        MakeReady(std::move(*batch));
+        MakeMoreReady();
+      }
+    } while (Report());
+    if (!ready_.front().lost_to.empty()) RaiseLost(&ready_.front());
+    Ready next = std::move(ready_.front());
+    ready_.pop_front();
     bytes_read_ += next.record_bytes;
     reader_->Delivered(next.memory_bytes);
-    Report();
     ++position_;
     return std::move(next.columns);
   }
@@ -114,7 +126,7 @@ class PyReader {
     nb::list found;
     const std::vector<CorruptRecord> all = reader_->findings();
     for (size_t i = from; i < all.size(); ++i) {
-      found.append(nb::make_tuple(PathObject(all[i].path), all[i].offset, all[i].why));
+      found.append(nb::make_tuple(PathObject(all[i].path), all[i].offset, PathObject(all[i].why)));
     }
     return found;
   }
@@ -126,39 +138,69 @@ class PyReader {
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  // A batch as next() will return it, or what it will raise.
+  // A batch as next() will return it.
   struct Ready {
     nb::object columns;
     uint64_t record_bytes = 0;
     size_t memory_bytes = 0;
-    std::exception_ptr error;
+    // Of a batch that could not be wrapped: which exception was the reason, and that itself until
+    // it has been raised. Not longer, as its traceback may hold whoever holds the reader.
+    std::string lost_to = {};
+    nb::object raises = {};
   };
 
-  Ready MakeReady(Batch batch) {
-    Ready ready{{}, batch.record_bytes, batch.memory_bytes, nullptr};
-    ready.columns = ToDict(std::move(batch));
-    return ready;
+  // What wraps may raise is raised when the batch's turn comes, but KeyboardInterrupt and the like,
+  // which are no matter of the batch, leave at once.
+  void MakeReady(Batch batch) {
+    Ready ready{{}, batch.record_bytes, batch.memory_bytes};
+    try {
+      ready.columns = ToDict(std::move(batch));
+    } catch (nb::python_error& error) {
+      ready.lost_to = nb::cast<std::string>(error.type().attr("__name__"));
+      const bool leaves = !error.matches(PyExc_Exception);
+      if (!leaves) ready.raises = nb::borrow(error.value());
+      ready_.push_back(std::move(ready));
+      if (leaves) throw;
+      return;
+    } catch (const std::bad_alloc&) {
+      ready.lost_to = "MemoryError";
+      ready_.push_back(std::move(ready));
+      throw;
+    }
+    ready_.push_back(std::move(ready));
   }
 
   void MakeMoreReady() {
-    try {
-      for (size_t made = 1; made < most_at_once_; ++made) {
-        std::optional<Batch> batch = reader_->TryNext();
-        if (!batch) return;
-        ready_.push_back(MakeReady(std::move(*batch)));
+    for (size_t made = 1; made < most_at_once_; ++made) {
+      if (!ready_.empty() && !ready_.back().lost_to.empty()) return;
+      std::optional<Batch> batch;
+      try {
+        batch = reader_->TryNext();
+      } catch (...) {
+        return;  // the reader throws it again when its turn comes
       }
-    } catch (...) {
-      // Those before it come first.
-      ready_.push_back({{}, 0, 0, std::current_exception()});
+      if (!batch) return;
+      MakeReady(std::move(*batch));
     }
   }
 
-  // Tells of what was found corrupt since the last time, if anybody wants to know.
-  void Report() {
-    if (report_.is_none() || reader_->num_findings() == reported_) return;
+  // Tells of what was found corrupt since the last time, if anybody wants to know; whether it did.
+  bool Report() {
+    if (report_.is_none() || reader_->num_findings() == reported_) return false;
     const nb::list found = Findings(reported_);
     reported_ += nb::len(found);
-    report_(found);
+    Call(report_, found);
+    return true;
+  }
+
+  [[noreturn]] static void RaiseLost(Ready* ready) {
+    const nb::object raises = std::move(ready->raises);
+    if (!raises.is_valid()) {
+      throw UsageError("a batch is lost, as " + ready->lost_to +
+                       " was raised while it was wrapped: restart the reader");
+    }
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raises.ptr())), raises.ptr());
+    throw nb::python_error();
   }
 
   std::optional<Batch> Wait() {
@@ -166,7 +208,7 @@ class PyReader {
     std::optional<Batch> batch;
     while (!batch && !reader_->AtEnd()) {
       {
-        const nb::gil_scoped_release release;
+        const WithoutGil release;
         reader_->Wait(kSignalInterval);
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -205,13 +247,13 @@ class PyReader {
     };
     const nb::object& wrap = named.wrap;
     nb::object first = made(0);
-    if (arrays.size() == 1) return wrap.is_none() ? first : wrap(first);
+    if (arrays.size() == 1) return wrap.is_none() ? first : Call(wrap, first);
     nb::object second = made(1);
     if (arrays.size() == 2) {
-      return wrap.is_none() ? nb::make_tuple(first, second) : wrap(first, second);
+      return wrap.is_none() ? nb::make_tuple(first, second) : Call(wrap, first, second);
     }
     nb::object third = made(2);
-    return wrap.is_none() ? nb::make_tuple(first, second, third) : wrap(first, second, third);
+    return wrap.is_none() ? nb::make_tuple(first, second, third) : Call(wrap, first, second, third);
   }
 
   std::shared_ptr<BatchReader> reader_;
@@ -219,10 +261,12 @@ class PyReader {
   const nb::set dlpack_;
   const size_t most_at_once_;
   const nb::object report_;
-  size_t reported_ = 0;       // findings of the pass
-  uint64_t pass_ = 0;         // how many there were before
-  uint64_t position_;         // the next batch
-  std::vector<Named> names_;  // of the columns, in the order of every batch
+  size_t reported_ = 0;  // findings of the pass
+  uint64_t pass_ = 0;    // how many there were before
+  uint64_t position_;    // the next batch
+  // Of the columns, in the order of every batch. A deque, as wrapping with one of them may let
+  // another thread run that adds one.
+  std::deque<Named> names_;
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
@@ -247,105 +291,6 @@ class Pass {
   const uint64_t pass_;
 };
 
-// The items of a tuple of `size`; TypeError says what was expected.
-nb::tuple TupleArgument(nb::handle value, size_t size, const char* expected) {
-  if (!PyTuple_Check(value.ptr()) || nb::len(value) != size) throw nb::type_error(expected);
-  return nb::borrow<nb::tuple>(value);
-}
-
-std::string TextArgument(nb::handle value, const char* expected) {
-  if (!PyUnicode_Check(value.ptr())) throw nb::type_error(expected);
-  return nb::cast<std::string>(value);
-}
-
-int64_t IntegerArgument(nb::handle value) {
-  const Py_ssize_t number = PyNumber_AsSsize_t(value.ptr(), PyExc_OverflowError);
-  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
-  return number;
-}
-
-uint64_t CountArgument(nb::handle value) {
-  const int64_t count = IntegerArgument(value);
-  if (count < 1) throw std::invalid_argument("features: expected a number of at least 1");
-  return static_cast<uint64_t>(count);
-}
-
-std::string BytesOf(nb::handle value) {
-  const BytesArgument bytes(value);
-  return {reinterpret_cast<const char*>(bytes.span().data), bytes.size()};
-}
-
-std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) {
-  std::vector<FileSet::Input> inputs;
-  for (nb::handle item : files) {
-    const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
-    FileSet::Input input{PathArgument(file[0]), nullptr, {}};
-    const nb::object offsets = file[1];
-    if (!offsets.is_none()) {
-      input.offsets =
-          std::make_shared<const std::vector<uint64_t>>(OffsetsArgument(offsets, "files"));
-    }
-    inputs.push_back(std::move(input));
-  }
-  if (names.is_none()) return inputs;
-  size_t named = 0;
-  for (nb::handle name : nb::iter(names)) {
-    if (named < inputs.size()) inputs[named].name = PathArgument(name);
-    ++named;
-  }
-  if (named != inputs.size()) {
-    throw std::invalid_argument(std::to_string(named) + " names for " +
-                                std::to_string(inputs.size()) + " files");
-  }
-  return inputs;
-}
-
-FeatureOptions FeatureOptionsArgument(nb::handle given) {
-  constexpr const char* kPad = "features: expected (length, value as bytes) to pad with";
-  FeatureOptions options;
-  if (!PyDict_Check(given.ptr())) throw nb::type_error("features: expected a dict of options");
-  for (auto [key, value] : nb::borrow<nb::dict>(given)) {
-    const std::string name = TextArgument(key, "features: expected names of options");
-    if (name == "cast") {
-      options.cast = TextArgument(value, "features: expected the name of a dtype to cast to");
-    } else if (name == "one_hot") {
-      options.one_hot = CountArgument(value);
-    } else if (name == "pad") {
-      const nb::tuple pad = TupleArgument(value, 2, kPad);
-      options.pad = CountArgument(pad[0]);
-      options.pad_value = BytesOf(pad[1]);
-    } else if (name == "default") {
-      options.fallback = BytesOf(value);
-    } else {
-      throw std::invalid_argument("features: unknown option '" + name + "'");
-    }
-  }
-  return options;
-}
-
-std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
-  constexpr const char* kExpected =
-      "features: expected (name, kind, dtype, shape, raw) or (..., options) tuples";
-  std::vector<FeatureSpec> specs;
-  for (nb::handle item : features) {
-    const bool has_options = PyTuple_Check(item.ptr()) && nb::len(item) == 6;
-    const nb::tuple fields = TupleArgument(item, has_options ? 6 : 5, kExpected);
-    const nb::object extents = fields[3];
-    std::vector<int64_t> shape;
-    if (!extents.is_none()) {
-      for (nb::handle extent : nb::iter(extents)) shape.push_back(IntegerArgument(extent));
-    }
-    const int raw = PyObject_IsTrue(nb::object(fields[4]).ptr());
-    if (raw < 0) throw nb::python_error();
-    specs.push_back(FeatureSpec::Make(
-        TextArgument(fields[0], kExpected), TextArgument(fields[1], kExpected),
-        TextArgument(fields[2], kExpected), extents.is_none(), std::move(shape), raw != 0,
-        has_options ? FeatureOptionsArgument(fields[5]) : FeatureOptions()));
-    ColumnBuilder::CheckFallback(specs.back());
-  }
-  return specs;
-}
-
 bool ReplaceArgument(const std::string& on_corrupt) {
   if (on_corrupt == "replace") return true;
   if (on_corrupt == "raise") return false;
@@ -357,7 +302,7 @@ void CloseAll() {
   const std::set<std::shared_ptr<BatchReader>> readers = LiveReaders();
   for (const std::shared_ptr<BatchReader>& reader : readers) {
     if (reader->forked()) continue;
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     reader->Close();
   }
 }

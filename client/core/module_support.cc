@@ -9,6 +9,11 @@
 namespace cachecd {
 namespace {
 
+// What the core says may quote paths, which need not be UTF-8.
+void Raise(PyObject* type, const char* message) {
+  PyErr_SetObject(type, PathObject(message).ptr());
+}
+
 void RaiseOurs(const char* name, nb::tuple arguments) {
   const nb::object type = nb::module_::import_("cachecd_client.errors").attr(name);
   PyErr_SetObject(type.ptr(), arguments.ptr());
@@ -24,15 +29,17 @@ void Translate(const std::exception_ptr& thrown, void*) {
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
   } catch (const CorruptRecord& error) {
     RaiseOurs("CorruptRecordError",
-              nb::make_tuple(PathObject(error.path), error.offset, error.why));
+              nb::make_tuple(PathObject(error.path), error.offset, PathObject(error.why)));
   } catch (const CorruptSidecar& error) {
-    RaiseOurs("CorruptSidecarError", nb::make_tuple(PathObject(error.path), error.why));
+    RaiseOurs("CorruptSidecarError", nb::make_tuple(PathObject(error.path), PathObject(error.why)));
   } catch (const SchemaMismatch& error) {
-    RaiseOurs("SchemaError", nb::make_tuple(error.what()));
+    RaiseOurs("SchemaError", nb::make_tuple(PathObject(error.what())));
   } catch (const MalformedExample& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    Raise(PyExc_ValueError, error.what());
+  } catch (const std::invalid_argument& error) {
+    Raise(PyExc_ValueError, error.what());
   } catch (const UsageError& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+    Raise(PyExc_RuntimeError, error.what());
   }
 }
 

@@ -99,13 +99,12 @@ std::vector<uint32_t> RecordOrder::Files(size_t block) const {
 }
 
 size_t RecordOrder::LastBlock(uint64_t position) const {
-  size_t last = 0;
   // In stretch k blocks k - 1 and k are read from.
-  while (last + 1 < blocks_.size() &&
-         position >= (shuffle_ ? blocks_[last + 1].stretch : blocks_[last + 1].begin)) {
-    ++last;
-  }
-  return last;
+  const auto begin = [this](const Block& block) { return shuffle_ ? block.stretch : block.begin; };
+  const auto beyond =
+      std::upper_bound(blocks_.begin(), blocks_.end(), position,
+                       [&](uint64_t at, const Block& block) { return at < begin(block); });
+  return beyond == blocks_.begin() ? 0 : static_cast<size_t>(beyond - blocks_.begin()) - 1;
 }
 
 }  // namespace cachecd

@@ -40,8 +40,11 @@ ReaderOptions Checked(ReaderOptions options) {
   if (options.shape.valid) names.insert("_valid");
   if (options.shape.ids) names.insert({"_shard", "_record"});
   for (const FeatureSpec& feature : options.shape.features) {
-    if (!names.insert(feature.name).second) {
-      throw SchemaMismatch("feature '" + feature.name + "': two columns of that name");
+    for (const std::string& name : feature.columns()) {
+      if (!names.insert(name).second) {
+        throw SchemaMismatch("feature '" + feature.name + "': two columns of the name '" + name +
+                             "'");
+      }
     }
   }
   return options;
@@ -245,7 +248,8 @@ void BatchReader::Run() {
     lock.lock();
     if (made.error) failed_ = true;
     ahead_bytes_ += made.batch.memory_bytes - estimated;
-    estimate_ = measured_ ? std::max(estimate_, made.batch.memory_bytes) : made.batch.memory_bytes;
+    // One large batch does not make all that follow seem as large.
+    estimate_ = std::max(made.batch.memory_bytes, measured_ ? estimate_ - estimate_ / 8 : 0);
     measured_ = true;
     made_.emplace(number, std::move(made));
     if (failed_ || next_claim_ == num_batches_) work_.notify_all();

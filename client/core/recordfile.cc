@@ -11,6 +11,19 @@
 #include "tfrecord.h"
 
 namespace cachecd {
+namespace {
+
+// A sidecar that the disk does not give back is as good as a damaged one.
+RecordOffsets ReadIndex(const std::string& path) {
+  try {
+    return ReadSidecarOffsets(path);
+  } catch (const IoError& error) {
+    if (error.code != EIO) throw;
+    throw CorruptSidecar(path, std::strerror(EIO));
+  }
+}
+
+}  // namespace
 
 RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name)
     : data_(path), name_(name.empty() ? path : std::move(name)), end_(data_.size()) {
@@ -22,37 +35,35 @@ RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, 
 }
 
 void RecordFile::UseOffsets(Offsets offsets) {
-  for (size_t i = 0; i < offsets->size(); ++i) {
+  // What lies beyond the file's end may have been cut off: Open finds it.
+  for (size_t i = 1; i < offsets->size(); ++i) {
     const uint64_t offset = (*offsets)[i];
-    if (offset >= end_ || (i != 0 && offset <= (*offsets)[i - 1])) {
+    if (offset <= (*offsets)[i - 1]) {
       throw std::invalid_argument(name_ + ": offset " + std::to_string(offset) + " of record " +
-                                  std::to_string(i) +
-                                  " does not ascend or lies beyond the file's end");
+                                  std::to_string(i) + " does not ascend");
     }
   }
+  Own(std::move(offsets));
+}
+
+void RecordFile::Own(Offsets offsets) {
   own_offsets_ = std::move(offsets);
-  offsets_ = reinterpret_cast<const uint8_t*>(own_offsets_->data());
+  offsets_ = own_offsets_->data();
   num_records_ = own_offsets_->size();
 }
 
 void RecordFile::UseSidecar(bool tolerant) {
   const std::string path = SidecarPath(data_.path());
   try {
-    sidecar_.emplace(path);
-    if (sidecar_->Prefault(0, sidecar_->size()) != 0) {
-      throw CorruptSidecar(path, std::strerror(EIO));
-    }
-    const SidecarView view(path, sidecar_->bytes());
-    const ByteSpan offsets = view.Offsets();
-    if (view.data_bytes() != data_.size()) {
-      const std::string why = "it describes " + std::to_string(view.data_bytes()) + " bytes, " +
-                              name_ + " has " + std::to_string(data_.size());
+    RecordOffsets sidecar = ReadIndex(path);
+    end_ = sidecar.data_bytes;
+    if (end_ != data_.size()) {
+      const std::string why = "it describes " + std::to_string(end_) + " bytes, " + name_ +
+                              " has " + std::to_string(data_.size());
       if (!tolerant) throw CorruptSidecar(path, why);
-      findings_.emplace_back(name_, std::min(view.data_bytes(), data_.size()), "sidecar: " + why);
+      findings_.emplace_back(name_, std::min(end_, data_.size()), "sidecar: " + why);
     }
-    offsets_ = offsets.data;
-    num_records_ = view.records();
-    end_ = view.data_bytes();
+    Own(std::make_shared<const std::vector<uint64_t>>(std::move(sidecar.offsets)));
   } catch (const IoError& error) {
     if (error.code != ENOENT) throw;
     Walk(tolerant, false);
@@ -64,7 +75,6 @@ void RecordFile::UseSidecar(bool tolerant) {
 }
 
 void RecordFile::Walk(bool tolerant, bool has_sidecar) {
-  sidecar_.reset();
   auto offsets = std::make_shared<std::vector<uint64_t>>();
   try {
     ScanFile(data_.path(), false, offsets.get());
@@ -84,12 +94,15 @@ uint64_t RecordFile::Frame::payload_bytes() const {
 
 RecordFile::Frame RecordFile::Locate(uint64_t index) const {
   if (index >= num_records_) return {end_, end_};
-  const uint8_t* offset = offsets_ + 8 * index;
-  return {LoadU64(offset), index + 1 < num_records_ ? LoadU64(offset + 8) : end_};
+  return {offsets_[index], index + 1 < num_records_ ? offsets_[index + 1] : end_};
+}
+
+bool RecordFile::Holds(const Frame& frame) const {
+  return frame.begin < frame.end && frame.end <= data_.size();
 }
 
 void RecordFile::Bring(const Frame& frame) const {
-  if (frame.begin < frame.end && frame.end <= data_.size()) data_.Prefault(frame.begin, frame.end);
+  if (Holds(frame)) data_.Prefault(frame.begin, frame.end);
 }
 
 void RecordFile::Unreadable(const Frame& frame) const {
@@ -101,10 +114,12 @@ ByteSpan RecordFile::Open(const Frame& frame) const {
     throw CorruptRecord(name_, frame.begin,
                         "lost: " + std::to_string(num_records_) + " records are left of the file");
   }
-  if (frame.end > data_.size() || frame.begin > frame.end) {
+  if (!Holds(frame)) {
+    const bool begins = frame.begin < data_.size();
     throw CorruptRecord(name_, frame.begin,
-                        "cut short: the record ends at byte " + std::to_string(frame.end) +
-                            ", the file at byte " + std::to_string(data_.size()));
+                        std::string("cut short: the record ") + (begins ? "ends" : "begins") +
+                            " at byte " + std::to_string(begins ? frame.end : frame.begin) +
+                            ", the file ends at byte " + std::to_string(data_.size()));
   }
   ByteSpan payload;
   std::string why;
@@ -115,7 +130,7 @@ ByteSpan RecordFile::Open(const Frame& frame) const {
 }
 
 ByteSpan RecordFile::Raw(const Frame& frame) const {
-  if (frame.begin >= frame.end || frame.end > data_.size()) return {};
+  if (!Holds(frame)) return {};
   return {data_.data() + frame.begin, frame.end - frame.begin};
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,14 +45,14 @@ class RecordFile {
   Frame Locate(uint64_t index) const;
   // Starts to load what Locate will look at.
   void PrefetchLocation(uint64_t index) const {
-    if (index < num_records_) __builtin_prefetch(offsets_ + 8 * index);
+    if (index < num_records_) __builtin_prefetch(offsets_ + index);
   }
 
   // Brings a record into memory and into the page tables, as Prefault does.
   void Bring(const Frame& frame) const;
 
   // The payload as it lies in the mapping: the header is verified, the payload is not.
-  // CorruptRecord, also for a file shorter than its sidecar says.
+  // CorruptRecord, also for a file shorter than its index says.
   ByteSpan Open(const Frame& frame) const;
 
   // The frame as it lies in the mapping; empty if the file does not hold it.
@@ -73,12 +72,14 @@ class RecordFile {
   void UseSidecar(bool tolerant);
   void Walk(bool tolerant, bool has_sidecar);
   void UseOffsets(Offsets offsets);
+  void Own(Offsets offsets);
+  bool Holds(const Frame& frame) const;
 
   mutable MappedFile data_;
   const std::string name_;
-  std::optional<MappedFile> sidecar_;
   Offsets own_offsets_;
-  const uint8_t* offsets_ = nullptr;  // u64 each, unaligned; in sidecar_ or own_offsets_
+  // Of own_offsets_; here, as finding a record would otherwise be another cache miss.
+  const uint64_t* offsets_ = nullptr;
   uint64_t num_records_ = 0;
   uint64_t end_ = 0;
   std::vector<CorruptRecord> findings_;

@@ -17,10 +17,12 @@ RecordSource::RecordSource(const FileSet& files, const Order& order, bool replac
       positions_(order_.num_records() / order.world +
                  (order.rank < order_.num_records() % order.world ? 1 : 0)),
       replace_(replace),
-      window_(files, order_, [this](const CorruptRecord& finding) { NoteFile(finding); }) {
+      window_(files, order_, [this](uint32_t file, const Window::Findings& findings) {
+        NoteFile(file, findings);
+      }) {
   if (!files.opened()) return;
   for (uint32_t file = 0; file < files.extents().size(); ++file) {
-    for (const CorruptRecord& finding : files.Open(file)->findings()) NoteFile(finding);
+    NoteFile(file, files.Open(file)->findings());
   }
 }
 
@@ -45,17 +47,19 @@ Record RecordSource::Find(uint64_t position, Pins* pins) {
   return {file, place.file, place.index, {}};
 }
 
-ByteSpan RecordSource::Read(const Record& record) {
+void RecordSource::Check(const Record& record) {
   BusGuard::Watch(record.file->bytes());
   record.file->Bring(record.frame);
-  const ByteSpan payload = record.file->Open(record.frame);
-  record.file->Verify(record.frame, payload);
-  return payload;
+  record.file->Verify(record.frame, record.file->Open(record.frame));
 }
 
-void RecordSource::NoteFile(const CorruptRecord& finding) {
+void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
+  if (findings.empty()) return;
   const std::lock_guard<std::mutex> lock(noting_);
-  if (findings_.size() < kMostFindings) findings_.push_back(finding);
+  if (!reported_files_.insert(file).second) return;  // it is open again
+  for (const CorruptRecord& finding : findings) {
+    if (findings_.size() < kMostFindings) findings_.push_back(finding);
+  }
 }
 
 void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
@@ -65,24 +69,29 @@ void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
   }
 }
 
-ByteSpan RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Record* record,
-                               Pins* pins) {
+void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Record* record,
+                           Pins* pins) {
   Note(position, finding);
   if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
   std::vector<uint64_t> lost{position};
+  // Of the blocks that are searched the last two stay, between which the order goes back and forth.
+  const size_t held = pins->blocks_.size();
   // Ends when as many reads have failed as there are records: then all are corrupt.
   while (lost.size() < positions_) {
-    if (stopped_.load(std::memory_order_relaxed)) throw Stopped();
+    CheckStopped();
     uint64_t candidate = (lost.back() + 1) % positions_;
     const auto known = replacements_.find(lost.back());
     if (known != replacements_.end()) candidate = known->second;
+    if (pins->blocks_.size() > held + 2) {
+      pins->blocks_.erase(pins->blocks_.begin() + static_cast<ptrdiff_t>(held));
+    }
     *record = Find(candidate, pins);
     record->frame = record->file->Locate(record->index);
     try {
-      const ByteSpan payload = Read(*record);
+      Check(*record);
       for (const uint64_t each : lost) replacements_[each] = candidate;
-      return payload;
+      return;
     } catch (const CorruptRecord& error) {
       lost.push_back(candidate);
       Note(candidate, error);

@@ -58,23 +58,26 @@ class RecordSource {
   // processor's cache. RecordFile's errors.
   Record Find(uint64_t position, Pins* pins);
 
-  // What to do about a record at `position` that was found corrupt: notes it, and returns the
-  // verified payload of another that takes its place and becomes `record`. The finding itself if
-  // there is none; Stopped.
-  ByteSpan Replace(uint64_t position, const CorruptRecord& finding, Record* record, Pins* pins);
+  // What to do about a record at `position` that was found corrupt: notes it, and looks for
+  // another, of which the CRC is right, to take its place and become `record`. The finding itself
+  // if there is none; Stopped. Watches mappings: see BusGuard.
+  void Replace(uint64_t position, const CorruptRecord& finding, Record* record, Pins* pins);
 
   // What was found corrupt so far, each once; of very many only the first.
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
 
-  // Makes a search for a replacement end with Stopped, and ends reading ahead.
+  // Makes CheckStopped, and a search for a replacement, throw Stopped; ends reading ahead.
   void Stop();
   struct Stopped {};
+  void CheckStopped() const {
+    if (stopped_.load(std::memory_order_relaxed)) throw Stopped();
+  }
 
  private:
-  // The payload, verified as far as a mapping allows: see BusGuard. CorruptRecord.
-  static ByteSpan Read(const Record& record);
-  void NoteFile(const CorruptRecord& finding);
+  // CorruptRecord.
+  static void Check(const Record& record);
+  void NoteFile(uint32_t file, const Window::Findings& findings);
   void Note(uint64_t position, const CorruptRecord& finding);
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
@@ -86,9 +89,10 @@ class RecordSource {
   std::atomic<bool> stopped_{false};
 
   // Two mutexes, as a search may take long and findings() must not wait for it.
-  mutable std::mutex noting_;  // guards findings_ and reported_
+  mutable std::mutex noting_;  // guards the next three
   std::vector<CorruptRecord> findings_;
-  std::unordered_set<uint64_t> reported_;  // positions that are in findings_
+  std::unordered_set<uint64_t> reported_;        // positions that are in findings_
+  std::unordered_set<uint32_t> reported_files_;  // of which the file's own are
 
   std::mutex searching_;  // guards replacements_
   // A corrupt position's replacement. Without it a whole corrupt file, read in order, would be

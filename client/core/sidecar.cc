@@ -77,11 +77,32 @@ SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64
   return header;
 }
 
-SidecarHeader ReadSidecarHeader(const std::string& path) {
-  const File file = File::Open(path);
+namespace {
+
+SidecarHeader ReadHeader(const File& file) {
   uint8_t start[kSidecarHeader];
   const size_t held = file.ReadAt(start, sizeof start, 0);
-  return CheckSidecarHeader(path, {start, held}, file.Size());
+  return CheckSidecarHeader(file.path(), {start, held}, file.Size());
+}
+
+}  // namespace
+
+SidecarHeader ReadSidecarHeader(const std::string& path) { return ReadHeader(File::Open(path)); }
+
+RecordOffsets ReadSidecarOffsets(const std::string& path) {
+  const File file = File::Open(path);
+  const SidecarHeader header = ReadHeader(file);
+  RecordOffsets found{std::vector<uint64_t>(header.records + 1), header.data_bytes};
+  auto* bytes = reinterpret_cast<uint8_t*>(found.offsets.data());
+  const ByteSpan section{bytes, header.records * sizeof(uint64_t)};
+  const size_t expected = section.size + sizeof(uint32_t);  // its CRC
+  const size_t held = file.ReadAt(bytes, expected, kSidecarHeader + header.meta_bytes + 4);
+  if (held < expected) throw CorruptSidecar(path, "cut short while it was read");
+  CheckCrc(path, "offsets", section);
+  const std::string why = CheckOffsets(section, header.data_bytes);
+  if (!why.empty()) throw CorruptSidecar(path, why);
+  found.offsets.pop_back();
+  return found;
 }
 
 SidecarView::SidecarView(std::string path, ByteSpan bytes)

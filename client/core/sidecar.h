@@ -1,9 +1,12 @@
 // Sidecars: where the records of a TFRecord file start, and what they were made from.
 //
 //     sidecar := header meta offsets units ordinals
-//     header  := magic "CACHECDX"  u32 version  u32 meta_bytes  u64 records  u64 data_bytes  u32
-//     crc meta    := meta_bytes of UTF-8 JSON        u32 crc offsets := records * u64 u32 crc units
-//     := records * u64                   u32 crc ordinals:= records * u32                   u32 crc
+//     header  := magic "CACHECDX"  u32 version  u32 meta_bytes  u64 records  u64 data_bytes
+//                u32 crc
+//     meta    := meta_bytes of UTF-8 JSON  u32 crc
+//     offsets := records * u64  u32 crc
+//     units   := records * u64  u32 crc
+//     ordinals:= records * u32  u32 crc
 //
 // Each crc is the masked CRC-32C of its section; the header's covers the 32 bytes before it.
 
@@ -51,6 +54,16 @@ SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64
 
 // The same of a file, of which no more is read. CorruptSidecar, IoError.
 SidecarHeader ReadSidecarHeader(const std::string& path);
+
+// Where the records start, and the size of the file that they are in.
+struct RecordOffsets {
+  std::vector<uint64_t> offsets;
+  uint64_t data_bytes = 0;
+};
+
+// A sidecar's, of which no more is read and verified than that takes. They ascend from 0 and leave
+// each frame room for its overhead. CorruptSidecar, IoError.
+RecordOffsets ReadSidecarOffsets(const std::string& path);
 
 // The sections of a sidecar that lies in memory; valid as long as that memory.
 class SidecarView {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 
 namespace cachecd {
 namespace {
@@ -16,59 +17,111 @@ struct Watched {
   std::atomic<uintptr_t> begin{0};
   std::atomic<uintptr_t> end{0};
   std::atomic<bool> faulted{false};
+  std::atomic<uint64_t> replaced{0};  // `after` when Watch was called
+  std::atomic<bool> passing{false};   // a SIGBUS is with another handler
+  std::atomic<uintptr_t> passed{0};   // the address of the fault that last was
 };
 
 thread_local Watched watched __attribute__((tls_model("initial-exec")));
 
-struct sigaction before;
+// How many pages have been replaced: counted before each, so that whoever sees the zeros sees the
+// count, and after, so that whoever sees the count sees the zeros.
+std::atomic<uint64_t> replacing{0};
+std::atomic<uint64_t> replaced{0};
+
+// Other handlers that were found in the place of ours; a program has one or two.
+constexpr size_t kMostOthers = 8;
+struct sigaction others[kMostOthers];
+size_t num_others = 0;
+std::atomic<const struct sigaction*> other{nullptr};  // the one found last
+std::mutex installing;                                // guards the former two
+
 uintptr_t page_bytes;
+
+bool Replace(uintptr_t address) {
+  void* page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
+  replacing.fetch_add(1);
+  const void* zeros =
+      mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  replaced.fetch_add(1);
+  return zeros == page;
+}
+
+// Whether another handler was called. Not for a fault that it did not put right when it last was;
+// and not for what it sends itself to go on to its predecessor, as faulthandler does, which may be
+// us.
+bool PassOn(int number, siginfo_t* info, void* context) {
+  const struct sigaction* next = other.load();
+  if (watched.passing.load(std::memory_order_relaxed)) return false;
+  if (info->si_code > 0) {
+    const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    if (watched.passed.exchange(address, std::memory_order_relaxed) == address) return false;
+  }
+  watched.passing.store(true, std::memory_order_relaxed);
+  const bool detailed = (next->sa_flags & SA_SIGINFO) != 0;
+  const bool there = detailed || (next->sa_handler != SIG_DFL && next->sa_handler != SIG_IGN);
+  if (detailed) {
+    next->sa_sigaction(number, info, context);
+  } else if (there) {
+    next->sa_handler(number);
+  }
+  watched.passing.store(false, std::memory_order_relaxed);
+  return there;
+}
 
 void Handle(int number, siginfo_t* info, void* context) {
   const int saved = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (address >= watched.begin.load(std::memory_order_relaxed) &&
-      address < watched.end.load(std::memory_order_relaxed)) {
-    void* page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
-    const void* zeros =
-        mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (zeros == page) {
-      watched.faulted.store(true, std::memory_order_relaxed);
-      errno = saved;
-      return;
-    }
-  }
-  errno = saved;
-  if ((before.sa_flags & SA_SIGINFO) != 0) {
-    before.sa_sigaction(number, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(number);
-  } else {
+  if (info->si_code > 0 && address >= watched.begin.load(std::memory_order_relaxed) &&
+      address < watched.end.load(std::memory_order_relaxed) && Replace(address)) {
+    watched.faulted.store(true, std::memory_order_relaxed);
+  } else if (!PassOn(number, info, context)) {
     // Returning repeats the access, which then ends the process as if we were not there.
     signal(SIGBUS, SIG_DFL);
+    if (info->si_code <= 0) raise(number);  // sent, so that nothing is repeated
   }
+  errno = saved;
 }
 
-bool Install() {
+bool IsOurs(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == Handle;
+}
+
+bool SameHandler(const struct sigaction& a, const struct sigaction& b) {
+  return a.sa_flags == b.sa_flags &&
+         ((a.sa_flags & SA_SIGINFO) != 0 ? a.sa_sigaction == b.sa_sigaction
+                                         : a.sa_handler == b.sa_handler);
+}
+
+void Install() {
+  struct sigaction found;
+  if (sigaction(SIGBUS, nullptr, &found) != 0 || IsOurs(found)) return;
+  const std::lock_guard<std::mutex> lock(installing);
+  if (sigaction(SIGBUS, nullptr, &found) != 0 || IsOurs(found)) return;
+  size_t known = 0;
+  while (known < num_others && !SameHandler(others[known], found)) ++known;
+  if (known == kMostOthers) return;  // somebody insists
+  if (known == num_others) others[num_others++] = found;
+  other.store(&others[known]);
   page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   struct sigaction action = {};
   action.sa_sigaction = Handle;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  // Not deferred, so that what the other handler sends itself comes while it runs.
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
-  return sigaction(SIGBUS, &action, &before) == 0;
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 }  // namespace
 
-BusGuard::BusGuard() {
-  static const bool installed = Install();
-  static_cast<void>(installed);
-}
+BusGuard::BusGuard() { Install(); }
 
 BusGuard::~BusGuard() { Watch({}); }
 
 void BusGuard::Watch(ByteSpan mapping) {
   const auto begin = reinterpret_cast<uintptr_t>(mapping.data);
   watched.faulted.store(false, std::memory_order_relaxed);
+  watched.replaced.store(replaced.load(std::memory_order_acquire), std::memory_order_relaxed);
   watched.begin.store(begin, std::memory_order_relaxed);
   watched.end.store(begin + mapping.size, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -77,6 +130,14 @@ void BusGuard::Watch(ByteSpan mapping) {
 bool BusGuard::Faulted() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   return watched.faulted.load(std::memory_order_relaxed);
+}
+
+bool BusGuard::Disturbed() {
+#ifndef __SANITIZE_THREAD__  // which knows no fences; nor are pages that are replaced data to it
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+  return replacing.load(std::memory_order_relaxed) !=
+         watched.replaced.load(std::memory_order_relaxed);
 }
 
 }  // namespace cachecd

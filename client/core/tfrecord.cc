@@ -23,9 +23,9 @@ std::string CutShort(uint64_t needed, uint64_t left) {
 
 // A file through a sliding buffer: frames small and large cost few calls, and nothing is mapped,
 // so a failing disk is an IoError.
-class Window {
+class FileCursor {
  public:
-  explicit Window(const File& file) : file_(file) {}
+  explicit FileCursor(const File& file) : file_(file) {}
 
   // `size` bytes at `offset`, which the file must hold; valid until the next call. `ahead`: how
   // much to read at least when they are not in the buffer.
@@ -119,23 +119,23 @@ bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
 void ScanFile(const std::string& path, bool verify, std::vector<uint64_t>* offsets) {
   const File file = File::Open(path);
   const uint64_t size = file.Size();
-  Window window(file);
+  FileCursor cursor(file);
   uint64_t length = 0;
   for (uint64_t offset = 0; offset < size; offset += length + kFrameOverhead) {
     const uint64_t left = size - offset;
     if (left < kFrameOverhead) throw CorruptRecord(path, offset, CutShort(kFrameOverhead, left));
     // Beyond a large record only its successor's header is of interest.
     const size_t ahead = verify || length < kReadAhead ? kReadAhead : 4096;
-    length = LengthAt(path, offset, window.At(offset, kFrameHeader, ahead), left);
+    length = LengthAt(path, offset, cursor.At(offset, kFrameHeader, ahead), left);
     if (verify) {
       uint32_t crc = 0;
       uint64_t at = offset + kFrameHeader;
       for (const uint64_t end = at + length; at < end;) {
         const size_t step = static_cast<size_t>(std::min<uint64_t>(end - at, kReadAhead));
-        crc = Crc32c(window.At(at, step, kReadAhead), step, crc);
+        crc = Crc32c(cursor.At(at, step, kReadAhead), step, crc);
         at += step;
       }
-      const uint32_t found = LoadU32(window.At(at, kFrameFooter, kReadAhead));
+      const uint32_t found = LoadU32(cursor.At(at, kFrameFooter, kReadAhead));
       if (found != MaskCrc(crc)) {
         throw CorruptRecord(path, offset, CrcFinding("data", found, MaskCrc(crc)));
       }

@@ -25,6 +25,7 @@ std::thread StartThread(std::function<void()> body) {
       // processor.
       sched_param none{};
       sched_setscheduler(0, SCHED_BATCH, &none);
+      const DefaultFloats floats;
       body();
     });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

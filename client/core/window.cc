@@ -20,7 +20,7 @@ uint64_t MemoryBytes() {
 }  // namespace
 
 Window::Window(const FileSet& files, const RecordOrder& order,
-               std::function<void(const CorruptRecord&)> note)
+               std::function<void(uint32_t, const Findings&)> note)
     : files_(files), order_(order), note_(std::move(note)) {
   // What memory cannot keep is not worth reading before it is wanted.
   if (order_.num_blocks() == 0 ||
@@ -59,7 +59,7 @@ std::shared_ptr<const Window::Block> Window::Get(size_t block) {
   }
   auto opened = Open(block);
   const std::lock_guard<std::mutex> lock(mutex_);
-  open_.emplace(block, opened);
+  if (block >= first_wanted_ && block <= last_wanted_ + 1) open_.emplace(block, opened);
   return opened;
 }
 
@@ -68,7 +68,7 @@ std::shared_ptr<const Window::Block> Window::Open(size_t block) {
   for (const uint32_t file : order_.Files(block)) {
     opened->push_back(files_.Open(file));
     if (files_.opened()) continue;
-    for (const CorruptRecord& finding : opened->back()->findings()) note_(finding);
+    note_(file, opened->back()->findings());
   }
   return opened;
 }

@@ -26,10 +26,12 @@ class Window {
  public:
   using Block = std::vector<std::shared_ptr<const RecordFile>>;  // in the order of Files(block)
 
+  using Findings = std::vector<CorruptRecord>;
+
   // Reads ahead once it is told what is wanted. Both must outlive the window. `note` gets what is
-  // found damaged in a file that was only counted before.
+  // found damaged in a file that was only counted before, each time that it is opened.
   Window(const FileSet& files, const RecordOrder& order,
-         std::function<void(const CorruptRecord&)> note);
+         std::function<void(uint32_t file, const Findings&)> note);
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
   ~Window();
@@ -38,7 +40,7 @@ class Window {
   std::shared_ptr<const Block> Get(size_t block);
 
   // Blocks `first` to `last` are wanted now: reads ahead the one after them, and lets go of those
-  // before them. Whoever asks for others gets them all the same.
+  // before them. Whoever asks for others gets them all the same, but they are not kept.
   void MoveTo(size_t first, size_t last);
 
   // Ends reading ahead: waits for what the disk was asked last, some MB. Not from two threads at
@@ -51,7 +53,7 @@ class Window {
 
   const FileSet& files_;
   const RecordOrder& order_;
-  const std::function<void(const CorruptRecord&)> note_;
+  const std::function<void(uint32_t, const Findings&)> note_;
 
   std::mutex opening_;  // one opens at a time; taken before mutex_
   std::mutex mutex_;    // guards what follows

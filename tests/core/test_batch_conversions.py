@@ -302,7 +302,8 @@ def test_rows_without_a_record_do_not_have_the_default(tmp_path):
         ((*INTS, (2,), False, {"one_hot": 2}), "one_hot is for a scalar integer"),
         ((*FLOATS, (), False, {"one_hot": 2}), "one_hot is for a scalar integer"),
         ((*INTS, (), False, {"default": b"\xff"}), "the default does not fit: .*cut short"),
-        ((*INTS, (), False, {"default": _core.encode_example({"y": 1})}), "no such feature"),
+        ((*INTS, (), False, {"default": _core.encode_example({"y": 1})}), "the default lacks it"),
+        ((*INTS, None, False, {"default": _core.encode_example({"y": 1})}), "the default lacks it"),
         ((*INTS, (), False, {"default": _core.encode_example({"x": 1.0})}), "has a float list"),
         (
             (*INTS, (), False, {"default": _core.encode_example({"x": 3}), "one_hot": 3}),
@@ -313,6 +314,12 @@ def test_rows_without_a_record_do_not_have_the_default(tmp_path):
 def test_an_option_that_the_feature_cannot_have_is_refused_at_once(feature, message):
     with pytest.raises(SchemaError, match=message):
         BatchReader([], [feature], batch_size=1)
+
+
+def test_what_a_padded_list_adds_is_a_column_like_others():
+    padded = (*INTS, None, False, {"pad": (2, bytes(8))})
+    with pytest.raises(SchemaError, match="two columns of the name '_x_length'"):
+        BatchReader([], [("_x_length", *INTS[1:], (), False), padded], batch_size=1)
 
 
 @pytest.mark.parametrize(

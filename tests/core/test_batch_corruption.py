@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
-from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
 from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
 
 N = 30
@@ -281,6 +281,35 @@ def test_offsets_between_records_are_corrupt_records(shard):
     assert [reader.next()["label"].item() for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(CorruptRecordError, match="the index says"):
         reader.next()
+
+
+# Names that are not UTF-8
+
+
+@pytest.fixture
+def odd(tmp_path):
+    return write(tmp_path / os.fsdecode(b"odd \xff"), [example(i) for i in range(N)])
+
+
+def test_findings_of_a_file_whose_name_is_not_utf8_name_it(odd):
+    os.truncate(odd, 100)
+    (path, _, why), *_ = read(odd).corrupt
+    assert path == str(odd)
+    assert f"{odd} has 100" in why
+
+
+@pytest.mark.parametrize(
+    ("feature", "offsets", "error"),
+    [
+        (("list", "int64", "int64", (), False), None, SchemaError),
+        (FEATURES[0], [0, 200, 100], ValueError),
+    ],
+)
+def test_errors_of_a_file_whose_name_is_not_utf8_name_it(odd, feature, offsets, error):
+    located = None if offsets is None else np.array(offsets, np.uint64)
+    with pytest.raises(error) as caught:
+        BatchReader([(str(odd), located)], [feature], batch_size=1).next()
+    assert str(odd) in str(caught.value)
 
 
 # Copies

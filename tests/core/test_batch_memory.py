@@ -3,14 +3,17 @@
 import contextlib
 import gc
 import itertools
+import os
 import random
+from pathlib import Path
 
 import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, write
+from tests.core.shards import batches, frames, write
+from tests.core.test_batch_process import until
 
 
 def items(data, offsets):
@@ -20,6 +23,38 @@ def items(data, offsets):
 def arrays(batch):
     for column in batch.values():
         yield from column if isinstance(column, tuple) else (column,)
+
+
+def test_one_large_batch_does_not_make_those_after_it_as_large(tmp_path):
+    def address_space():
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+
+    records = [_core.encode_example({"x": bytes(20_000)})] * 120
+    records[10] = _core.encode_example({"x": bytes(32 << 20)})
+    path = write(tmp_path / "a", records)
+    feature = ("x", "bytes", "bytes", (), False)
+    reader = BatchReader([(str(path), None)], [feature], batch_size=1, shuffle=False, threads=1)
+    before = address_space()
+    kept = batches(reader)  # whose memory is not used again
+    assert len(kept) == 120
+    assert address_space() - before < 16 * (32 << 20)
+
+
+def test_after_one_large_batch_as_many_are_made_ahead_as_before(tmp_path):
+    """A record of each batch is corrupt, so that `num_corrupt` tells how many have been made."""
+    good, large = (_core.encode_example({"x": bytes(size)}) for size in (1000, 900_000))
+    path = tmp_path / "a"
+    spoilt = bytearray(frames([good]))
+    spoilt[-1] ^= 1
+    path.write_bytes(frames([good, large]) + (frames([good]) + spoilt) * 1000)
+    feature = ("x", "bytes", "bytes", (), False)
+    reader = BatchReader(
+        [(str(path), None)], [feature], batch_size=2, shuffle=False, threads=1, prefetch_bytes=10**6
+    )
+    for _ in range(200):
+        reader.next()
+    # Of at most 8 kB: memory is used again for what needs a quarter of it. Half may be gone.
+    until(lambda: reader.num_corrupt > 200 + 60)
 
 
 MIXED = [

@@ -188,11 +188,21 @@ def test_known_offsets_save_the_walk(tmp_path):
     assert labels(reader) == list(range(10))
 
 
-@pytest.mark.parametrize("offsets", [[0, 0], [5, 3], [0, 10**6]])
+@pytest.mark.parametrize("offsets", [[0, 0], [5, 3], [0, 10**6, 10**6]])
 def test_offsets_that_cannot_be_are_refused(tmp_path, offsets):
     path = write(tmp_path / "a", [example(0), example(1)])
-    with pytest.raises(ValueError, match="does not ascend or lies beyond"):
+    with pytest.raises(ValueError, match="does not ascend"):
         BatchReader([(str(path), np.array(offsets, np.uint64))], FEATURES, batch_size=1)
+
+
+def test_offsets_beyond_the_end_are_corrupt_records(tmp_path):
+    path = write(tmp_path / "a", [example(0), example(1)])
+    offsets = np.array([*_core.scan(str(path)), 10**6, 2**64 - 1], np.uint64)
+    reader = BatchReader([(str(path), offsets)], FEATURES, batch_size=4, shuffle=False)
+    # Where the second ends is not known any more.
+    assert reader.next()["label"].tolist() == [0, 0, 0, 0]
+    assert [offset for _, offset, _ in reader.corrupt] == offsets[1:].tolist()
+    assert "begins at byte 1000000, the file ends at" in reader.corrupt[1][2]
 
 
 @pytest.mark.parametrize(

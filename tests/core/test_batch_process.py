@@ -14,7 +14,7 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
-from tests.core.shards import FEATURES, batches, example, frames, labels, write
+from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
 
 
 def until(condition):
@@ -250,6 +250,71 @@ def test_a_process_ends_though_a_reader_is_open(shard, ending):
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+DAEMON = """
+import sys, threading
+from cachecd_client import _core
+feature = ("label", "int64", "int64", (), False)
+buffer = bytes(4 << 20)
+begun = threading.Event()
+
+def count(values):
+    for _ in range(100):
+        begun.set()
+    return values
+
+def verify():
+    while True:
+        _core.crc32c(buffer)  # takes the GIL again, for half a millisecond in vain
+        begun.set()
+
+def read(**options):
+    reader = _core.BatchReader([(sys.argv[1], None)], [feature], batch_size=1, **options)
+    while True:
+        while reader.next() is not None:
+            begun.set()
+        reader.restart()
+
+def wrap():
+    read(wrap={"label": count})
+
+threading.Thread(target=globals()[sys.argv[2]], daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("work", ["verify", "read", "wrap"])
+def test_a_daemon_thread_that_reads_lets_the_interpreter_end(shard, work):
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", DAEMON, shard, work],
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+
+def test_closing_does_not_wait_for_a_batch_to_be_whole(tmp_path):
+    rows = 1_000_000
+    frame = frames([example(1)])
+    path = tmp_path / "a"
+    path.write_bytes(frame * rows)
+    flip(path, len(frame) // 2)  # so that it shows when the first record is read
+    file = (str(path), np.arange(rows, dtype=np.uint64) * np.uint64(len(frame)))
+
+    def reading():
+        return BatchReader([file], FEATURES, batch_size=rows, threads=1, shuffle=False)
+
+    start = time.monotonic()
+    assert reading().next() is not None
+    whole = time.monotonic() - start
+    reader = reading()
+    until(lambda: reader.num_corrupt == 1)
+    start = time.monotonic()
+    reader.close()
+    assert time.monotonic() - start < whole / 4
+
+
 # Forks
 
 
@@ -303,6 +368,13 @@ def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
     reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
     own = lambda: labels(BatchReader([(shard, None)], FEATURES, batch_size=1, shuffle=False))  # noqa: E731
     in_child(lambda: own() == list(range(200)))
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    assert f" {shard}\n" in Path("/proc/self/maps").read_text()
+    in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
     assert len(batches(reader)) == 200
 
 

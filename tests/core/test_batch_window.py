@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptRecordError
 from tests.core.shards import FEATURES, batches, example, flip, labels, write
+from tests.core.test_batch_process import until
 
 FILES, RECORDS = 30, 40
 
@@ -128,6 +131,80 @@ def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_it
     assert found.total() == FILES * RECORDS
     assert len([label for label in found if label // RECORDS == 4]) in range(18, 21)
     assert {path for path, _, _ in reader.corrupt} == {str(tmp_path / "04")}
+
+
+def copied(files, folder):
+    """Copies with sidecars, to be spoilt."""
+    copies = []
+    for path, _ in files:
+        copy = folder / Path(path).name
+        copy.write_bytes(Path(path).read_bytes())
+        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
+        copies.append((str(copy), None))
+    return copies
+
+
+def spoil(path):
+    """Alters every record."""
+    data = bytearray(Path(path).read_bytes())
+    for offset in _core.scan(path):
+        data[int(offset) + 14] ^= 1
+    Path(path).write_bytes(data)
+
+
+def test_a_file_cut_short_after_its_records_were_located_costs_what_was_cut_off(
+    files, window, tmp_path
+):
+    located = [(path, _core.scan(path)) for path, _ in copied(files, tmp_path)]
+    path, offsets = located[-1]
+    reader = BatchReader(
+        located, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
+    )
+    reader.next()
+    os.truncate(path, int(offsets[7]) - 1)
+    assert len(labels(reader)) == FILES * RECORDS - 10
+    lost = [(name, offset, why.partition(":")[0]) for name, offset, why in reader.corrupt]
+    assert lost == [(path, int(offset), "cut short") for offset in offsets[6:]]
+
+
+def test_a_search_through_corrupt_files_keeps_few_of_them_open(files, window, tmp_path):
+    copies = copied(files, tmp_path)
+    for path, _ in copies[2:-2]:
+        spoil(path)
+    reader = BatchReader(
+        copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
+    )
+    while reader.num_corrupt == 0:
+        reader.next()
+    until(lambda: reader.num_corrupt == (FILES - 4) * RECORDS)  # one search meets them all
+    mapped = Path("/proc/self/maps").read_text()
+    # Three blocks of three files that are wanted, and the last two that were searched.
+    assert 6 <= sum(f" {path}\n" in mapped for path, _ in copies) <= 15
+    first_good = (FILES - 2) * RECORDS
+    assert set(labels(reader)) == set(range(first_good, FILES * RECORDS))
+
+
+def test_a_damaged_sidecar_is_noted_once_however_often_its_file_is_opened(files, window, tmp_path):
+    copies = copied(files, tmp_path)
+    flip(tmp_path / "00.idx", 60)
+    spoil(copies[-1][0])  # the search for replacements begins anew at the first file
+    reader = BatchReader(
+        copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
+    )
+    assert len(labels(reader)) == FILES * RECORDS
+    assert [path for path, _, _ in reader.corrupt] == [copies[0][0], *[copies[-1][0]] * RECORDS]
+
+
+def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, window, monkeypatch):
+    folder = Path(files[0][0]).parent
+    monkeypatch.chdir(folder)
+    loader = FileSet([Path(path).name for path, _ in files], window=window).numpy(
+        10, prefetch_bytes=1, threads=1
+    )
+    batch = next(iter(loader))
+    assert len(batch["label"]) == 10
+    monkeypatch.chdir("/")
+    assert sum(len(batch["label"]) for batch in loader) == FILES * RECORDS
 
 
 def test_a_page_cut_off_after_it_was_brought_in_is_a_corrupt_record_and_no_crash(tmp_path):

@@ -1,5 +1,9 @@
 """Numbers of one dtype as another, against NumPy and torch; packed integers, against a plain decoder."""
 
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
+from tests.core.shards import write
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -127,6 +132,73 @@ def test_halves_are_rounded_once_ties_to_even(source, portable):
     np.testing.assert_array_equal(
         carried(_core.convert(values, source, "float16", portable)), carried(expected)
     )
+
+
+def in_thread(work):
+    """What `work` returns, run in a thread of its own, whose settings end with it."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def flushing(work):
+    """`work` with the processor told to take denormal numbers for 0."""
+
+    def flushed():
+        assert torch.set_flush_denormal(True)
+        return work()
+
+    return lambda: in_thread(flushed)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize(
+    ("source", "target"), [("float16", "float32"), ("float32", "float16"), ("float64", "float32")]
+)
+def test_denormal_numbers_count_whatever_the_trainer_told_its_processor(source, target, portable):
+    tiny = np.full(9, {"float64": 1e-40}.get(source, 6e-8), source)
+    expected = tiny.astype(target).tobytes()
+    convert = lambda: _core.convert(tiny, source, target, portable).tobytes()  # noqa: E731
+    assert flushing(convert)() == expected
+
+
+def test_denormal_numbers_in_records_count_whatever_the_trainer_told_its_processor(tmp_path):
+    tiny = np.full(9, 1e-40)
+    path = write(tmp_path / "a", [_core.encode_example({"x": tiny.tobytes()})])
+    feature = ("x", "bytes", "float64", (9,), True, {"cast": "float32"})
+
+    def read():
+        return _core.BatchReader([(str(path), None)], [feature], batch_size=1).next()
+
+    found = flushing(read)()["x"]
+    assert found.tobytes() == tiny.astype(np.float32).tobytes()
+    assert found.any()
+
+
+def test_others_run_while_numbers_are_converted():
+    interval = sys.getswitchinterval()
+    wanted, ran = threading.Lock(), threading.Event()
+
+    def run():
+        with wanted:
+            ran.set()
+
+    wanted.acquire()
+    other = threading.Thread(target=run)
+    other.start()
+    numbers = np.zeros(1 << 20, np.float32)
+    deadline = time.monotonic() + 30
+    try:
+        sys.setswitchinterval(1000)  # so that it runs only if the GIL is given away
+        wanted.release()
+        while not ran.is_set() and time.monotonic() < deadline:
+            _core.convert(numbers, "float32", "float64")
+        assert ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
 
 
 @pytest.mark.parametrize("portable", [False, True])

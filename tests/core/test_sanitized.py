@@ -72,6 +72,11 @@ def test_threads_neither_race_nor_touch_what_is_gone(built, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_a_page_that_one_thread_had_replaced_is_known_to_all(sanitizers, built, tmp_path):
+    run(built[sanitizers] / "faults", folder=tmp_path)
+
+
 def test_the_corpus_is_what_its_script_makes(tmp_path):
     make(tmp_path)
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.glob("*/*")}

@@ -226,6 +226,14 @@ def test_a_corrupt_frame_is_named_and_those_before_it_stay(tmp_path):
         writer.abort()
 
 
+def test_a_corrupt_frame_of_a_stream_whose_name_is_not_utf8_is_named(tmp_path):
+    name = os.fsdecode(b"odd \xff")
+    writer = _core.ShardWriter(str(tmp_path / "a"))
+    with pytest.raises(CorruptRecordError) as caught:
+        writer.append_frames(bytes(100), name=name)
+    assert caught.value.path == name
+
+
 def test_a_frame_of_impossible_length_waits_for_the_rest_of_it(tmp_path):
     # Its length's CRC is right, so it is what the source says: the caller knows the source's end.
     header = struct.pack("<Q", 2**64 - 1)

@@ -1,0 +1,116 @@
+// What Python says of files and features, as the core takes it.
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fileset.h"
+#include "module.h"
+
+namespace cachecd {
+namespace {
+
+// The items of a tuple of `size`; TypeError says what was expected.
+nb::tuple TupleArgument(nb::handle value, size_t size, const char* expected) {
+  if (!PyTuple_Check(value.ptr()) || nb::len(value) != size) throw nb::type_error(expected);
+  return nb::borrow<nb::tuple>(value);
+}
+
+std::string TextArgument(nb::handle value, const char* expected) {
+  if (!PyUnicode_Check(value.ptr())) throw nb::type_error(expected);
+  return nb::cast<std::string>(value);
+}
+
+int64_t IntegerArgument(nb::handle value) {
+  const Py_ssize_t number = PyNumber_AsSsize_t(value.ptr(), PyExc_OverflowError);
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+uint64_t CountArgument(nb::handle value) {
+  const int64_t count = IntegerArgument(value);
+  if (count < 1) throw std::invalid_argument("features: expected a number of at least 1");
+  return static_cast<uint64_t>(count);
+}
+
+std::string BytesOf(nb::handle value) {
+  const BytesArgument bytes(value);
+  return {reinterpret_cast<const char*>(bytes.span().data), bytes.size()};
+}
+
+FeatureOptions FeatureOptionsArgument(nb::handle given) {
+  constexpr const char* kPad = "features: expected (length, value as bytes) to pad with";
+  FeatureOptions options;
+  if (!PyDict_Check(given.ptr())) throw nb::type_error("features: expected a dict of options");
+  for (auto [key, value] : nb::borrow<nb::dict>(given)) {
+    const std::string name = TextArgument(key, "features: expected names of options");
+    if (name == "cast") {
+      options.cast = TextArgument(value, "features: expected the name of a dtype to cast to");
+    } else if (name == "one_hot") {
+      options.one_hot = CountArgument(value);
+    } else if (name == "pad") {
+      const nb::tuple pad = TupleArgument(value, 2, kPad);
+      options.pad = CountArgument(pad[0]);
+      options.pad_value = BytesOf(pad[1]);
+    } else if (name == "default") {
+      options.fallback = BytesOf(value);
+    } else {
+      throw std::invalid_argument("features: unknown option '" + name + "'");
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) {
+  std::vector<FileSet::Input> inputs;
+  for (nb::handle item : files) {
+    const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
+    FileSet::Input input{PathArgument(file[0]), nullptr, {}};
+    const nb::object offsets = file[1];
+    if (!offsets.is_none()) {
+      input.offsets =
+          std::make_shared<const std::vector<uint64_t>>(OffsetsArgument(offsets, "files"));
+    }
+    inputs.push_back(std::move(input));
+  }
+  if (names.is_none()) return inputs;
+  size_t named = 0;
+  for (nb::handle name : nb::iter(names)) {
+    if (named < inputs.size()) inputs[named].name = PathArgument(name);
+    ++named;
+  }
+  if (named != inputs.size()) {
+    throw std::invalid_argument(std::to_string(named) + " names for " +
+                                std::to_string(inputs.size()) + " files");
+  }
+  return inputs;
+}
+
+std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
+  constexpr const char* kExpected =
+      "features: expected (name, kind, dtype, shape, raw) or (..., options) tuples";
+  std::vector<FeatureSpec> specs;
+  for (nb::handle item : features) {
+    const bool has_options = PyTuple_Check(item.ptr()) && nb::len(item) == 6;
+    const nb::tuple fields = TupleArgument(item, has_options ? 6 : 5, kExpected);
+    const nb::object extents = fields[3];
+    std::vector<int64_t> shape;
+    if (!extents.is_none()) {
+      for (nb::handle extent : nb::iter(extents)) shape.push_back(IntegerArgument(extent));
+    }
+    const int raw = PyObject_IsTrue(nb::object(fields[4]).ptr());
+    if (raw < 0) throw nb::python_error();
+    specs.push_back(FeatureSpec::Make(
+        TextArgument(fields[0], kExpected), TextArgument(fields[1], kExpected),
+        TextArgument(fields[2], kExpected), extents.is_none(), std::move(shape), raw != 0,
+        has_options ? FeatureOptionsArgument(fields[5]) : FeatureOptions()));
+    ColumnBuilder::CheckFallback(specs.back());
+  }
+  return specs;
+}
+
+}  // namespace cachecd
