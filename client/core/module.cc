@@ -82,8 +82,8 @@ class PyWriter {
     return Exclusively([&] { return writer_->Append(bytes.span(), unit, ordinal); });
   }
 
-  nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal,
-                         nb::object name, uint64_t base) {
+  nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal, nb::object name,
+                         uint64_t base) {
     const BytesArgument bytes(frames);
     const std::string path = PathArgument(name);
     const ShardWriter::Carried carried =

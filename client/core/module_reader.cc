@@ -35,6 +35,11 @@ class Stopwatch {
 // How long a signal may go unseen while next() waits.
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
+// Who has waited this long for the GIL shares it with a thread that computes, and will wait for it
+// again, 5 ms at a time. It is then asked for at once, and not when a batch is ready: until it
+// comes, one mostly is.
+constexpr auto kContended = std::chrono::milliseconds(1);
+
 // So many batches become Python objects at a time, if they are ready. A training step leaves
 // nothing of that code in the processor's caches, torch's included: one at a time, at 600 MB/s,
 // took the trainer 45 us for each batch of two tensors, and 32 at a time 9 us.
@@ -206,11 +211,16 @@ class PyReader {
   std::optional<Batch> Wait() {
     const Stopwatch stopwatch(&seconds_waited_);
     std::optional<Batch> batch;
+    bool early = contended_;
     while (!batch && !reader_->AtEnd()) {
+      std::chrono::steady_clock::time_point asked;
       {
         const WithoutGil release;
-        reader_->Wait(kSignalInterval);
+        reader_->Wait(early ? std::chrono::milliseconds(0) : kSignalInterval);
+        asked = std::chrono::steady_clock::now();
       }
+      contended_ = std::chrono::steady_clock::now() - asked > kContended;
+      early = false;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       batch = reader_->TryNext();
     }
@@ -270,6 +280,7 @@ class PyReader {
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
+  bool contended_ = false;  // the GIL, when it was last asked for
 };
 
 // The batches of one pass, for Python to iterate over: next() and nothing else for each.
