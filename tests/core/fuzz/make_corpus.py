@@ -238,6 +238,12 @@ def reader() -> Corpus:
     yield "sidecar-flipped", join(everything, data, flipped(index, 60))
     yield "sidecar-flipped-raised", join(tail, data, flipped(index, 60))
     yield "data-huge", join(everything, data, sidecar(frames, data_bytes=2**64 - 1))
+    beyond = [*frames, header(2**40) + b"\0" * 20]  # which the sidecar says, too
+    data_bytes = len(data) + 2**40 + 16
+    yield (
+        "length-beyond-the-file",
+        join(everything, b"".join(beyond), sidecar(beyond, data_bytes=data_bytes)),
+    )
     # An index may point at what looks like a frame within a record.
     nested = [slow_frame(plain(1)), slow_frame(record(entry("name", texts(frames[2]))))]
     yield "nested", join(everything, b"".join(nested), sidecar(nested))

@@ -121,6 +121,7 @@ Expected::Expected(const Setting& setting) : data(setting.data) {
     end = walked.fault.value_or(end);
     refused |= !setting.has_sidecar && walked.fault && (!setting.replace || walked.offsets.empty());
   }
+  whole = (!setting.has_sidecar || fits) && !walked.fault;
   begins = walked.offsets;
   for (size_t i = 0; i < begins.size(); ++i) {
     const uint64_t beyond = i + 1 < begins.size() ? begins[i + 1] : end;

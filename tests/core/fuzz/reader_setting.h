@@ -49,6 +49,7 @@ struct Expected {
   const Bytes& data;
   bool refused;        // the files cannot be opened so
   bool refused_later;  // but only when a record is wanted
+  bool whole;          // no more is damaged than single records
   std::vector<uint64_t> begins;
   std::vector<bool> good;
 };
