@@ -151,12 +151,15 @@ def test_reading_goes_on_when_half_of_what_is_ahead_has_been_taken(tmp_path):
     for offset in _core.scan(str(path))[::2]:  # so that corrupt records tell how many are made
         flip(path, int(offset) + 14)
     ahead = reader(str(path), FEATURES[:1], batch_size=2, threads=2, prefetch_bytes=20 * 64)
-    until(lambda: ahead.num_corrupt == 20)
-    for _ in range(9):
+    until(lambda: ahead.num_corrupt >= 18)
+    asleep(2)
+    full = ahead.num_corrupt
+    for _ in range(7):
         ahead.next()
-    assert ahead.num_corrupt == 20
-    ahead.next()
-    until(lambda: ahead.num_corrupt == 30)
+    assert ahead.num_corrupt == full
+    for _ in range(5):
+        ahead.next()
+    until(lambda: ahead.num_corrupt >= full + 10)
 
 
 # DLPack
