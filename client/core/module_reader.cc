@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -90,8 +91,10 @@ class PyReader {
   void Close() {
     // First out of reach: what their end runs may call next().
     std::deque<Ready>().swap(ready_);
-    // Threads end at their next record, but that may wait for the disk.
-    const WithoutGil release;
+    // Threads end at their next record, but that may wait for the disk; after the last one they
+    // have ended.
+    std::optional<WithoutGil> release;
+    if (!reader_->AtEnd()) release.emplace();
     reader_->Close();
   }
 
@@ -102,7 +105,8 @@ class PyReader {
     reported_ = 0;
     ++pass_;
     position_ = start;
-    const WithoutGil release;
+    std::optional<WithoutGil> release;
+    if (!reader_->closed()) release.emplace();
     reader_->Restart(start);
   }
 

@@ -140,6 +140,12 @@ bool BatchReader::AtEnd() const {
   return !closed_ && next_delivery_ == num_batches_;
 }
 
+bool BatchReader::closed() const {
+  RequireThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return closed_;
+}
+
 bool BatchReader::Answered() const {
   return closed_ || next_delivery_ == num_batches_ || made_.count(next_delivery_) != 0;
 }

@@ -63,6 +63,9 @@ class BatchReader {
   // Whether all batches have been taken.
   bool AtEnd() const;
 
+  // Whether Close was called last.
+  bool closed() const;
+
   // Waits until TryNext has an answer, at most this long.
   void Wait(std::chrono::milliseconds timeout);
 
