@@ -14,7 +14,7 @@ from cachecd_client.errors import SchemaError
 from cachecd_client.reading import Reading, share
 from cachecd_client.schema import Feature, Schema
 
-_STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
+_STREAMS = 4  # of files that are read and shuffled side by side; fixed, as the order depends on it
 _READ_BYTES = 1 << 20  # per open file
 # Of serialized records in all shuffle buffers. Four times the records cost 10 % of the speed.
 _SHUFFLE_RECORDS = 10_000
