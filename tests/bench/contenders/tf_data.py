@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _CYCLE = 16
+_AHEAD = 4  # batches, if that is not tuned either
 _MiB = 1 << 20
 _SHUFFLE_BYTES = 256 * _MiB
 
@@ -30,6 +31,7 @@ class Setting:
     deterministic: bool = False
     read_bytes: int = _MiB  # buffer of each open file
     shuffled_records: int | None = 10_000  # in the shuffle buffer; never more than 256 MiB
+    autotune: bool = True  # the end of a pass waits for the thread that tunes, up to a second
 
 
 SETTINGS = (
@@ -41,6 +43,7 @@ SETTINGS = (
     Setting("deterministic", deterministic=True),
     Setting("read 8 MiB", read_bytes=8 * _MiB),
     Setting("shuffle 256 MiB", shuffled_records=None),
+    Setting("2 calls, not tuned", calls=2, autotune=False),
 )
 
 
@@ -113,7 +116,9 @@ def _pipeline(records: RecordSet, setting: Setting) -> tf.data.Dataset:
             )
     options = tf.data.Options()
     options.deterministic = setting.deterministic
-    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+    options.autotune.enabled = setting.autotune
+    ahead = tf.data.AUTOTUNE if setting.autotune else _AHEAD
+    return batches.prefetch(ahead).with_options(options)
 
 
 CONTENDERS: list[Contender] = [TfData(setting) for setting in SETTINGS]
