@@ -51,3 +51,11 @@ def write(path: Path, records: list[bytes], described: Schema | None = None) -> 
         assert writer.append(one)
     writer.finish(json.dumps({"schema": (described or schema()).to_json()}))
     return path
+
+
+def write_set(folder: Path, count: int, each: int) -> list[Path]:
+    """Shards of `each` of the first `count` records, the last with what is left."""
+    return [
+        write(folder / f"{first}.tfrecord", examples(range(first, min(first + each, count))))
+        for first in range(0, count, each)
+    ]

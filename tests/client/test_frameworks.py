@@ -9,7 +9,7 @@ import tensorflow as tf
 import torch
 
 from cachecd_client.fileset import FileSet
-from tests.client.records import examples, write
+from tests.client.records import examples, write_set
 
 N = 53
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
@@ -17,13 +17,7 @@ FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    return FileSet(
-        [
-            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 10, N))))
-            for first in range(0, N, 10)
-        ]
-    )
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
 
 
 def plain(column):

@@ -11,20 +11,14 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, schema, write
+from tests.client.records import examples, schema, write, write_set
 
 N = 103
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    return FileSet(
-        [
-            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 20, N))))
-            for first in range(0, N, 20)
-        ]
-    )
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
 
 
 def labels(batches) -> list[int]:

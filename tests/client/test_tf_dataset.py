@@ -7,20 +7,14 @@ import tensorflow as tf
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, schema, write
+from tests.client.records import examples, schema, write, write_set
 
 N = 53
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    return FileSet(
-        [
-            write(folder / f"{first}.tfrecord", examples(range(first, min(first + 10, N))))
-            for first in range(0, N, 10)
-        ]
-    )
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
 
 
 def labels(dataset) -> list[int]:

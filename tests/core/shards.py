@@ -35,6 +35,17 @@ def slow_mask(data: bytes) -> bytes:
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
+def varint(value: int) -> bytes:
+    """A number on the wire of protocol buffers, a negative one as 64 bits."""
+    made = bytearray()
+    value &= 2**64 - 1
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
 def slow_frame(payload: bytes) -> bytes:
     """One TFRecord frame, from the format's description."""
     length = struct.pack("<Q", len(payload))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-from tests.core.shards import write
+from tests.core.shards import varint, write
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -267,16 +267,6 @@ def test_an_unknown_dtype_is_a_value_error():
 
 
 # Packed integers
-
-
-def varint(value):
-    made = bytearray()
-    value &= 2**64 - 1
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
 
 
 # Of every length a varint can have, all as likely.

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-
-
-def varint(value):
-    made = bytearray()
-    value &= 2**64 - 1
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
+from tests.core.shards import varint
 
 
 def field(number, payload):

@@ -177,9 +177,5 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned int seed) {
   using namespace cachecd::native;
-  Random chance(seed);
-  Bytes bytes(data, data + size);
-  MutateBytes(&bytes, most);
-  if (!chance.OneIn(4)) MendFrames(&bytes, &chance);
-  return Replace(bytes, data, most);
+  return MutateAndMend(data, size, most, seed, MendFrames);
 }

@@ -11,21 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.core.shards import slow_frame, slow_mask
+from tests.core.shards import slow_frame, slow_mask, varint
 
 FOLDER = Path(__file__).parent / "corpus"
 
 Corpus = Iterator[tuple[str, bytes]]
-
-
-def varint(value: int) -> bytes:
-    """An unsigned number on the wire."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -35,7 +25,7 @@ def field(number: int, content: bytes) -> bytes:
 
 def int64s(*values: int, packed: bool = True) -> bytes:
     """A Feature that holds integers."""
-    numbers = [varint(value % 2**64) for value in values]
+    numbers = [varint(value) for value in values]
     if packed:
         return field(3, field(1, b"".join(numbers)))
     return field(3, b"".join(varint(1 << 3) + number for number in numbers))

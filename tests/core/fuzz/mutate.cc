@@ -137,6 +137,15 @@ void MutateMessage(Bytes* message, size_t most, Random* chance) {
   if (altered.size() <= most) *message = altered;
 }
 
+size_t MutateAndMend(uint8_t* data, size_t size, size_t most, unsigned int seed,
+                     void (*mend)(Bytes*, Random*)) {
+  Random chance(seed);
+  Bytes bytes(data, data + size);
+  MutateBytes(&bytes, most);
+  if (!chance.OneIn(4)) mend(&bytes, &chance);
+  return Replace(bytes, data, most);
+}
+
 size_t Replace(const Bytes& bytes, uint8_t* data, size_t most) {
   const size_t size = std::min(bytes.size(), most);
   if (size != 0) std::memcpy(data, bytes.data(), size);
