@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import struct
 import threading
 import weakref
 
@@ -10,6 +13,9 @@ import weakref
 # with a descriptor that is not yet, or no longer, in the set.
 _guard = threading.RLock()
 _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
+
+# struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
+_FLOCK = struct.Struct("hhqqi0q")
 
 
 class Descriptor:
@@ -57,6 +63,21 @@ class Descriptor:
 
     def __del__(self) -> None:
         self.close()
+
+
+def try_lock(file: int | Descriptor, kind: int, start: int = 0, length: int = 0) -> bool:
+    """Takes an open-file-description lock, fcntl.F_RDLCK or F_WRLCK, without waiting.
+
+    On `length` bytes from `start`, 0: to the end however far. False if another open file has a lock
+    that forbids it; any other failure is an OSError.
+    """
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
 
 
 def _after_fork_in_child() -> None:

@@ -15,7 +15,7 @@ from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
 from cachecd_client.loader import Loader
 from cachecd_client.locating import Located, Whereabouts, check
-from cachecd_client.options import Options, flag, integer
+from cachecd_client.options import Options, integer
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema
 
@@ -189,14 +189,15 @@ class FileSet:
         reading = self._reading()
         reading.begin()
         _until_the_end.update(reading.keep)
+        shuffle, seed, drop_last = reading.settle(shuffle, seed, drop_last)
         return tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,
             label=label,
-            shuffle=reading.shuffle if shuffle is None else flag("shuffle", shuffle),
-            seed=reading.seed if seed is None else integer("seed", seed, 0, 2**64 - 1),
-            drop_last=reading.drop_last if drop_last is None else flag("drop_last", drop_last),
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
             features=features,
             rank=rank,
             world=world,

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import secrets
-import struct
 import threading
 import weakref
 from collections import defaultdict
@@ -27,14 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
-from cachecd_client.descriptor import Descriptor
+from cachecd_client.descriptor import Descriptor, try_lock
 from cachecd_client.errors import CorruptSidecarError
 from cachecd_client.inflate import Compression
 
 log = logging.getLogger("cachecd")
 
-# struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
-_FLOCK = struct.Struct("hhqqi0q")
 # Of this file, one byte for each data file, locked by who makes its entry, and behind these one for
 # each entry, locked by who reads its inflated copy.
 _LOCK = "lock"
@@ -175,8 +172,8 @@ class IndexCache:
         try:
             for name in names:
                 entry = name.removesuffix(".idx")
-                if entry != source.name and _try_lock(
-                    lock, fcntl.F_WRLCK, _place_of_readers(entry)
+                if entry != source.name and try_lock(
+                    lock, fcntl.F_WRLCK, _place_of_readers(entry), 1
                 ):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self.folder, name))
@@ -192,7 +189,7 @@ class IndexCache:
             self.refuse(error)
         place = int(source.prefix, 16) % _READERS
         try:
-            while not _try_lock(lock, fcntl.F_WRLCK, place):
+            while not try_lock(lock, fcntl.F_WRLCK, place, 1):
                 if stopped.wait(_POLL):
                     raise CancelledError
             return lock
@@ -293,21 +290,12 @@ class Readers:
                 if self._descriptor is None:
                     self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
                     weakref.finalize(self, os.close, self._descriptor)
-                return _try_lock(self._descriptor, fcntl.F_RDLCK, _place_of_readers(entry))
+                return try_lock(self._descriptor, fcntl.F_RDLCK, _place_of_readers(entry), 1)
         except OSError:
             return True
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         return type(None), ()
-
-
-def _try_lock(file: int | Descriptor, kind: int, place: int) -> bool:
-    """Locks one byte of the file; False if another process, or descriptor, has it. OSError."""
-    try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _place_of_readers(entry: str) -> int:

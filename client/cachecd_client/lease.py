@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
-from cachecd_client.descriptor import Descriptor
+from cachecd_client.descriptor import Descriptor, try_lock
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError
 from cachecd_client.protocol import Manifest, decode_manifest
-
-# struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
-_FLOCK = struct.Struct("hhqqi0q")
 
 
 class HeldLease:
@@ -73,14 +68,8 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
             "join the group that owns its directory"
         ) from error
     try:
-        try:
-            fcntl.fcntl(
-                descriptor.fileno(), fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0)
-            )
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise LeaseLostError(f"{path}: the daemon is deleting this lease") from error
+        if not try_lock(descriptor, fcntl.F_RDLCK):
+            raise LeaseLostError(f"{path}: the daemon is deleting this lease")
         # A lock on a file that is no longer the one at `path` protects nothing.
         _compare(path, os.fstat(descriptor.fileno()))
         return descriptor, _manifest(path, descriptor.fileno())

@@ -12,13 +12,12 @@ from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import CorruptRecord, Reading, share
+from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, share
 from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
-_LARGEST_SEED = 2**64 - 1
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -88,9 +87,7 @@ class Loader:
         if taken := self._added.keys() & set(schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
         self.batch_size = integer("batch_size", batch_size, 1)
-        self.seed = reading.seed if seed is None else integer("seed", seed, 0, _LARGEST_SEED)
-        self.shuffle = reading.shuffle if shuffle is None else flag("shuffle", shuffle)
-        self.drop_last = reading.drop_last if drop_last is None else flag("drop_last", drop_last)
+        self.shuffle, self.seed, self.drop_last = reading.settle(shuffle, seed, drop_last)
         self.rank, self.world, self._batches = share(
             reading.num_records, self.batch_size, self.drop_last, rank, world
         )
@@ -213,7 +210,7 @@ class Loader:
                 f"the state belongs to another loader: {', '.join(differing)}; resume with the "
                 "same file set and options, or begin the pass anew"
             )
-        seed = integer("the state's seed", state.get("seed"), 0, _LARGEST_SEED)
+        seed = integer("the state's seed", state.get("seed"), 0, LARGEST_SEED)
         position = integer("the state's position", state.get("position"), 0, self._batches)
         self._stop()
         self.seed = seed

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
-from cachecd_client.options import integer
+from cachecd_client.options import flag, integer
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader
 
 CorruptRecord = tuple[str, int, str]  # path, offset, why
+
+LARGEST_SEED = 2**64 - 1
 
 
 def _ignore(_: Any) -> None:
@@ -49,6 +51,16 @@ class Reading:
     began: Callable[[Loader], None] = _ignore
     advanced: Callable[[float], None] = _ignore
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
+
+    def settle(
+        self, shuffle: bool | None, seed: int | None, drop_last: bool | None
+    ) -> tuple[bool, int, bool]:
+        """The three, with this reading's for those that are None. CallerError for what cannot be."""
+        return (
+            self.shuffle if shuffle is None else flag("shuffle", shuffle),
+            self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
+            self.drop_last if drop_last is None else flag("drop_last", drop_last),
+        )
 
 
 def share(

@@ -61,7 +61,6 @@ def dataset(
         records = tf.data.TFRecordDataset(files, buffer_size=_READ_BYTES)
         if padded:
             records = _padded(records, reading.schema, world)
-            batches = -(-reading.num_records // (world * batch_size))
             records = records.shard(world, rank).take(-(-reading.num_records // world))
         elif world > 1:
             records = records.shard(world, rank).take(batches * batch_size)

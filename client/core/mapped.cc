@@ -59,17 +59,17 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
-int MappedFile::Populate(uint64_t begin, uint64_t end) const {
+bool MappedFile::Populate(uint64_t begin, uint64_t end) const {
   int result;
   do {
     result = madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_READ);
   } while (result != 0 && errno == EINTR);
   // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it to
   // the faults.
-  return result == 0 || errno == EINVAL || errno == ENOMEM || errno == EAGAIN ? 0 : errno;
+  return result == 0 || errno == EINVAL || errno == ENOMEM || errno == EAGAIN;
 }
 
-int MappedFile::Prefault(uint64_t begin, uint64_t end) {
+void MappedFile::Prefault(uint64_t begin, uint64_t end) {
   static const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto is_resident = [this](uint64_t granule) {
     return __atomic_load_n(&resident_[granule], __ATOMIC_RELAXED) != 0;
@@ -83,15 +83,15 @@ int MappedFile::Prefault(uint64_t begin, uint64_t end) {
       ++granule;
       continue;
     }
-    if (Populate(granule * kGranule, std::min(size_, after * kGranule)) != 0) {
+    if (!Populate(granule * kGranule, std::min(size_, after * kGranule))) {
       // What cannot be read may lie in the granules, but not in what was asked for.
-      return Populate(begin / page * page, end);
+      Populate(begin / page * page, end);
+      return;
     }
     for (; granule < after; ++granule) {
       __atomic_store_n(&resident_[granule], uint8_t{1}, __ATOMIC_RELAXED);
     }
   }
-  return 0;
 }
 
 void MappedFile::ReadAhead(const std::function<bool()>& keep_going) const {

@@ -32,10 +32,9 @@ class MappedFile {
   uint64_t size() const { return size_; }
   ByteSpan bytes() const { return {data_, size_}; }
 
-  // Brings [begin, end) into memory and into the page tables, so that an I/O error or a file cut
-  // short by somebody else is an errno here (EFAULT: not readable). Returns 0 if it is there. What
-  // was once brought in is not asked for again.
-  int Prefault(uint64_t begin, uint64_t end);
+  // Brings [begin, end) into memory and into the page tables. What was once brought in is not asked
+  // for again; what cannot be is left to whoever reads it then.
+  void Prefault(uint64_t begin, uint64_t end);
 
   // Has the disk read all of the file in steps of some MB, and returns when it has, or when
   // `keep_going` says so before one. What seems to be in memory is left out. Errors are left to
@@ -43,7 +42,8 @@ class MappedFile {
   void ReadAhead(const std::function<bool()>& keep_going) const;
 
  private:
-  int Populate(uint64_t begin, uint64_t end) const;
+  // Whether nothing of it is known to be unreadable.
+  bool Populate(uint64_t begin, uint64_t end) const;
 
   const std::string path_;
   const uint8_t* data_ = nullptr;

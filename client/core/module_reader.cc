@@ -91,10 +91,7 @@ class PyReader {
   void Close() {
     // First out of reach: what their end runs may call next().
     std::deque<Ready>().swap(ready_);
-    // Threads end at their next record, but that may wait for the disk; after the last one they
-    // have ended.
-    std::optional<WithoutGil> release;
-    if (!reader_->AtEnd()) release.emplace();
+    const auto release = ReleaseUnlessEnded();
     reader_->Close();
   }
 
@@ -105,8 +102,7 @@ class PyReader {
     reported_ = 0;
     ++pass_;
     position_ = start;
-    std::optional<WithoutGil> release;
-    if (!reader_->closed()) release.emplace();
+    const auto release = ReleaseUnlessEnded();
     reader_->Restart(start);
   }
 
@@ -157,6 +153,11 @@ class PyReader {
     std::string lost_to = {};
     nb::object raises = {};
   };
+
+  // Threads end at their next record, but that may wait for the disk.
+  std::unique_ptr<WithoutGil> ReleaseUnlessEnded() const {
+    return reader_->Ended() ? nullptr : std::make_unique<WithoutGil>();
+  }
 
   // What wraps may raise is raised when the batch's turn comes, but KeyboardInterrupt and the like,
   // which are no matter of the batch, leave at once.

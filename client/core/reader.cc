@@ -140,10 +140,10 @@ bool BatchReader::AtEnd() const {
   return !closed_ && next_delivery_ == num_batches_;
 }
 
-bool BatchReader::closed() const {
+bool BatchReader::Ended() const {
   RequireThreads();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return closed_;
+  return closed_ || next_delivery_ == num_batches_;
 }
 
 bool BatchReader::Answered() const {

@@ -63,8 +63,8 @@ class BatchReader {
   // Whether all batches have been taken.
   bool AtEnd() const;
 
-  // Whether Close was called last.
-  bool closed() const;
+  // Whether its threads have nothing left to do: they have ended, or are about to.
+  bool Ended() const;
 
   // Waits until TryNext has an answer, at most this long.
   void Wait(std::chrono::milliseconds timeout);

@@ -43,6 +43,12 @@ void CheckCrc(const std::string& path, const char* name, ByteSpan section) {
   throw CorruptSidecar(path, why);
 }
 
+void VerifyOffsets(const std::string& path, ByteSpan section, uint64_t data_bytes) {
+  CheckCrc(path, "offsets", section);
+  const std::string why = CheckOffsets(section, data_bytes);
+  if (!why.empty()) throw CorruptSidecar(path, why);
+}
+
 template <typename T>
 std::vector<T> Copy(ByteSpan section) {
   std::vector<T> values(section.size / sizeof(T));
@@ -98,9 +104,7 @@ RecordOffsets ReadSidecarOffsets(const std::string& path) {
   const size_t expected = section.size + sizeof(uint32_t);  // its CRC
   const size_t held = file.ReadAt(bytes, expected, kSidecarHeader + header.meta_bytes + 4);
   if (held < expected) throw CorruptSidecar(path, "cut short while it was read");
-  CheckCrc(path, "offsets", section);
-  const std::string why = CheckOffsets(section, header.data_bytes);
-  if (!why.empty()) throw CorruptSidecar(path, why);
+  VerifyOffsets(path, section, header.data_bytes);
   found.offsets.pop_back();
   return found;
 }
@@ -119,10 +123,9 @@ ByteSpan SidecarView::Section(const char* name, uint64_t start, uint64_t size) c
 ByteSpan SidecarView::Meta() const { return Section("meta", kSidecarHeader, header_.meta_bytes); }
 
 ByteSpan SidecarView::Offsets() const {
-  const ByteSpan section =
-      Section("offsets", kSidecarHeader + header_.meta_bytes + 4, header_.records * 8);
-  const std::string why = CheckOffsets(section, header_.data_bytes);
-  if (!why.empty()) throw CorruptSidecar(path_, why);
+  const ByteSpan section{bytes_.data + kSidecarHeader + header_.meta_bytes + 4,
+                         header_.records * 8};
+  VerifyOffsets(path_, section, header_.data_bytes);
   return section;
 }
 
