@@ -27,9 +27,9 @@ from cachecd.disk import free_bytes, metadata_bytes
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index
-from cachecd.ingest import keep_listed, publish_shard, unlink_shard, verify_shard
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
+from cachecd.listing import keep_listed
 from cachecd.model import SetAside, ShardId
 from cachecd.preflight import Figures, figures, listing_of, needs_restart, sampler_setup
 from cachecd.reconcile import remove_temporaries
@@ -37,6 +37,7 @@ from cachecd.recovery import held_units, manifest_of, recover, recover_leases, s
 from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
+from cachecd.shards import ShardWork
 from cachecd.state import State
 from cachecd.status import document
 from cachecd_client import protocol
@@ -71,6 +72,9 @@ class Daemon:
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
         self._saver = PlanSaver(self._catalog, self._saved_plan)
+        self._shards = ShardWork(
+            self._layout, self._catalog, self._saver, self._held_units, self._feed
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._index_ahead = 0
         for rules in found.datasets:
@@ -237,7 +241,8 @@ class Daemon:
             case ev.StartShard():
                 self._start_shard(command)
             case ev.PublishShard(shard, outcome):
-                self._spawn(self._publish(shard, outcome))
+                generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
+                self._spawn(self._shards.publish(shard, generation, outcome))
             case ev.SavePlan():
                 self._set_aside[command.dataset] += command.set_aside
                 self._saver.save(command)
@@ -245,9 +250,9 @@ class Daemon:
                 with self._logged("mark not saved"):
                     self._catalog.mark(shard, barred=barred)
             case ev.UnlinkShard(shard):
-                self._spawn(self._unlink(shard))
+                self._spawn(self._shards.unlink(shard))
             case ev.VerifyShard(shard):
-                self._spawn(self._verify(shard))
+                self._spawn(self._shards.verify(shard))
             case ev.WriteManifest(lease):
                 manifest = manifest_of(lease, self._schemas, self._config.cache.window)
                 try:
@@ -302,39 +307,8 @@ class Daemon:
     def _saved_plan(self, name: str) -> SavedPlan:
         return saved_plan(self.state.datasets[name], self._indexes[name])
 
-    async def _publish(self, shard: ShardId, outcome: Any) -> None:
-        generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
-        try:
-            sealed, units = await asyncio.to_thread(
-                publish_shard, self._layout, shard, generation, outcome
-            )
-        except DiskError as error:
-            _log.warning("shard not published", shard=str(shard), why=str(error))
-            self._feed(ev.ShardFailed(shard, "disk", str(error)))
-        else:
-            self._feed(ev.ShardPublished(sealed, [int(u) for u in units]))
-
-    async def _unlink(self, shard: ShardId) -> None:
-        while True:
-            try:
-                if self._saver.behind:
-                    raise DiskError("the catalog is behind: what the shard holds is not known")
-                units = held_units(self._catalog, self.state.datasets[shard.dataset], shard)
-                await asyncio.to_thread(unlink_shard, self._layout, shard)
-                self._catalog.remove(shard)
-            except DiskError as error:
-                _log.warning("shard not removed", shard=str(shard), why=str(error))
-                await asyncio.sleep(5.0)  # by then the disk may be well
-            else:
-                self._feed(ev.ShardUnlinked(shard, units))
-                return
-
-    async def _verify(self, shard: ShardId) -> None:
-        why = await asyncio.to_thread(verify_shard, self._layout, shard)
-        if why:
-            _log.error("shard is corrupt: barred, and fetched again", shard=str(shard), why=why)
-        units = held_units(self._catalog, self.state.datasets[shard.dataset], shard)
-        self._feed(ev.ShardVerified(shard, not why, units))
+    def _held_units(self, shard: ShardId) -> list[int]:
+        return held_units(self._catalog, self.state.datasets[shard.dataset], shard)
 
     # --- the listing
 

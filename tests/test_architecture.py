@@ -54,14 +54,15 @@ PARTS = {
     "notify": "",
     "server": "client.protocol client.errors",
     "status": "dataset model state",
-    "ingest": "config disk errors events index layout model sampler verify client._core client.errors",
+    "listing": "config errors events index model sampler",
+    "shards": "catalog disk errors events layout model saving verify client._core client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
     "recovery": "catalog dataset index layout leases model plan reconcile state client._core "
     "client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog errors events",
-    "daemon": "catalog config dataset disk errors events executors index ingest layout leases ledger "
-    "model preflight reconcile recovery replies saving sampler.messages state status client.errors "
+    "daemon": "catalog config dataset disk errors events executors index layout leases ledger listing "
+    "model preflight reconcile recovery replies saving shards sampler.messages state status client.errors "
     "client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
     "verify": "layout client._core client.errors",
@@ -162,7 +163,7 @@ def test_policy_and_values_do_no_input_or_output(part):
 
 
 def test_only_the_daemon_joins_policy_and_world():
-    worlds = {"catalog", "executors", "index", "leases", "ingest", "server"}
+    worlds = {"catalog", "executors", "index", "leases", "listing", "shards", "server"}
     joining = {part for part, known in ALLOWED.items() if "state" in known and known & worlds}
     assert joining == {"daemon", "recovery"}  # recovery is the daemon's first minute
     assert [part for part, known in ALLOWED.items() if "executors" in known] == ["daemon"]

@@ -1,34 +1,23 @@
-"""The daemon's hands for ingest: listing a source, publishing, unlinking and verifying shards.
-
-Everything here blocks or waits; nothing here decides. Results go back as events.
-"""
+"""Brings the index of a source up to date with the store, again and again until it has succeeded."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from cachecd.config import SourceConfig
-from cachecd.disk import publish, refusing, sync_directory
 from cachecd.errors import DiskError, LimitTooSmallError, SourceError
 from cachecd.events import Event, IngestStopped, Listed
 from cachecd.index import Index
-from cachecd.layout import Layout
-from cachecd.model import ObjectInfo, Outcome, Shard, ShardId
+from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources.files import class_names, label_of
-from cachecd.verify import check_file
-from cachecd_client._core import Sidecar
-from cachecd_client.errors import CorruptError
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 
-_log = structlog.get_logger("cachecd.ingest")
+_log = structlog.get_logger("cachecd.listing")
 
 
 async def keep_listed(
@@ -79,45 +68,3 @@ async def list_source(
 
 def _next(pages: Iterator[list[ObjectInfo]]) -> list[ObjectInfo] | None:
     return next(pages, None)
-
-
-def publish_shard(
-    layout: Layout, shard: ShardId, generation: str, outcome: Outcome
-) -> tuple[Shard, NDArray[np.uint64]]:
-    """Gives a sealed temporary file its name; the shard and the units it holds.
-
-    DiskError, and nothing of the shard on disk, if that fails.
-    """
-    temporary, final = layout.temporary(shard), layout.shard(shard)
-    try:
-        units = np.unique(Sidecar.read(str(Layout.sidecar(temporary))).units)
-        publish(temporary, final)
-    except (DiskError, OSError, CorruptError) as error:
-        _discard(temporary)
-        if isinstance(error, DiskError):
-            raise
-        raise DiskError(f"cannot publish {final}: {error}") from error
-    allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
-    return Shard(shard, generation, outcome.records, outcome.data_bytes, allocated), units
-
-
-def _discard(path: Path) -> None:
-    for file in (path, Layout.sidecar(path)):
-        with refusing(f"cannot remove {file}"):
-            file.unlink(missing_ok=True)
-
-
-def unlink_shard(layout: Layout, shard: ShardId) -> None:
-    """Removes both files, the shard first: a sidecar alone is no shard to anybody. DiskError."""
-    path = layout.shard(shard)
-    _discard(path)
-    with refusing(f"cannot sync {path.parent}"):
-        sync_directory(path.parent)
-
-
-def verify_shard(layout: Layout, shard: ShardId) -> str:
-    """Reads the shard and its sidecar wholly; what is wrong with it, or "" if it is sound."""
-    checked = check_file(layout.shard(shard), of_cache=True)
-    if checked is None:
-        return f"{layout.shard(shard)} is gone"
-    return "; ".join(f"{fault.path}: {fault.why}" for fault in checked.faults)
