@@ -1,0 +1,108 @@
+"""A disk that fails on command: real processes on a real file system, whose calls libc refuses.
+
+    disk = FaultyDisk(tmp_path / "faults", root=cache_dir)
+    subprocess.Popen(..., env={**os.environ, **disk.environ})
+    with disk.failing("sync", "*/tmp/*", errno.EIO): ...
+    disk.kill("rename", "*/shards/*", skip=3)         # SIGKILL before the fourth
+
+Works for the processes started with `environ` and for all that these start. What is read through a
+mapping cannot fail this way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_SHIM = Path(__file__).with_name("shim.c")
+_RULES = 64  # as in the shim
+
+
+@functools.cache
+def _shim() -> Path:
+    """The compiled library; one a test process."""
+    built = Path(tempfile.mkdtemp(prefix="cachecd-shim-")) / "shim.so"
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", built, _SHIM, "-ldl"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return built
+
+
+class FaultyDisk:
+    """Rules for file operations below `root`: see shim.c for operations, globs and actions."""
+
+    def __init__(self, control: Path, root: Path) -> None:
+        control.mkdir(parents=True)
+        self._control = control
+        self._lines: list[str] = []
+        (control / "hits").write_bytes(bytes(8 * _RULES))
+        (control / "rules").touch()
+        self.environ = {
+            "LD_PRELOAD": str(_shim()),
+            "CACHECD_FAULTS": str(control),
+            "CACHECD_FAULTS_ROOT": str(root),
+        }
+
+    def fail(self, operation: str, glob: str, code: int, skip: int = 0, count: int = 0) -> int:
+        """From now on, after `skip` more, `count` such operations (0: all) fail with errno `code`;
+        the rule's number."""
+        return self._add(operation, glob, skip, count, str(code))
+
+    def kill(self, operation: str, glob: str, skip: int = 0, *, after: bool = False) -> int:
+        """Whoever does the operation after `skip` more is killed before it, or right `after` it."""
+        return self._add(operation, glob, skip, 1, "killafter" if after else "kill")
+
+    def stop(self, operation: str, glob: str, skip: int = 0) -> int:
+        """Whoever does the operation after `skip` more is stopped before it (SIGSTOP)."""
+        return self._add(operation, glob, skip, 1, "stop")
+
+    @contextlib.contextmanager
+    def failing(self, operation: str, glob: str, code: int) -> Iterator[None]:
+        """All such operations fail within."""
+        rule = self.fail(operation, glob, code)
+        try:
+            yield
+        finally:
+            self.lift(rule)
+
+    def lift(self, rule: int) -> None:
+        """The rule holds no more."""
+        self._lines[rule] = "-"
+        self._write()
+
+    def heal(self) -> None:
+        """No rule holds any more."""
+        self._lines = ["-"] * len(self._lines)
+        self._write()
+
+    def hits(self, rule: int) -> int:
+        """How often the rule's operation was asked for."""
+        data = (self._control / "hits").read_bytes()
+        return int.from_bytes(data[8 * rule : 8 * rule + 8], "little")
+
+    def trace(self) -> None:
+        """From now on every operation is noted."""
+        (self._control / "trace").write_text("")
+
+    @property
+    def traced(self) -> list[tuple[int, str, str]]:
+        """(pid, operation, path) of each, in order."""
+        lines = (self._control / "trace").read_text().splitlines()
+        found = (line.split(" ", 2) for line in lines)
+        return [(int(pid), operation, path) for pid, operation, path in found]
+
+    def _add(self, operation: str, glob: str, skip: int, count: int, action: str) -> int:
+        assert " " not in glob, "the rules are cut at blanks"
+        assert len(self._lines) < _RULES, "too many rules for one disk"
+        self._lines.append(f"{operation} {glob} {skip} {count} {action}")
+        self._write()
+        return len(self._lines) - 1
+
+    def _write(self) -> None:
+        new = self._control / "rules.new"
+        new.write_text("".join(f"{line}\n" for line in self._lines))
+        os.replace(new, self._control / "rules")
