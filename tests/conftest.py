@@ -14,3 +14,8 @@ def s3() -> Iterator[S3Server]:
     """A real S3 server for the whole session: .endpoint, .environ, .client, .bucket(name), .put()."""
     with s3_server() as server:
         yield server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The soak first: it is the longest, and the other process does the rest meanwhile."""
+    items.sort(key=lambda item: "tests/soak/" not in item.nodeid)

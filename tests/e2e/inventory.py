@@ -65,7 +65,7 @@ def repeated(shards: dict[int, Found]) -> list[tuple[int, int]]:
 
 
 class Peak:
-    """The most that a directory ever occupied while this was open, polled every millisecond or two.
+    """The most that a directory ever occupied while this was open, polled every `every` seconds.
 
     Counted are the allocated blocks of everything in it, directories included. Walking a tree takes
     a moment in which files come, go and get new names; so what counts is what two walks in a row
@@ -73,8 +73,9 @@ class Peak:
     the truth, and falls short of it by what lived for less than a walk.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, every: float = 0.001) -> None:
         self.root = root
+        self._every = every
         self.bytes = 0
         self.walks = 0
         self._over = threading.Event()
@@ -90,15 +91,15 @@ class Peak:
 
     def _watch(self) -> None:
         before: dict[tuple[int, str], int] = {}
-        while not self._over.wait(0.001):
-            now = dict(_blocks(os.fspath(self.root)))
+        while not self._over.wait(self._every):
+            now = dict(blocks(os.fspath(self.root)))
             both = sum(min(size, before[key]) for key, size in now.items() if key in before)
             self.bytes = max(self.bytes, both)
             self.walks += 1
             before = now
 
 
-def _blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:
+def blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:
     """Identity and allocated bytes of everything at and under `path`.
 
     The identity outlives the rename of a finished shard, and tells a file from a later one that got
@@ -112,7 +113,7 @@ def _blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:
     yield (found.st_ino, ""), found.st_blocks * 512
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _blocks(entry.path)
+            yield from blocks(entry.path)
             continue
         try:
             found = entry.stat(follow_symlinks=False)

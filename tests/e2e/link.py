@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -29,6 +30,7 @@ class Link:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._cut = False
+        self._down = False
         self._threads = [threading.Thread(target=self._accept, name="link")]
         self._threads[0].start()
 
@@ -54,12 +56,31 @@ class Link:
                     continue
             self._listener.close()
 
+    def break_all(self) -> None:
+        """Ends the connections that there are; new ones are relayed."""
+        with self._lock:
+            for one in self._open:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def down(self) -> None:
+        """Ends all connections, and each new one at once, until `up`."""
+        self._down = True
+        self.break_all()
+
+    def up(self) -> None:
+        """Relays again."""
+        self._down = False
+
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._down:
+                client.close()
+                continue
             server = socket.create_connection(self._server)
             with self._lock:
                 if self._cut:

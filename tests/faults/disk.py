@@ -21,6 +21,7 @@ from pathlib import Path
 
 _SHIM = Path(__file__).with_name("shim.c")
 _RULES = 64  # as in the shim
+_LIFTED = "-"
 
 
 @functools.cache
@@ -71,12 +72,12 @@ class FaultyDisk:
 
     def lift(self, rule: int) -> None:
         """The rule holds no more."""
-        self._lines[rule] = "-"
+        self._lines[rule] = _LIFTED
         self._write()
 
     def heal(self) -> None:
         """No rule holds any more."""
-        self._lines = ["-"] * len(self._lines)
+        self._lines = [_LIFTED] * len(self._lines)
         self._write()
 
     def hits(self, rule: int) -> int:
@@ -97,10 +98,19 @@ class FaultyDisk:
 
     def _add(self, operation: str, glob: str, skip: int, count: int, action: str) -> int:
         assert " " not in glob, "the rules are cut at blanks"
-        assert len(self._lines) < _RULES, "too many rules for one disk"
-        self._lines.append(f"{operation} {glob} {skip} {count} {action}")
+        line = f"{operation} {glob} {skip} {count} {action}"
+        if _LIFTED in self._lines:
+            rule = self._lines.index(_LIFTED)
+            with (self._control / "hits").open("r+b") as hits:  # the processes have it mapped
+                hits.seek(8 * rule)
+                hits.write(bytes(8))
+            self._lines[rule] = line
+        else:
+            assert len(self._lines) < _RULES, "too many rules for one disk"
+            rule = len(self._lines)
+            self._lines.append(line)
         self._write()
-        return len(self._lines) - 1
+        return rule
 
     def _write(self) -> None:
         new = self._control / "rules.new"
