@@ -86,27 +86,53 @@ def flip_a_bit(stage: Stage, chance: random.Random) -> str:
     return f"{path.parent.name}/{path.name}, byte {at}"
 
 
-# (operation, where, errno): what disks do.
+def cut_a_file_short(stage: Stage, chance: random.Random) -> str:
+    """A shard or a sidecar, while it is being read or not."""
+    files = stage.shards()
+    if not files:
+        return "there was none"
+    path = chance.choice(files)
+    try:
+        length = chance.randrange(path.stat().st_size)
+        os.truncate(path, length)
+    except FileNotFoundError:
+        return "it was gone"
+    return f"{path.parent.name}/{path.name}, to {length} bytes"
+
+
+def change_the_configuration(stage: Stage, chance: random.Random) -> str:
+    rules = {"per_epoch": chance.choice(["1MiB", "3MiB"]), "refresh": chance.choice([0.25, 0.5])}
+    train = stage.daemon.document["datasets"]["train"]
+    train["grow"]["per_epoch"] = rules["per_epoch"]
+    train["evict"] = {"refresh": rules["refresh"]}
+    stage.daemon.write_config()
+    os.kill(stage.daemon.pid, signal.SIGHUP)
+    return str(rules)
+
+
+# (operation, where below cache.dir, errno): what disks do.
 _DISK = [
-    ("write", "*/tmp/*", errno.ENOSPC),
-    ("write", "*/tmp/*", errno.EIO),
-    ("allocate", "*/tmp/*", errno.ENOSPC),
-    ("create", "*/tmp/*", errno.ENOSPC),
-    ("sync", "*/tmp/*", errno.EIO),
-    ("sync", "*/shards/*", errno.EIO),
-    ("rename", "*/shards/*", errno.EIO),
-    ("unlink", "*/shards/*", errno.EIO),
-    ("*", "*/catalog.sqlite*", errno.EIO),
-    ("write", "*/catalog.sqlite*", errno.ENOSPC),
-    ("create", "*/leases/*", errno.ENOSPC),
-    ("rename", "*/leases/*", errno.EIO),
+    ("write", "tmp/*", errno.ENOSPC),
+    ("write", "tmp/*", errno.EIO),
+    ("allocate", "tmp/*", errno.ENOSPC),
+    ("create", "tmp/*", errno.ENOSPC),
+    ("sync", "tmp/*", errno.EIO),
+    ("sync", "shards/*", errno.EIO),
+    ("rename", "shards/*", errno.EIO),
+    ("unlink", "shards/*", errno.EIO),
+    ("*", "catalog.sqlite*", errno.EIO),
+    ("write", "catalog.sqlite*", errno.ENOSPC),
+    ("create", "leases/*", errno.ENOSPC),
+    ("rename", "leases/*", errno.EIO),
+    ("sync", "leases*", errno.EIO),
     ("create", "*", errno.EROFS),
+    ("*", "*", errno.EIO),
 ]
 
 
 def fail_the_disk_for_a_while(stage: Stage, chance: random.Random) -> str:
     operation, where, code = chance.choice(_DISK)
-    with stage.disk.failing(operation, where, code):
+    with stage.disk.failing(operation, f"{stage.daemon.cache}/{where}", code):
         time.sleep(chance.uniform(0.5, 3.0))
     return f"{operation} {where}: {errno.errorcode[code]}"
 
@@ -133,7 +159,9 @@ ALL: dict[Injection, int] = {
     kill_a_job: 2,
     stop_a_trainer_for_a_while: 1,
     flip_a_bit: 5,
+    cut_a_file_short: 1,
     fail_the_disk_for_a_while: 4,
+    change_the_configuration: 1,
     break_all_connections: 2,
     take_the_store_away_for_a_while: 1,
 }
