@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState, LiveShard, Making
+from cachecd.dataset import DatasetRules, DatasetState, LiveShard
 from cachecd.grant import GRACE, LeaseState, new_lease
+from cachecd.ingest import Ingest, finish
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, Lease, Outcome, Shard, ShardId
+from cachecd.model import Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.room import Room
 from cachecd.waiting import not_ready
@@ -37,9 +38,8 @@ class State:
         self.leases: dict[str, LeaseState] = {}
         self.disk = Pause()
         self.corrupt_shards = 0
-        self._shard_size = shard_size
         self._room = Room(ledger, self.datasets, shard_size)
-        self._workers = workers
+        self._ingest = Ingest(ledger, self.datasets, self._room, self.disk, shard_size, workers)
         self._boot = boot  # makes lease names unique across restarts
         self._serial = 0
         self._by_epoch: dict[tuple[str, str, int], str] = {}
@@ -125,7 +125,7 @@ class State:
             case ev.Draining():
                 self._draining = True
         if not self._draining:
-            self._schedule(now, out)
+            self._ingest.schedule(now, out)
         return out
 
     # --- leases
@@ -253,7 +253,7 @@ class State:
             out.append(ev.PublishShard(shard, outcome))
         else:
             self.ledger.cancel(shard)
-            self._finish(dataset, shard.number, outcome, None, (), out)
+            out.append(finish(dataset, shard.number, outcome))
 
     def _published(self, shard: Shard, units: Iterable[int], out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.id.dataset]
@@ -264,22 +264,7 @@ class State:
         dataset.live[shard.id.number] = LiveShard(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
-        self._finish(dataset, shard.id.number, outcome, shard, list(units), out)
-
-    def _finish(
-        self,
-        dataset: DatasetState,
-        number: int,
-        outcome: Outcome,
-        shard: Shard | None,
-        units: list[int] | tuple[()],
-        out: list[ev.Command],
-    ) -> None:
-        del dataset.making[number]
-        dataset.plan.finish(number, outcome, units)
-        dataset.exhausted = False
-        name = dataset.rules.name
-        out.append(ev.SavePlan(name, number, shard, units, outcome.set_aside))
+        out.append(finish(dataset, shard.id.number, outcome, shard, list(units)))
 
     def _failed(
         self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
@@ -330,69 +315,3 @@ class State:
             self.corrupt_shards += 1
             out.append(ev.MarkShard(shard, barred=True))
         self._unlink_unheld(shard.dataset, out)
-
-    # --- ingest
-
-    def _schedule(self, now: float, out: list[ev.Command]) -> None:
-        """Starts as many shards as there are workers, room and work for."""
-        for dataset in self.datasets.values():
-            self._forgive(dataset)
-        if now < self.disk.until:
-            return
-        pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
-        while sum(len(d.making) for d in self.datasets.values()) < self._workers:
-            waiting = sorted(
-                self.datasets.values(),
-                key=lambda d: (not d.rules.pin, len(d.making), d.rules.name),
-            )
-            if not any(self._start_one(d, pins_missing, now, out) for d in waiting):
-                return
-
-    def _forgive(self, dataset: DatasetState) -> None:
-        """Room that no shard fits into any more is not a debt."""
-        if dataset.debt and (not dataset.has_work or self._room.stuck(dataset)):
-            dataset.debt = 0
-
-    def _start_one(
-        self, dataset: DatasetState, pins_missing: bool, now: float, out: list[ev.Command]
-    ) -> bool:
-        if now < dataset.source.until or (dataset.making and not dataset.described):
-            return False
-        if not self._room.fits(dataset):
-            return False
-        due = [n for n, not_before in dataset.retry.items() if not_before <= now]
-        if due:
-            assignment = dataset.plan.open[min(due)]
-            del dataset.retry[min(due)]
-            if not assignment.units:  # every unit of it has been set aside
-                empty = Outcome(0, 0, 0, 0, 0, 0.0)
-                dataset.making[assignment.shard.number] = Making()
-                self._finish(dataset, assignment.shard.number, empty, None, (), out)
-                return True
-        else:
-            found = self._next_assignment(dataset, pins_missing)
-            if found is None:
-                return False
-            assignment = found
-        reserved = self.ledger.reserve(assignment.shard)
-        assert reserved, "space was checked above"
-        dataset.making[assignment.shard.number] = Making()
-        out.append(ev.StartShard(assignment))
-        return True
-
-    def _next_assignment(self, dataset: DatasetState, pins_missing: bool) -> Assignment | None:
-        rules = dataset.rules
-        allowed = dataset.allowed
-        if pins_missing and not rules.pin:
-            allowed = min(allowed, rules.first)
-        coming = (len(dataset.making) + len(dataset.retry)) * self._shard_size
-        held = dataset.data() + (dataset.evicted if rules.wait else 0)
-        if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
-            return None
-        found = dataset.plan.assign()
-        if isinstance(found, Assignment):
-            return found
-        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
-        # listing, changes it, and each of these clears the mark.
-        dataset.exhausted = True
-        return None

@@ -32,7 +32,8 @@ PARTS = {
     "grant": "dataset model",
     "room": "dataset ledger",
     "waiting": "dataset events ledger",
-    "state": "dataset events grant ledger model pause room waiting",
+    "ingest": "dataset events ledger model pause room",
+    "state": "dataset events grant ingest ledger model pause room waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -81,6 +82,7 @@ PURE = {
     "dataset",
     "ledger",
     "grant",
+    "ingest",
     "pause",
     "room",
     "state",
