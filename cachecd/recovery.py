@@ -51,6 +51,16 @@ def recover(
     if saved and saved["index"] != index.id:
         catalog.forget_units(name)
     found = find_shards(layout, catalog, name)
+    dataset = take_up(found, catalog, index, rules, shard_size, state)
+    return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
+
+
+def take_up(
+    found: Found, catalog: Catalog, index: Index, rules: DatasetRules, shard_size: int, state: State
+) -> DatasetState:
+    """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
+    name = rules.name
+    saved = catalog.plan(name)
     plan = Plan(name, rules.generation, index, rules.seed, shard_size)
     dataset = DatasetState(rules, plan)
     walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
@@ -71,7 +81,7 @@ def recover(
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
-    return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
+    return dataset
 
 
 def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
