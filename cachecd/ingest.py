@@ -27,6 +27,7 @@ class Ingest:
     disk: Pause
     shard_size: int
     workers: int
+    turns: int = 0
 
     def schedule(self, now: float, out: list[Command]) -> None:
         """Appends a StartShard, its room reserved, for each shard that is to be begun now."""
@@ -38,7 +39,7 @@ class Ingest:
         while sum(len(d.making) for d in self.datasets.values()) < self.workers:
             waiting = sorted(
                 self.datasets.values(),
-                key=lambda d: (not d.rules.pin, len(d.making), d.rules.name),
+                key=lambda d: (not d.rules.pin, len(d.making), d.turn),
             )
             if not any(self._start_one(d, pins_missing, now, out) for d in waiting):
                 return
@@ -53,16 +54,17 @@ class Ingest:
     ) -> bool:
         if now < dataset.source.until or (dataset.making and not dataset.described):
             return False
-        if not self.room.fits(dataset):
-            return False
-        due = [n for n, not_before in dataset.retry.items() if not_before <= now]
-        if due:
-            assignment = dataset.plan.open[min(due)]
-            del dataset.retry[min(due)]
-            if not assignment.units:  # every unit of it has been set aside
-                dataset.making[assignment.shard.number] = Making()
-                out.append(finish(dataset, assignment.shard.number, Outcome(0, 0, 0, 0, 0, 0.0)))
+        due = min((n for n, not_before in dataset.retry.items() if not_before <= now), default=None)
+        if due is not None:
+            assignment = dataset.plan.open[due]
+            if not assignment.units:  # every unit of it has been set aside: that takes no room
+                del dataset.retry[due]
+                dataset.making[due] = Making()
+                out.append(finish(dataset, due, Outcome(0, 0, 0, 0, 0, 0.0)))
                 return True
+            if not self.room.fits(dataset):
+                return False
+            del dataset.retry[due]
         else:
             found = self._next_assignment(dataset, pins_missing)
             if found is None:
@@ -70,6 +72,8 @@ class Ingest:
             assignment = found
         reserved = self.ledger.reserve(assignment.shard)
         assert reserved, "space was checked above"
+        self.turns += 1
+        dataset.turn = self.turns
         dataset.making[assignment.shard.number] = Making()
         out.append(StartShard(assignment))
         return True
@@ -80,7 +84,10 @@ class Ingest:
         if pins_missing and not rules.pin:
             allowed = min(allowed, rules.first)
         coming = (len(dataset.making) + len(dataset.retry)) * self.shard_size
-        held = dataset.data() + (dataset.evicted if rules.wait else 0)
+        held = dataset.made() if rules.wait else dataset.data()
+        # A shard that failed comes before later ones: it must not lose its room to them.
+        if not self.room.fits(dataset, 1 + len(dataset.retry)):
+            return None
         if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
             return None
         found = dataset.plan.assign()

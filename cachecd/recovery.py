@@ -69,6 +69,7 @@ def take_up(
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
+        dataset.gaps = dict(saved.get("gaps", ()))
     else:
         catalog.forget_plan(name)
         if index.complete:
@@ -169,6 +170,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "last_retired": dataset.last_retired,
         "evicted": dataset.evicted,
         "evicted_shards": dataset.evicted_shards,
+        "gaps": list(dataset.gaps.items()),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
 

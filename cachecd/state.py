@@ -24,7 +24,7 @@ from cachecd.ledger import Ledger
 from cachecd.model import Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.room import Room
-from cachecd.waiting import not_ready
+from cachecd.waiting import Hindrances, not_ready
 
 
 class State:
@@ -60,18 +60,20 @@ class State:
     def adopt_lease(self, lease: Lease, now: float) -> None:
         """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
         and its epoch goes on growing the cache."""
-        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now, read=True)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         if dataset := self.datasets.get(lease.dataset):
             dataset.allow_after(lease)
-            for number, live in dataset.live.items():
-                live.leased = live.leased or lease.names(number)
+            _mark_read(dataset, lease)
 
     def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
         """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
         self.ledger.limit = limit
         for rule in rules:
             self.datasets[rule.name].change(rule)
+        for held in self.leases.values():
+            if dataset := self.datasets.get(held.lease.dataset):
+                dataset.allow_after(held.lease)
 
     # --- the one way in
 
@@ -89,10 +91,7 @@ class State:
                     out.append(ev.EndLease(lease))
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
-                    key = (state.lease.dataset, state.lease.job, state.lease.epoch)
-                    if self._by_epoch.get(key) == lease:
-                        del self._by_epoch[key]
-                    self._unlink_unheld(state.lease.dataset, out)
+                    self._ended(state, out)
             case ev.Listed(dataset, _, complete):
                 state_of = self.datasets[dataset]
                 state_of.plan.extend()
@@ -158,24 +157,26 @@ class State:
         rules = dataset.rules
         needed = dataset.needed(asked.epoch)
         dataset.allowed = max(dataset.allowed, needed)  # a job may begin in its middle
+        served = bool(dataset.served(rules.generation))
+        if rules.wait and not served:  # whatever was made is gone: one more, at least
+            dataset.allowed = max(dataset.allowed, dataset.made() + 1)
         stuck = self._room.stuck(dataset)
-        if rules.wait and stuck and dataset.served(rules.generation):
-            needed = 0  # the limit is reached: the plan's last shards are all that fits
+        holder = self._holder() if stuck and self._room.kept_for_leases() else None
+        if stuck and served and (rules.wait or holder):
+            needed = 0  # the limit is reached: what there is is all that fits
         if self._offline and not rules.pin:
-            needed = min(needed, dataset.data())  # what is cached is all there will be
+            needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
         if generation is None:
-            disk = self.disk.reason
-            out.append(
-                not_ready(
-                    dataset, self.ledger, needed, stuck, self._offline, disk, asked.request, now
-                )
-            )
+            why = Hindrances(stuck, holder, self._offline, self.disk.reason)
+            out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
             return None
-        self._boundary(dataset, generation, out)
+        if rules.wait:
+            dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))
+        # An epoch that is asked for again because nobody ever held it is not a new one.
+        if dataset.in_vain.pop(asked.job, None) != asked.epoch:
+            self._boundary(dataset, generation, out)
         shards = dataset.choose(asked.epoch, generation)
-        for shard in shards:
-            dataset.live[shard.id.number].leased = True
         self._serial += 1
         serial = f"{self._boot}{self._serial}"
         lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
@@ -192,8 +193,28 @@ class State:
             message = f"lease {lease} has ended: acquire again"
             out.append(ev.ReplyRefused(request, "lease-lost", message))
             return
+        if not state.read and (dataset := self.datasets.get(state.lease.dataset)):
+            _mark_read(dataset, state.lease)
+        state.read = True
         state.held_by.add(rank)
         out.append(ev.ReplyDone(request))
+
+    def _ended(self, state: LeaseState, out: list[ev.Command]) -> None:
+        lease = state.lease
+        if self._by_epoch.get((lease.dataset, lease.job, lease.epoch)) == lease.id:
+            del self._by_epoch[lease.dataset, lease.job, lease.epoch]
+        dataset = self.datasets.get(lease.dataset)
+        if dataset and not state.read:
+            dataset.in_vain[lease.job] = lease.epoch
+        self._unlink_unheld(lease.dataset, out)
+
+    def _holder(self) -> Lease | None:
+        """The oldest lease for which shards are kept that no later lease names."""
+        for held in sorted(self.leases.values(), key=lambda s: (s.since, s.lease.id)):
+            dataset = self.datasets.get(held.lease.dataset)
+            if dataset and any(s.doomed and held.lease.names(n) for n, s in dataset.live.items()):
+                return held.lease
+        return None
 
     # --- rotation
 
@@ -203,18 +224,17 @@ class State:
         if generation == rules.generation:
             for live in dataset.superseded():  # leases never mix generations: they are of no use
                 self._retire(live, out)
-        preparing = generation != rules.generation
-        floor = 1 if preparing or rules.wait else min(rules.first, dataset.data(generation))
-        at_limit = not self._room.fits(dataset)
-        over = self.ledger.room < 0
-        chosen = dataset.to_retire(self._room.capacity(dataset), at_limit, floor, over)
+        floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
+        chosen: list[LiveShard] = []
+        if not self._room.fits(dataset):
+            capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
+            chosen = dataset.to_retire(generation, capacity, floor, excess)
         for live in chosen:
             self._retire(live, out)
-            dataset.debt += live.shard.allocated
         dataset.sealed_since_boundary = 0
         if chosen:
             dataset.last_retired = sum(live.shard.allocated for live in chosen)
-            out.append(ev.SavePlan(rules.name))  # the debt survives a restart
+            out.append(ev.SavePlan(rules.name))
 
     def _retire(self, live: LiveShard, out: list[ev.Command]) -> None:
         live.retired = True
@@ -289,10 +309,12 @@ class State:
         if not live.released:
             dataset.plan.release(list(units))
         dataset.exhausted = False
-        if live.shard.generation == dataset.rules.generation:
-            dataset.evicted += live.shard.data_bytes
-            dataset.evicted_shards += 1
-        out.append(ev.SavePlan(shard.dataset))
+        dataset.evict(live.shard)
+        if live.retired and (
+            live.shard.generation == dataset.rules.generation or dataset.preparing
+        ):
+            dataset.debt += live.shard.allocated
+        out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
 
     def _corrupt_reported(self, shard: ShardId, out: list[ev.Command]) -> None:
         dataset = self.datasets.get(shard.dataset)
@@ -315,3 +337,9 @@ class State:
             self.corrupt_shards += 1
             out.append(ev.MarkShard(shard, barred=True))
         self._unlink_unheld(shard.dataset, out)
+
+
+def _mark_read(dataset: DatasetState, lease: Lease) -> None:
+    """What this lease names is not fetched in vain: rotation may have it."""
+    for number, live in dataset.live.items():
+        live.leased = live.leased or lease.names(number)

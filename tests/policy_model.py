@@ -45,6 +45,7 @@ class Account:
     unfilled: int = 0  # room that rotation has freed and no shard has taken
     sealed_since: int = 0  # since rotation last had its turn
     last_rotated: int = 0
+    in_vain: set[tuple[str, int]] = field(default_factory=set)  # (job, epoch) that nobody held
     lost: bool = False  # a restart without its catalog: what was gone before is not known
 
     def served(self) -> list[Sealed]:
@@ -67,6 +68,7 @@ class Model:
         self.going: set[ShardId] = set()  # to be unlinked
         self.marks: list[Sealed] = []
         self.grants: list[Lease] = []
+        self.ever_held: set[str] = set()
         self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
 
     # --- bytes
@@ -191,7 +193,13 @@ class Model:
         assert not suspect, "a shard of the set is being verified"
         assert named == there if there else len(named) == 1, "not the plan's shards"
 
+    def ended(self, lease: str) -> None:
+        over = self.leases.pop(lease)
+        if lease not in self.ever_held:
+            self.of[over.dataset].in_vain.add((over.job, over.epoch))
+
     def held(self, lease: str) -> None:
+        self.ever_held.add(lease)
         for number, sealed in self.of[self.leases[lease].dataset].shards.items():
             sealed.read = sealed.read or self.leases[lease].names(number)
 
@@ -229,7 +237,11 @@ class Model:
         self, name: str, account: Account, marks: list[Sealed], grants: list[Lease], at_limit: bool
     ) -> None:
         current = account.rules.generation
-        turns = [g for g in grants if g.dataset == name]
+        turns = []
+        for lease in grants:
+            if lease.dataset == name and (lease.job, lease.epoch) not in account.in_vain:
+                turns.append(lease)
+            account.in_vain.discard((lease.job, lease.epoch))
         mine = [s for s in marks if s.shard.id.dataset == name]
         over = account.rules.pin or any(g.generation == current for g in turns)
         rotated = [s for s in mine if not (over and s.shard.generation != current)]

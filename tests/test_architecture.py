@@ -31,7 +31,7 @@ PARTS = {
     "ledger": "model",
     "grant": "dataset model",
     "room": "dataset ledger",
-    "waiting": "dataset events ledger",
+    "waiting": "dataset events model room",
     "ingest": "dataset events ledger model pause room",
     "state": "dataset events grant ingest ledger model pause room waiting",
     # The disk

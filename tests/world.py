@@ -72,7 +72,7 @@ def full(assignment: Assignment) -> Outcome:
     return Outcome(records, size, 0, -(-size // BLOCK) * BLOCK + BLOCK, size, 1.0)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The daemon's process is gone between two commands."""
 
 
@@ -107,7 +107,9 @@ class World:
         # The disk
         self.rows = Rows()
         self.disk: dict[ShardId, Records] = {}
-        self.meta: dict[ShardId, dict[str, Any]] = {}  # sidecars, with what `stat` says of the shard
+        self.meta: dict[
+            ShardId, dict[str, Any]
+        ] = {}  # sidecars, with what `stat` says of the shard
         self.manifests: dict[str, Lease] = {}
         self.metadata = 0
         self.spare: float | None = None  # what others leave of the file system, if it has an end
@@ -153,6 +155,7 @@ class World:
             dataset = take_up(found, self.rows, self.sources[name], rules, SHARD_SIZE, self.state)
             dataset.described = True
             self._known(name, found, lost_catalog)
+        self.model.ever_held |= self.manifests.keys()
         for lease in self.manifests.values():
             self.state.adopt_lease(lease, self.now)
         self.measure()
@@ -196,7 +199,7 @@ class World:
                     self._carry_out(command)
                 self.model.step(full_before, self._full())
                 self.events.popleft()
-        except Killed:
+        except KilledError:
             self.restart()
         self.check()
 
@@ -208,7 +211,7 @@ class World:
         if self.kill_after is not None:
             self.kill_after -= 1
             if self.kill_after < 0:
-                raise Killed
+                raise KilledError
         match command:
             case ev.StartShard(assignment):
                 self._start(assignment)
@@ -231,13 +234,14 @@ class World:
                 self.locks[lease.id] = set()
                 if "manifest" in self.refuses:
                     self.failed_manifests.add(lease.id)
-                    self.model.leases.pop(lease.id)
+                    self.model.ended(lease.id)
                     self.events.append(ev.LeaseEnded(lease.id))
                 else:
                     self.manifests[lease.id] = lease
             case ev.EndLease(lease):
                 if not self.locks[lease] and "manifest" not in self.refuses:
-                    del self.manifests[lease], self.locks[lease], self.model.leases[lease]
+                    del self.manifests[lease], self.locks[lease]
+                    self.model.ended(lease)
                     self.events.append(ev.LeaseEnded(lease))
             case ev.MarkShard(shard, barred):
                 self.model.marked(shard, barred)
@@ -388,7 +392,7 @@ class World:
         a shard that nobody makes."""
         ledger = self.state.ledger
         assert ledger.used + ledger.reserved == self.model.used()
-        assert {s for s in (*self.making, *self.publishing)} == self.model.reserved
+        assert self.making.keys() | self.publishing.keys() == self.model.reserved
 
 
 # --- one dataset, as most tests want it
