@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cachecd.model import Lease, Outcome, SetAside, Shard
@@ -35,7 +36,7 @@ class LiveShard:
     barred: bool = False
     verifying: bool = False
     unlinking: bool = False
-    leased: bool = False  # some lease has named it: it is not fetched in vain
+    leased: bool = False  # somebody held a lease that names it: it was not fetched in vain
     released: bool = False  # the plan no longer counts its units as held
 
     @property
@@ -59,9 +60,10 @@ class Making:
 class DatasetState:
     """Everything the policy knows of one dataset.
 
-    `debt`: allocated bytes that rotation has retired and the sampler has not refilled; never more
-    than `refresh` of the capacity. `allowed`: data bytes the dataset may hold before the next epoch
-    boundary. `evicted`: data bytes of this generation's shards that are gone.
+    `debt`: allocated bytes that rotation has freed and the sampler has not refilled; with the retired
+    shards still there, never more than `refresh` of the capacity. `allowed`: data bytes the dataset may
+    hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
+    `gaps`: of those among them that have older ones before them.
     """
 
     rules: DatasetRules
@@ -79,6 +81,9 @@ class DatasetState:
     last_retired: int = 0
     evicted: int = 0
     evicted_shards: int = 0
+    gaps: dict[int, int] = field(default_factory=dict)
+    in_vain: dict[str, int] = field(default_factory=dict)  # job -> epoch that nobody ever held
+    turn: int = 0  # of its latest shard among all datasets' shards
     source: Pause = field(default_factory=Pause)
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
@@ -145,10 +150,20 @@ class DatasetState:
 
     def ready(self, needed: int) -> bool:
         """Whether the current generation can be leased for an epoch that needs `needed` bytes."""
+        served = bool(self.served(self.rules.generation))
         if self.rules.pin:
-            return self.whole and bool(self.served(self.rules.generation))
-        have = self._prefix_bytes() + self.evicted if self.rules.wait else self.data()
-        return have > 0 and (have >= needed or self.whole)
+            return served and self.whole
+        if not self.rules.wait or needed == 0:
+            return served and (self.data() >= needed or self.whole)
+        walked = list(self._walk())
+        have = self.evicted - sum(self.gaps.values()) + sum(size for size, _ in walked)
+        return any(shard for _, shard in walked) and (have >= needed or self.whole)
+
+    def made(self) -> int:
+        """Data bytes of all shards that the current generation ever had."""
+        current = self.rules.generation
+        there = (s.shard.data_bytes for s in self.live.values() if s.shard.generation == current)
+        return self.evicted + sum(there)
 
     def needed(self, epoch: int) -> int:
         """Data bytes that the set of this epoch needs."""
@@ -163,13 +178,14 @@ class DatasetState:
             return served
         # Exactly the plan's shards for this epoch, however fast the link was.
         chosen: list[Shard] = []
-        total = self.evicted
-        for shard in self._prefix(served):
+        total = self.evicted - sum(self.gaps.values())
+        for size, shard in self._walk():
             if total >= self.needed(epoch) and chosen:
                 break
-            chosen.append(shard)
-            total += shard.data_bytes
-        return chosen
+            total += size
+            if shard is not None:
+                chosen.append(shard)
+        return chosen or served  # the oldest of them may never be made: there is no room
 
     def allow_after(self, lease: Lease) -> None:
         """Lets the dataset grow by what the epoch of this lease may add to its set."""
@@ -179,40 +195,59 @@ class DatasetState:
                 after = self.needed(lease.epoch + 1)
             self.allowed = max(self.allowed, after)
 
-    def _prefix(self, served: list[Shard]) -> list[Shard]:
-        """Those before the first number that is still being made: the plan's order has no gap."""
+    def _walk(self) -> Iterator[tuple[int, Shard | None]]:
+        """The current generation's shards in the plan's order, up to the first that is still to be made
+        or being verified: data bytes, and the shard if it is served. What was evicted before the oldest
+        one is not among them."""
         suspect = self.being_verified
         open_ones = [*self.making, *self.retry, *([] if suspect is None else [suspect])]
-        unfinished = min(open_ones, default=None)
-        return [s for s in served if unfinished is None or s.id.number < unfinished]
+        end = min(open_ones, default=None)
+        current = self.rules.generation
+        there = {n: s for n, s in self.live.items() if s.shard.generation == current}
+        for number in sorted(there.keys() | self.gaps.keys()):
+            if end is not None and number > end:
+                return
+            if live := there.get(number):
+                yield live.shard.data_bytes, live.shard if live.served else None
+            else:
+                yield self.gaps[number], None
 
-    def _prefix_bytes(self) -> int:
-        served = [s.shard for s in self.served(self.rules.generation)]
-        return sum(s.data_bytes for s in self._prefix(served))
+    def evict(self, shard: Shard) -> None:
+        """The shard is gone, from `live` too."""
+        if shard.generation != self.rules.generation:
+            return
+        self.evicted += shard.data_bytes
+        self.evicted_shards += 1
+        self.gaps[shard.id.number] = shard.data_bytes
+        oldest = min((*self.live, *self.plan.open), default=None)
+        self.gaps = {n: s for n, s in self.gaps.items() if oldest is not None and n > oldest}
 
     # --- rotation
 
     def to_retire(
-        self, capacity: int, at_limit: bool, floor: int, over: bool = False
+        self, generation: str, capacity: int, floor: int, excess: int = 0
     ) -> list[LiveShard]:
-        """Which shards an epoch boundary retires, oldest first.
+        """Which shards of the leased generation an epoch boundary retires at the limit, oldest first.
 
-        At the limit only, and only while there is something to put in their place; together with
-        what is not refilled yet at most `refresh` of `capacity`; no more than the link refilled
-        since the last boundary, or twice the last time's if it refilled that to the end; none that
-        no lease has ever named; and never so many that less than `floor` data bytes stay. `over`: the
-        limit was lowered below what is there, so there must be less whether or not more could come.
+        Only while there is something to put in their place; together with what was retired and not
+        refilled never more than `refresh` of the capacity; no more than the link has shown it can refill;
+        no shard that nobody has read; and never so many that less than `floor` data bytes stay. `excess`:
+        there must be so much less whether or not anything could come instead.
         """
-        if self.rules.pin or not at_limit or not (self.has_work or over):
+        if self.rules.pin:
             return []
-        quota = int(self.rules.refresh * capacity) - self.debt
-        if not over:
-            # No more than what could come in its place, and the rest of a shard.
-            most = max((s.shard.allocated for s in self.live.values()), default=0)
-            quota = min(quota, self.plan.missing_bytes + most)
-        candidates = [s for _, s in sorted(self.live.items()) if s.served]
+        candidates = self.served(generation)
+        most = max((s.shard.allocated for s in candidates), default=0)
+        coming = self.plan.missing_bytes if self.plan.has_work else len(self.retry)
+        if self.rules.wait:
+            coming = min(coming, int(min(self.allowed, float(1 << 62))) - self.made())
+        if coming <= 0 and excess <= 0:
+            return []
+        # No more than what could come in its place, and the rest of a shard.
+        owed = self.debt + self._retired(generation)
+        quota = min(int(self.rules.refresh * capacity) - owed, max(coming, excess) + most)
         proven = self.sealed_since_boundary
-        if self.debt == 0:
+        if owed == 0:
             # All caught up: the link may do more than it was asked for; one shard at least, since a
             # cache at its limit has nothing else to measure the link by.
             smallest = candidates[0].shard.allocated if candidates else 0
@@ -228,6 +263,16 @@ class DatasetState:
             chosen.append(live)
         return chosen
 
+    def _retired(self, generation: str) -> int:
+        """Allocated by retired shards that are still there; those of a generation that is over were
+        not retired to be refilled."""
+        current = self.rules.generation
+        return sum(
+            s.shard.allocated
+            for s in self.live.values()
+            if s.retired and (generation != current or s.shard.generation == current)
+        )
+
     def superseded(self) -> list[LiveShard]:
         """Served shards of other generations than the current one."""
         return [
@@ -235,6 +280,11 @@ class DatasetState:
             for _, s in sorted(self.live.items())
             if s.served and s.shard.generation != self.rules.generation
         ]
+
+    @property
+    def preparing(self) -> bool:
+        """Whether an old generation is served until the current one is ready."""
+        return bool(self.superseded())
 
     # --- the link
 
@@ -261,10 +311,10 @@ class DatasetState:
         tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
         self.source.reason = reason
         self.retry[number] = now + min(0.25 * 2 ** min(tries, 10), LONGEST)
-        if unit is None or tries < _TRIES_PER_UNIT:
+        named = next((u for u in self.plan.open[number].units if u.unit == unit), None)
+        if named is None or tries < _TRIES_PER_UNIT:
             return None
-        key = next(u.key for u in self.plan.open[number].units if u.unit == unit)
-        aside = SetAside(unit, key, reason)
+        aside = SetAside(named.unit, named.key, reason)
         self.plan.without(number, aside)
         self.retry[number] = now
         return aside

@@ -22,6 +22,7 @@ class LeaseState:
     grace_until: float
     since: float
     ranks: int = 1
+    read: bool = False  # some rank has held it
     held_by: set[int] = field(default_factory=set)
 
     def asked(self, rank: int, ranks: int, now: float) -> None:

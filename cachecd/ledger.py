@@ -34,7 +34,7 @@ class Ledger:
     limit: int
     footprint: int
     metadata: int = METADATA_SLACK
-    spare: float = float("inf")  # free on the file system for us, less what was reserved since
+    spare: float = float("inf")  # free on the file system for us, less all that is reserved
     _shards: dict[ShardId, int] = field(default_factory=dict)
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
@@ -55,9 +55,14 @@ class Ledger:
         return sum(self._reserved_by.values())
 
     @property
+    def below_limit(self) -> int:
+        """What the limit leaves; negative if it was lowered below what is there."""
+        return self.limit - self.used - self.reserved
+
+    @property
     def room(self) -> int:
         """What may still be reserved; negative if less fits than is there."""
-        return int(min(self.limit - self.used - self.reserved, self.spare))
+        return int(min(self.below_limit, self.spare))
 
     def of(self, dataset: str) -> int:
         """Used and reserved by one dataset's shards."""
@@ -70,7 +75,9 @@ class Ledger:
         """Everything but shards and temporary files occupies `metadata` bytes now, and the file
         system can give us `spare` more."""
         self.metadata = metadata + METADATA_SLACK
-        self.spare = spare
+        # A worker may not have taken yet what is reserved for it; one that has counts twice until
+        # it is done, which errs on the safe side.
+        self.spare = spare - self.reserved
 
     def reserve(self, shard: ShardId) -> bool:
         """Reserves one footprint; False, and nothing changed, if the limit would be exceeded."""
@@ -83,11 +90,13 @@ class Ledger:
 
     def cancel(self, shard: ShardId) -> None:
         """Gives the shard's reservation back: nothing of it is on disk."""
+        self.spare += self.footprint
         self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
 
     def seal(self, shard: ShardId, allocated: int) -> None:
         """Turns the reservation into what the sealed shard really occupies."""
         self.cancel(shard)
+        self.spare -= allocated
         self.adopt(shard, allocated)
 
     def adopt(self, shard: ShardId, allocated: int) -> None:

@@ -51,6 +51,16 @@ def recover(
     if saved and saved["index"] != index.id:
         catalog.forget_units(name)
     found = find_shards(layout, catalog, name)
+    dataset = take_up(found, catalog, index, rules, shard_size, state)
+    return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
+
+
+def take_up(
+    found: Found, catalog: Catalog, index: Index, rules: DatasetRules, shard_size: int, state: State
+) -> DatasetState:
+    """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
+    name = rules.name
+    saved = catalog.plan(name)
     plan = Plan(name, rules.generation, index, rules.seed, shard_size)
     dataset = DatasetState(rules, plan)
     walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
@@ -59,6 +69,7 @@ def recover(
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
+        dataset.gaps = dict(saved.get("gaps", ()))
     else:
         catalog.forget_plan(name)
         if index.complete:
@@ -71,7 +82,7 @@ def recover(
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
-    return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
+    return dataset
 
 
 def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
@@ -159,6 +170,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "last_retired": dataset.last_retired,
         "evicted": dataset.evicted,
         "evicted_shards": dataset.evicted_shards,
+        "gaps": list(dataset.gaps.items()),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
 

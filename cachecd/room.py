@@ -22,41 +22,66 @@ class Room:
 
     def space(self, dataset: DatasetState) -> int:
         """What this dataset may still reserve."""
-        space = self.ledger.room
-        for other in self.datasets.values():
-            if other is not dataset:
-                space -= max(0, self._kept_back(other) - self.ledger.of(other.rules.name))
-        if dataset.rules.limit is not None:
-            space = min(space, dataset.rules.limit - self.ledger.of(dataset.rules.name))
-        return space
+        return self._share(dataset, self.ledger.room)
+
+    def excess(self, dataset: DatasetState) -> int:
+        """What this dataset holds beyond its share, since a limit was lowered or another dataset's
+        part grew; how full the file system is does not matter."""
+        return max(0, -self._share(dataset, self.ledger.below_limit))
 
     def capacity(self, dataset: DatasetState) -> int:
         """What this dataset can hold in all, as things are."""
         return self.ledger.of(dataset.rules.name) + max(0, self.space(dataset))
 
-    def fits(self, dataset: DatasetState) -> bool:
-        """Whether there is room for one more shard."""
-        return self.space(dataset) >= self.ledger.footprint
+    def fits(self, dataset: DatasetState, shards: int = 1) -> bool:
+        """Whether there is room for so many more shards."""
+        return self.space(dataset) >= shards * self.ledger.footprint
 
     def stuck(self, dataset: DatasetState) -> bool:
         """Whether the dataset can hold no more than it does: no room, and none on its way."""
-        coming = any(s.unlinking or s.retired or s.barred for s in dataset.live.values())
         return (
-            dataset.has_work
-            and not dataset.making
-            and not coming
-            and not self.fits(dataset)
-        )  # fmt: skip
+            not self.fits(dataset)
+            and dataset.has_work
+            and not any(d.making for d in self.datasets.values())
+            and not any(
+                s.unlinking or s.verifying for d in self.datasets.values() for s in d.live.values()
+            )
+        )
 
-    def _kept_back(self, dataset: DatasetState) -> int:
-        if dataset.rules.pin or dataset.whole:
-            return 0
-        missing = dataset.rules.first - dataset.data()
-        if missing <= 0:
-            return self.ledger.of(dataset.rules.name)
-        # Shards are rarely full to the last byte: go by those that are there.
+    def kept_for_leases(self) -> bool:
+        """Whether there is room that only waits for leases to end."""
+        return any(s.doomed for d in self.datasets.values() for s in d.live.values())
+
+    def shards_for(self, dataset: DatasetState, data: int) -> int:
+        """How many shards so many data bytes take: shards are rarely full to the last byte, so go by
+        those that are there."""
         sizes = [live.shard.data_bytes for live in dataset.live.values() if live.served]
         typical = sum(sizes) // len(sizes) if sizes else self.shard_size
-        return self.ledger.of(dataset.rules.name) + -(-missing // max(typical, 1)) * (
-            self.ledger.footprint
-        )
+        return -(-max(data, 0) // max(typical, 1))
+
+    def _share(self, dataset: DatasetState, room: int) -> int:
+        # `first` of every dataset comes before what else this one, or another, may have.
+        beyond_first = dataset.data() >= dataset.rules.first
+        for other in self.datasets.values():
+            if other is not dataset and not other.whole:
+                room -= max(0, self._kept_back(other, beyond_first))
+        if dataset.rules.limit is not None:
+            room = min(room, dataset.rules.limit - self.ledger.of(dataset.rules.name))
+        return room
+
+    def _kept_back(self, dataset: DatasetState, all_of_it: bool) -> int:
+        """What this dataset lacks: shards that failed, and `first`; `all_of_it`: also the rest of a
+        pinned one, or what it takes to replace a shard within `refresh` while `first` stays."""
+        footprint, rules = self.ledger.footprint, dataset.rules
+        if rules.pin:
+            missing = dataset.plan.estimated_bytes - dataset.data() if all_of_it else 0
+            return self.shards_for(dataset, missing) * footprint
+        missing = self.shards_for(dataset, rules.first - dataset.data())
+        lacks = max(missing, len(dataset.retry)) * footprint
+        if all_of_it:
+            first = self.shards_for(dataset, rules.first) * footprint
+            rotating = max(first, int(footprint / rules.refresh)) + footprint
+            lacks = max(lacks, rotating - self.ledger.of(rules.name))
+        if rules.limit is not None:
+            lacks = min(lacks, rules.limit - self.ledger.of(rules.name))
+        return lacks

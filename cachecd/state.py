@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState, LiveShard, Making
+from cachecd.dataset import DatasetRules, DatasetState, LiveShard
 from cachecd.grant import GRACE, LeaseState, new_lease
+from cachecd.ingest import Ingest, finish
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, Lease, Outcome, Shard, ShardId
+from cachecd.model import Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.room import Room
-from cachecd.waiting import not_ready
+from cachecd.waiting import Hindrances, not_ready
 
 
 class State:
@@ -37,9 +38,8 @@ class State:
         self.leases: dict[str, LeaseState] = {}
         self.disk = Pause()
         self.corrupt_shards = 0
-        self._shard_size = shard_size
         self._room = Room(ledger, self.datasets, shard_size)
-        self._workers = workers
+        self._ingest = Ingest(ledger, self.datasets, self._room, self.disk, shard_size, workers)
         self._boot = boot  # makes lease names unique across restarts
         self._serial = 0
         self._by_epoch: dict[tuple[str, str, int], str] = {}
@@ -60,18 +60,20 @@ class State:
     def adopt_lease(self, lease: Lease, now: float) -> None:
         """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
         and its epoch goes on growing the cache."""
-        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now, read=True)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         if dataset := self.datasets.get(lease.dataset):
             dataset.allow_after(lease)
-            for number, live in dataset.live.items():
-                live.leased = live.leased or lease.names(number)
+            _mark_read(dataset, lease)
 
     def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
         """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
         self.ledger.limit = limit
         for rule in rules:
             self.datasets[rule.name].change(rule)
+        for held in self.leases.values():
+            if dataset := self.datasets.get(held.lease.dataset):
+                dataset.allow_after(held.lease)
 
     # --- the one way in
 
@@ -89,10 +91,7 @@ class State:
                     out.append(ev.EndLease(lease))
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
-                    key = (state.lease.dataset, state.lease.job, state.lease.epoch)
-                    if self._by_epoch.get(key) == lease:
-                        del self._by_epoch[key]
-                    self._unlink_unheld(state.lease.dataset, out)
+                    self._ended(state, out)
             case ev.Listed(dataset, _, complete):
                 state_of = self.datasets[dataset]
                 state_of.plan.extend()
@@ -125,7 +124,7 @@ class State:
             case ev.Draining():
                 self._draining = True
         if not self._draining:
-            self._schedule(now, out)
+            self._ingest.schedule(now, out)
         return out
 
     # --- leases
@@ -158,24 +157,26 @@ class State:
         rules = dataset.rules
         needed = dataset.needed(asked.epoch)
         dataset.allowed = max(dataset.allowed, needed)  # a job may begin in its middle
+        served = bool(dataset.served(rules.generation))
+        if rules.wait and not served:  # whatever was made is gone: one more, at least
+            dataset.allowed = max(dataset.allowed, dataset.made() + 1)
         stuck = self._room.stuck(dataset)
-        if rules.wait and stuck and dataset.served(rules.generation):
-            needed = 0  # the limit is reached: the plan's last shards are all that fits
+        holder = self._holder() if stuck and self._room.kept_for_leases() else None
+        if stuck and served and (rules.wait or holder):
+            needed = 0  # the limit is reached: what there is is all that fits
         if self._offline and not rules.pin:
-            needed = min(needed, dataset.data())  # what is cached is all there will be
+            needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
         if generation is None:
-            disk = self.disk.reason
-            out.append(
-                not_ready(
-                    dataset, self.ledger, needed, stuck, self._offline, disk, asked.request, now
-                )
-            )
+            why = Hindrances(stuck, holder, self._offline, self.disk.reason)
+            out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
             return None
-        self._boundary(dataset, generation, out)
+        if rules.wait:
+            dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))
+        # An epoch that is asked for again because nobody ever held it is not a new one.
+        if dataset.in_vain.pop(asked.job, None) != asked.epoch:
+            self._boundary(dataset, generation, out)
         shards = dataset.choose(asked.epoch, generation)
-        for shard in shards:
-            dataset.live[shard.id.number].leased = True
         self._serial += 1
         serial = f"{self._boot}{self._serial}"
         lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
@@ -192,8 +193,28 @@ class State:
             message = f"lease {lease} has ended: acquire again"
             out.append(ev.ReplyRefused(request, "lease-lost", message))
             return
+        if not state.read and (dataset := self.datasets.get(state.lease.dataset)):
+            _mark_read(dataset, state.lease)
+        state.read = True
         state.held_by.add(rank)
         out.append(ev.ReplyDone(request))
+
+    def _ended(self, state: LeaseState, out: list[ev.Command]) -> None:
+        lease = state.lease
+        if self._by_epoch.get((lease.dataset, lease.job, lease.epoch)) == lease.id:
+            del self._by_epoch[lease.dataset, lease.job, lease.epoch]
+        dataset = self.datasets.get(lease.dataset)
+        if dataset and not state.read:
+            dataset.in_vain[lease.job] = lease.epoch
+        self._unlink_unheld(lease.dataset, out)
+
+    def _holder(self) -> Lease | None:
+        """The oldest lease for which shards are kept that no later lease names."""
+        for held in sorted(self.leases.values(), key=lambda s: (s.since, s.lease.id)):
+            dataset = self.datasets.get(held.lease.dataset)
+            if dataset and any(s.doomed and held.lease.names(n) for n, s in dataset.live.items()):
+                return held.lease
+        return None
 
     # --- rotation
 
@@ -203,18 +224,17 @@ class State:
         if generation == rules.generation:
             for live in dataset.superseded():  # leases never mix generations: they are of no use
                 self._retire(live, out)
-        preparing = generation != rules.generation
-        floor = 1 if preparing or rules.wait else min(rules.first, dataset.data(generation))
-        at_limit = not self._room.fits(dataset)
-        over = self.ledger.room < 0
-        chosen = dataset.to_retire(self._room.capacity(dataset), at_limit, floor, over)
+        floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
+        chosen: list[LiveShard] = []
+        if not self._room.fits(dataset):
+            capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
+            chosen = dataset.to_retire(generation, capacity, floor, excess)
         for live in chosen:
             self._retire(live, out)
-            dataset.debt += live.shard.allocated
         dataset.sealed_since_boundary = 0
         if chosen:
             dataset.last_retired = sum(live.shard.allocated for live in chosen)
-            out.append(ev.SavePlan(rules.name))  # the debt survives a restart
+            out.append(ev.SavePlan(rules.name))
 
     def _retire(self, live: LiveShard, out: list[ev.Command]) -> None:
         live.retired = True
@@ -253,7 +273,7 @@ class State:
             out.append(ev.PublishShard(shard, outcome))
         else:
             self.ledger.cancel(shard)
-            self._finish(dataset, shard.number, outcome, None, (), out)
+            out.append(finish(dataset, shard.number, outcome))
 
     def _published(self, shard: Shard, units: Iterable[int], out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.id.dataset]
@@ -264,22 +284,7 @@ class State:
         dataset.live[shard.id.number] = LiveShard(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
-        self._finish(dataset, shard.id.number, outcome, shard, list(units), out)
-
-    def _finish(
-        self,
-        dataset: DatasetState,
-        number: int,
-        outcome: Outcome,
-        shard: Shard | None,
-        units: list[int] | tuple[()],
-        out: list[ev.Command],
-    ) -> None:
-        del dataset.making[number]
-        dataset.plan.finish(number, outcome, units)
-        dataset.exhausted = False
-        name = dataset.rules.name
-        out.append(ev.SavePlan(name, number, shard, units, outcome.set_aside))
+        out.append(finish(dataset, shard.id.number, outcome, shard, list(units)))
 
     def _failed(
         self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
@@ -304,10 +309,12 @@ class State:
         if not live.released:
             dataset.plan.release(list(units))
         dataset.exhausted = False
-        if live.shard.generation == dataset.rules.generation:
-            dataset.evicted += live.shard.data_bytes
-            dataset.evicted_shards += 1
-        out.append(ev.SavePlan(shard.dataset))
+        dataset.evict(live.shard)
+        if live.retired and (
+            live.shard.generation == dataset.rules.generation or dataset.preparing
+        ):
+            dataset.debt += live.shard.allocated
+        out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
 
     def _corrupt_reported(self, shard: ShardId, out: list[ev.Command]) -> None:
         dataset = self.datasets.get(shard.dataset)
@@ -331,68 +338,8 @@ class State:
             out.append(ev.MarkShard(shard, barred=True))
         self._unlink_unheld(shard.dataset, out)
 
-    # --- ingest
 
-    def _schedule(self, now: float, out: list[ev.Command]) -> None:
-        """Starts as many shards as there are workers, room and work for."""
-        for dataset in self.datasets.values():
-            self._forgive(dataset)
-        if now < self.disk.until:
-            return
-        pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
-        while sum(len(d.making) for d in self.datasets.values()) < self._workers:
-            waiting = sorted(
-                self.datasets.values(),
-                key=lambda d: (not d.rules.pin, len(d.making), d.rules.name),
-            )
-            if not any(self._start_one(d, pins_missing, now, out) for d in waiting):
-                return
-
-    def _forgive(self, dataset: DatasetState) -> None:
-        """Room that no shard fits into any more is not a debt."""
-        if dataset.debt and (not dataset.has_work or self._room.stuck(dataset)):
-            dataset.debt = 0
-
-    def _start_one(
-        self, dataset: DatasetState, pins_missing: bool, now: float, out: list[ev.Command]
-    ) -> bool:
-        if now < dataset.source.until or (dataset.making and not dataset.described):
-            return False
-        if not self._room.fits(dataset):
-            return False
-        due = [n for n, not_before in dataset.retry.items() if not_before <= now]
-        if due:
-            assignment = dataset.plan.open[min(due)]
-            del dataset.retry[min(due)]
-            if not assignment.units:  # every unit of it has been set aside
-                empty = Outcome(0, 0, 0, 0, 0, 0.0)
-                dataset.making[assignment.shard.number] = Making()
-                self._finish(dataset, assignment.shard.number, empty, None, (), out)
-                return True
-        else:
-            found = self._next_assignment(dataset, pins_missing)
-            if found is None:
-                return False
-            assignment = found
-        reserved = self.ledger.reserve(assignment.shard)
-        assert reserved, "space was checked above"
-        dataset.making[assignment.shard.number] = Making()
-        out.append(ev.StartShard(assignment))
-        return True
-
-    def _next_assignment(self, dataset: DatasetState, pins_missing: bool) -> Assignment | None:
-        rules = dataset.rules
-        allowed = dataset.allowed
-        if pins_missing and not rules.pin:
-            allowed = min(allowed, rules.first)
-        coming = (len(dataset.making) + len(dataset.retry)) * self._shard_size
-        held = dataset.data() + (dataset.evicted if rules.wait else 0)
-        if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
-            return None
-        found = dataset.plan.assign()
-        if isinstance(found, Assignment):
-            return found
-        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
-        # listing, changes it, and each of these clears the mark.
-        dataset.exhausted = True
-        return None
+def _mark_read(dataset: DatasetState, lease: Lease) -> None:
+    """What this lease names is not fetched in vain: rotation may have it."""
+    for number, live in dataset.live.items():
+        live.leased = live.leased or lease.names(number)

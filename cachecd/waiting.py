@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cachecd.dataset import DatasetState
 from cachecd.events import ReplyRefused, ReplyWaiting
-from cachecd.ledger import Ledger
+from cachecd.model import Lease
+from cachecd.room import Room
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrances:
+    """What may stand in a dataset's way: `stuck` as Room has it; `holder`: a lease that keeps room."""
+
+    stuck: bool
+    holder: Lease | None
+    offline: bool
+    disk: str
 
 
 def not_ready(
-    dataset: DatasetState,
-    ledger: Ledger,
-    needed: int,
-    stuck: bool,
-    offline: bool,
-    disk_reason: str,
-    request: str,
-    now: float,
+    dataset: DatasetState, room: Room, needed: int, why: Hindrances, request: str, now: float
 ) -> ReplyWaiting | ReplyRefused:
     """The reply to an acquire that cannot be granted now.
 
     Waiting carries figures and, if ingest is stopped, the reason. Refused is for what waiting cannot
-    change: an empty source, nothing that could be made of it, or no room (`stuck`), with the limit
-    that would do.
+    change: an empty source, nothing that could be made of it, or no room, with the limit that would do.
     """
     name, plan = dataset.rules.name, dataset.plan
     have = dataset.data()
     if dataset.listed and not plan.num_units:
         return _never(request, f"the source of {name} has no objects: there is nothing to lease")
-    if offline:
+    if why.offline:
         return _never(
             request,
             f"offline: {have} bytes of {name} are cached and no more will come; "
@@ -40,30 +45,30 @@ def not_ready(
             "`cachecd status` names the reasons",
         )
     want = plan.estimated_bytes if dataset.rules.pin else needed
-    if stuck:
-        more = max(want - have, 0) + 2 * ledger.footprint
-        own = dataset.rules.limit
-        key, now_is = ("cache.limit", ledger.limit)
-        if ledger.room < ledger.footprint and ledger.spare <= ledger.room:
-            return _never(
-                request,
-                f"{name} needs {want} bytes before it can be leased, {have} fit: the file system of "
-                f"cache.dir is full; free {more} bytes on it",
-            )
-        if own is not None and own - ledger.of(name) < ledger.footprint:
-            key, now_is = (f"datasets.{name}.limit", own)
-        return _never(
-            request,
-            f"{name} needs {want} bytes before it can be leased, {have} fit: raise {key} from "
-            f"{now_is} to about {now_is + more} bytes",
-        )
+    if why.stuck and why.holder is None:
+        return _never(request, _too_small(dataset, room, have, want))
     fetched = sum(making.fetched_bytes for making in dataset.making.values())
-    reason = dataset.source.reason or disk_reason
+    reason = dataset.source.reason or why.disk
+    if why.stuck and why.holder is not None:
+        reason = f"there is no room until lease {why.holder.id} of job {why.holder.job} ends"
     if not reason and dataset.being_verified is not None:
         reason = f"shard {dataset.being_verified} was reported corrupt and is being verified"
     if not reason and not dataset.listed and not plan.num_units:
         reason = "listing the source"
     return ReplyWaiting(request, have + fetched, want, dataset.rate_now(now), reason)
+
+
+def _too_small(dataset: DatasetState, room: Room, have: int, want: int) -> str:
+    """What is too small, and what would do."""
+    name, own, ledger = dataset.rules.name, dataset.rules.limit, room.ledger
+    said = f"{name} needs {want} bytes before it can be leased, {have} fit"
+    more = (room.shards_for(dataset, want - have) + 1) * ledger.footprint
+    if ledger.spare < ledger.footprint and ledger.spare <= ledger.below_limit:
+        return f"{said}: the file system of cache.dir is full; free {more - int(ledger.spare)} bytes on it"
+    key, now_is = "cache.limit", ledger.limit
+    if own is not None and own - ledger.of(name) < ledger.footprint:
+        key, now_is = f"datasets.{name}.limit", own
+    return f"{said}: raise {key} from {now_is} to about {now_is + more - room.space(dataset)} bytes"
 
 
 def _never(request: str, message: str) -> ReplyRefused:

@@ -72,19 +72,10 @@ def test_a_restart_within_an_epoch_goes_on_with_its_growth():
     lease = w.manifests[granted(w.acquire("train", "job", 0))]
     (number,) = numbers(w, lease.id)  # what the epoch may add is still to come
 
-    rules = train(first=3 * UNIT, per_epoch=2 * 3 * UNIT)
-    again = World(20 * FOOTPRINT, {rules: Units([UNIT] * 1000)}, unlisted={"train"})
-    shard, dataset = ShardId("train", number), again.state.datasets["train"]
-    again.disk[shard] = w.disk[shard]
-    dataset.plan.extend()
-    dataset.plan.hold(sorted({unit for unit, _ in w.disk[shard]}))
-    dataset.plan.skip_to(number, 0)
-    again.state.adopt_shard(w.state.datasets["train"].live[number].shard, retired=False)
-    again.state.adopt_lease(lease, now=0.0)
-    again.feed(ev.Listed("train", 1000, complete=True))
-    again.settle()
-    assert len(again.disk) == 3
-    assert dataset.live[number].leased, "rotation may have it"
+    w.restart()
+    w.settle()
+    assert len(w.disk) == 3
+    assert w.state.datasets["train"].live[number].leased, "rotation may have it"
 
 
 def test_at_the_limit_the_oldest_are_retired_and_kept_until_their_last_lease_ends():
@@ -321,10 +312,10 @@ def test_with_wait_an_epoch_holds_the_plans_shards_whatever_the_timing(slow_firs
 def test_a_new_generation_is_served_only_once_it_is_ready_and_then_alone():
     w = world(shards=8, units=1000)
     w.settle()
-    dataset = w.state.datasets["train"]
     old = granted(w.acquire("train", "job", 0))
-    dataset.rules = train(first=2 * 3 * UNIT).__class__("train", "2-b", first=2 * 3 * UNIT)
-    dataset.plan.generation = "2-b"
+    w.rules["train"] = DatasetRules("train", "2-b", first=2 * 3 * UNIT)
+    w.restart()
+    dataset = w.state.datasets["train"]
     seen = []
     for epoch in range(1, 12):
         lease = granted(w.acquire("train", "job", epoch))

@@ -63,7 +63,7 @@ def test_the_only_shard_under_verification_is_waited_for():
 def test_a_reload_that_raises_first_lets_the_dataset_grow_to_it():
     w = world(shards=20, first=3 * UNIT, per_epoch=0)
     w.settle()
-    w.state.reconfigure(w.state.ledger.limit, [train(first=4 * 3 * UNIT, per_epoch=0)])
+    w.reconfigure(w.limit, train(first=4 * 3 * UNIT, per_epoch=0))
     w.settle()
     w.tick()
     w.settle()
@@ -73,7 +73,7 @@ def test_a_reload_that_raises_first_lets_the_dataset_grow_to_it():
 def test_a_reload_that_drops_per_epoch_lets_the_dataset_fill_the_cache():
     w = world(shards=8, first=3 * UNIT, per_epoch=0)
     w.settle()
-    w.state.reconfigure(w.state.ledger.limit, [train()])
+    w.reconfigure(w.limit, train())
     w.tick()
     w.settle()
     assert len(w.disk) > 6
@@ -83,11 +83,9 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_epoch_by_epoch():
     w = world(shards=20, units=30, refresh=0.5)
     w.settle()
     assert w.state.datasets["train"].whole
-    w.state.ledger.limit = 10**9  # nothing is checked until it has been reached
     lower = w.state.ledger.metadata + 6 * FOOTPRINT
     last = None
-    w.check = lambda: None
-    w.state.reconfigure(lower, [train(refresh=0.5)])
+    w.reconfigure(lower, train(refresh=0.5))
     for epoch in range(8):
         lease = granted(w.acquire("train", "job", epoch))
         if last:
@@ -99,12 +97,8 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_epoch_by_epoch():
 
 def test_a_pinned_datasets_old_generation_makes_room_for_the_new():
     w = pinned_world(units=18, shards=8)
-    dataset = w.state.datasets["eval"]
-    dataset.rules = DatasetRules("eval", "2-e", first=SHARD_SIZE, pin=True)
-    dataset.plan.generation = "2-e"
-    for shard, records in w.disk.items():
-        dataset.plan.release(sorted({unit for unit, _ in records}))
-        dataset.live[shard.number].released = True
+    w.rules["eval"] = DatasetRules("eval", "2-e", first=SHARD_SIZE, pin=True)
+    w.restart()
     w.tick()
     w.settle()
     lease = w.manifests[granted(w.acquire("eval", "job", 0))]
@@ -114,7 +108,8 @@ def test_a_pinned_datasets_old_generation_makes_room_for_the_new():
 def test_retired_shards_that_no_lease_names_after_a_restart_go_by_themselves():
     w = world(units=30)
     w.settle()
-    w.state.datasets["train"].live[1].retired = True
+    w.rows.mark(ShardId("train", 1), barred=False)
+    w.restart()
     w.tick()
     w.settle()
     assert ShardId("train", 1) not in w.disk

@@ -1,23 +1,31 @@
 """A world in memory for the policy: carries commands out when told to, and watches the promises.
 
-`World.check` is run after every event. Records are known as (unit, ordinal), so that no record may
-be in two live shards at once, and what a lease names is compared with what is really there.
+It plays the disk (with a catalog that may refuse, a file system that may fill up, and kills between any
+two commands), the samplers and the trainers; `policy_model.Model` says after every event whether the
+promises hold. What `restart` finds goes through the same `take_up` as in the daemon.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.catalog import SavedPlan
+from cachecd.dataset import DatasetRules
+from cachecd.errors import DiskError
 from cachecd.grant import GRACE
 from cachecd.ledger import BLOCK, METADATA_SLACK, Ledger, footprint
 from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId, UnitSlice
-from cachecd.plan import Plan
+from cachecd.reconcile import Found
+from cachecd.recovery import held_units, saved_plan, take_up
+from cachecd.saving import PlanSaver
 from cachecd.state import State
+from tests.policy_model import Account, Model, Records, Sealed
+from tests.rows import Rows
 
 SHARD_SIZE = 64 << 10
 FOOTPRINT = footprint(SHARD_SIZE)
@@ -27,8 +35,11 @@ RECORDS_PER_UNIT = 4
 class Units:
     """A listing of units of given sizes."""
 
+    id = "i"
+
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = np.array(sizes, np.int64)
+        self.complete = True
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -47,6 +58,10 @@ class Units:
         self._sizes = np.append(self._sizes, np.array(sizes, np.int64))
 
 
+def records_of(units: tuple[UnitSlice, ...]) -> Records:
+    return {(u.unit, o) for u in units for o in range(u.ordinal, RECORDS_PER_UNIT)}
+
+
 def full(assignment: Assignment) -> Outcome:
     """Everything of the assignment fits, one byte for one."""
     size = sum(
@@ -55,6 +70,22 @@ def full(assignment: Assignment) -> Outcome:
     size = min(size, SHARD_SIZE)
     records = sum(RECORDS_PER_UNIT - u.ordinal for u in assignment.units)
     return Outcome(records, size, 0, -(-size // BLOCK) * BLOCK + BLOCK, size, 1.0)
+
+
+class KilledError(Exception):
+    """The daemon's process is gone between two commands."""
+
+
+class Watch(Model):
+    """The model, with the world's listings as the sources."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(FOOTPRINT, world.limit, METADATA_SLACK)
+        self._world = world
+
+    def source(self, name: str) -> Records:
+        count = len(self._world.sources[name]) if name in self._world.listed else 0
+        return {(u, o) for u in range(count) for o in range(RECORDS_PER_UNIT)}
 
 
 class World:
@@ -68,27 +99,92 @@ class World:
         unlisted: frozenset[str] | set[str] = frozenset(),
     ) -> None:
         self.now = 0.0
-        self.events: deque[ev.Event] = deque()
-        self.state = State(Ledger(METADATA_SLACK + limit, FOOTPRINT), SHARD_SIZE, workers, "b")
-        self.making: dict[ShardId, Assignment] = {}
-        self.publishing: dict[ShardId, tuple[Outcome, Assignment]] = {}
-        self.disk: dict[ShardId, set[tuple[int, int]]] = {}  # shard -> its records
-        self.unlinking: list[ShardId] = []
-        self.verifying: list[ShardId] = []
+        self.limit = METADATA_SLACK + limit
+        self.workers = workers
+        self.rules = {rules.name: rules for rules in datasets}
+        self.sources = {rules.name: units for rules, units in datasets.items()}
+        self.listed = self.sources.keys() - unlisted
+        # The disk
+        self.rows = Rows()
+        self.disk: dict[ShardId, Records] = {}
+        self.meta: dict[
+            ShardId, dict[str, Any]
+        ] = {}  # sidecars, with what `stat` says of the shard
         self.manifests: dict[str, Lease] = {}
+        self.metadata = 0
+        self.spare: float | None = None  # what others leave of the file system, if it has an end
+        self.refuses: set[str] = set()  # "manifest", "catalog"
+        # Trainers
         self.locks: dict[str, set[int]] = {}
         self.replies: dict[str, ev.Command] = {}
-        self.set_aside: list[SetAside] = []
         self.requests = 0
+        self.set_aside: list[SetAside] = []
         self.ever: set[str] = set()
-        for rules, units in datasets.items():
-            plan = Plan(rules.name, rules.generation, units, rules.seed, SHARD_SIZE)
-            dataset = DatasetState(rules, plan)
+        self.boots = 0
+        self.kill_after: int | None = None  # so many commands more
+        self.model = Watch(self)
+        for name, rules in self.rules.items():
+            self.sources[name].complete = name in self.listed
+            self.model.of[name] = Account(rules)
+        self.restart()
+
+    # --- the daemon's process
+
+    def restart(self, *, lost_catalog: bool = False) -> None:
+        """Kills the daemon, if one runs, and starts another on what is on disk."""
+        self.events: deque[ev.Event] = deque()
+        self.making: dict[ShardId, Assignment] = {}
+        self.begun: set[ShardId] = set()  # whose temporary file has its room on the file system
+        self.publishing: dict[ShardId, tuple[Outcome, Assignment]] = {}
+        self.unlinking: list[ShardId] = []
+        self.verifying: list[ShardId] = []
+        self.failed_manifests: set[str] = set()
+        self.kill_after = None
+        self.refuses.clear()
+        self.rows.refuses = False
+        if lost_catalog:
+            self.rows = Rows()
+        self.boots += 1
+        ledger = Ledger(self.limit, FOOTPRINT)
+        self.state = State(ledger, SHARD_SIZE, self.workers, f"{self.boots}b")
+        self.saver = PlanSaver(self.rows, self._saved_plan)
+        self.model.reserved.clear()
+        self.model.going.clear()
+        for name, rules in self.rules.items():
+            found = self.rows.find_shards(name, self.disk, self.meta)
+            dataset = take_up(found, self.rows, self.sources[name], rules, SHARD_SIZE, self.state)
             dataset.described = True
-            self.state.add_dataset(dataset)
-        for rules, units in datasets.items():
-            if rules.name not in unlisted:
-                self.feed(ev.Listed(rules.name, len(units), complete=True))
+            self._known(name, found, lost_catalog)
+        self.model.ever_held |= self.manifests.keys()
+        for lease in self.manifests.values():
+            self.state.adopt_lease(lease, self.now)
+        self.measure()
+        for name in self.listed:
+            self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
+
+    def _known(self, name: str, found: Found, lost: bool) -> None:
+        """What the model goes by after a restart: what the catalog and the plan say."""
+        old, dataset = self.model.of[name], self.state.datasets[name]
+        account = self.model.of[name] = Account(self.rules[name], lost=old.lost or lost)
+        for kept in found.kept:
+            shard = kept.shard
+            records = self.disk[shard.id]
+            current = shard.generation == account.rules.generation
+            before = old.shards.get(shard.id.number)
+            read = before is not None and before.read
+            account.shards[shard.id.number] = Sealed(
+                shard, records, kept.retired, kept.barred, read=read, rotated=kept.retired
+            )
+            if current:
+                account.history[shard.id.number] = shard.data_bytes
+        if old.rules.generation == account.rules.generation and not lost:
+            account.history.update(old.history)
+        account.open = {n: records_of(a.units) for n, a in dataset.plan.open.items()}
+        account.aside = {aside.unit for aside in self.rows.set_aside(name)}
+        account.unfilled, account.last_rotated = dataset.debt, dataset.last_retired
+
+    def _saved_plan(self, name: str) -> SavedPlan:
+        return saved_plan(self.state.datasets[name], self.sources[name])
 
     # --- events
 
@@ -96,48 +192,78 @@ class World:
         self.events.append(event)
         if len(self.events) > 1:
             return  # whoever feeds the first one handles the rest after it
-        while self.events:
-            for command in self.state.handle(self.events[0], self.now):
-                self._carry_out(command)
-            self.events.popleft()
+        try:
+            while self.events:
+                full_before = self._full()
+                for command in self.state.handle(self.events[0], self.now):
+                    self._carry_out(command)
+                self.model.step(full_before, self._full())
+                self.events.popleft()
+        except KilledError:
+            self.restart()
         self.check()
 
+    def _full(self) -> list[str]:
+        """The datasets that have no room for another shard."""
+        return [n for n, d in self.state.datasets.items() if not self.state._room.fits(d)]
+
     def _carry_out(self, command: ev.Command) -> None:
+        if self.kill_after is not None:
+            self.kill_after -= 1
+            if self.kill_after < 0:
+                raise KilledError
         match command:
             case ev.StartShard(assignment):
-                assert assignment.units, "an assignment of nothing was started"
-                assert assignment.shard not in self.making, "a shard is made twice at once"
-                assert assignment.shard not in self.disk, "a shard number was used twice"
-                self.making[assignment.shard] = assignment
+                self._start(assignment)
             case ev.PublishShard(shard, outcome):
                 self.publishing[shard] = (outcome, self.making.pop(shard))
-            case ev.SavePlan(_, _, _, _, aside):
+            case ev.SavePlan(name, _, _, _, aside):
                 self.set_aside += aside
+                self.model.of[name].aside |= {a.unit for a in aside}
+                self.saver.save(command)
             case ev.UnlinkShard(shard):
-                named = [m for m in self.manifests.values() if m.dataset == shard.dataset]
-                assert not any(m.names(shard.number) for m in named), "a leased shard was unlinked"
+                self.model.unlinking(shard)
                 self.unlinking.append(shard)
             case ev.VerifyShard(shard):
+                self.model.of[shard.dataset].shards[shard.number].suspect = True
                 self.verifying.append(shard)
             case ev.WriteManifest(lease):
                 assert lease.id not in self.ever, "a lease name was used twice"
                 self.ever.add(lease.id)
-                self.manifests[lease.id] = lease
+                self.model.granted(lease)
                 self.locks[lease.id] = set()
-                for number in _numbers(lease):
-                    assert ShardId(lease.dataset, number) in self.disk, (
-                        "a lease names a shard not on disk"
-                    )
+                if "manifest" in self.refuses:
+                    self.failed_manifests.add(lease.id)
+                    self.model.ended(lease.id)
+                    self.events.append(ev.LeaseEnded(lease.id))
+                else:
+                    self.manifests[lease.id] = lease
             case ev.EndLease(lease):
-                if not self.locks[lease]:
+                if not self.locks[lease] and "manifest" not in self.refuses:
                     del self.manifests[lease], self.locks[lease]
-                    self.feed(ev.LeaseEnded(lease))
-            case ev.MarkShard():
-                pass
+                    self.model.ended(lease)
+                    self.events.append(ev.LeaseEnded(lease))
+            case ev.MarkShard(shard, barred):
+                self.model.marked(shard, barred)
+                if not self.rows.refuses:
+                    self.rows.mark(shard, barred=barred)
+            case ev.ReplyGranted(request, lease) if lease in self.failed_manifests:
+                self.replies[request] = ev.ReplyWaiting(request, 0, 0, 0.0, "the disk refuses")
             case _:
                 self.replies[command.request] = command
 
-    # --- what the world can do
+    def _start(self, assignment: Assignment) -> None:
+        shard = assignment.shard
+        self.model.started(assignment, records_of(assignment.units))
+        self.making[shard] = assignment
+        try:
+            self.rows.save_progress(self._saved_plan(shard.dataset))
+        except DiskError as error:
+            self.making.pop(shard)
+            self.model.failed(shard)
+            self.events.append(ev.ShardFailed(shard, "disk", str(error)))
+
+    # --- what trainers do
 
     def acquire(
         self, dataset: str, job: str, epoch: int, rank: int = 0, world: int = 1
@@ -145,9 +271,12 @@ class World:
         self.requests += 1
         request = str(self.requests)
         self.feed(ev.AcquireAsked(request, dataset, job, epoch, rank, world))
-        reply = self.replies.pop(request)
-        if isinstance(reply, ev.ReplyGranted):
+        reply = self.replies.pop(request, None)
+        if reply is None:
+            return ev.ReplyWaiting(request, 0, 0, 0.0, "the daemon was killed")
+        if isinstance(reply, ev.ReplyGranted) and reply.lease in self.manifests:
             self.locks[reply.lease].add(rank)
+            self.model.held(reply.lease)
             self.requests += 1
             self.feed(ev.RankHolds(str(self.requests), reply.lease, rank))
         return reply
@@ -158,44 +287,84 @@ class World:
         self.now += GRACE
         self.feed(ev.LeaseUnheld(lease))
 
+    # --- what samplers and the disk do
+
     def make(self, shard: ShardId, outcome: Outcome | None = None) -> None:
         assignment = self.making[shard]
         outcome = outcome or full(assignment)
         if not outcome.records:
             del self.making[shard]
+            self.begun.discard(shard)
+            self.model.made_nothing(shard)
         self.feed(ev.ShardMade(shard, outcome))
 
     def publish(self, shard: ShardId) -> None:
         outcome, assignment = self.publishing.pop(shard)
+        self.begun.discard(shard)
         gone = {(r.unit, ordinal) for r in outcome.remainder for ordinal in range(r.ordinal, 4)}
         gone |= {(a.unit, ordinal) for a in outcome.set_aside for ordinal in range(4)}
-        records = {
-            (u.unit, ordinal)
-            for u in assignment.units
-            for ordinal in range(u.ordinal, RECORDS_PER_UNIT)
-        } - gone
-        self.disk[shard] = records
+        records = records_of(assignment.units) - gone
         sealed = Shard(
             shard, assignment.generation, len(records), outcome.data_bytes, outcome.allocated
         )
+        self.disk[shard] = records
+        self.meta[shard] = {
+            "shard": sealed,
+            "dataset": shard.dataset,
+            "number": shard.number,
+            "generation": assignment.generation,
+            "index": Units.id,
+            "cursor": self.state.datasets[shard.dataset].plan.cursor,
+            "remainder": [[r.unit, r.ordinal, r.offset] for r in outcome.remainder],
+        }
+        self.model.published(sealed, records)
         self.feed(ev.ShardPublished(sealed, sorted({unit for unit, _ in records})))
 
     def fail(self, shard: ShardId, cause: str, unit: int | None = None) -> None:
         self.making.pop(shard, None)
         self.publishing.pop(shard, None)
+        self.begun.discard(shard)
+        self.model.failed(shard)
         self.feed(ev.ShardFailed(shard, cause, "it failed", unit))
 
     def unlink(self, shard: ShardId) -> None:
+        assert not self.saver.behind, "what the shard holds is not known to the catalog"
         self.unlinking.remove(shard)
-        records = self.disk.pop(shard)
-        self.feed(ev.ShardUnlinked(shard, sorted({unit for unit, _ in records})))
+        units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
+        del self.disk[shard], self.meta[shard]
+        self.rows.remove(shard)
+        self.model.unlinked(shard)
+        self.feed(ev.ShardUnlinked(shard, units))
 
     def verified(self, shard: ShardId, sound: bool) -> None:
         self.verifying.remove(shard)
-        self.feed(ev.ShardVerified(shard, sound, self.units(shard)))
+        units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
+        self.feed(ev.ShardVerified(shard, sound, units))
+        self.model.of[shard.dataset].shards[shard.number].suspect = False
 
-    def units(self, shard: ShardId) -> list[int]:
-        return sorted({unit for unit, _ in self.disk[shard]})
+    def measure(self) -> None:
+        spare = float("inf")
+        if self.spare is not None:
+            on_disk = sum(meta["shard"].allocated for meta in self.meta.values())
+            spare = self.spare - on_disk - len(self.begun) * FOOTPRINT
+        self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
+        self.feed(ev.MetadataMeasured(self.metadata, spare))
+        if self.saver.behind:
+            self.saver.save()
+
+    def reconfigure(self, limit: int, *rules: DatasetRules) -> None:
+        """`limit` as the ledger has it."""
+        self.limit = limit
+        self.rules.update({rule.name: rule for rule in rules})
+        for name, rule in self.rules.items():
+            self.model.of[name].rules = rule
+        self.model.changed(limit, self.model.metadata, self.model.free)
+        self.state.reconfigure(limit, self.rules.values())
+
+    def repair(self) -> None:
+        self.refuses.clear()
+        self.rows.refuses = False
+        self.measure()
 
     def tick(self, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -219,23 +388,11 @@ class World:
     # --- the promises
 
     def check(self) -> None:
-        state = self.state
-        ledger = state.ledger
-        assert ledger.used + ledger.reserved <= ledger.limit, "the limit is exceeded"
-        reserved = {s for s in (*self.making, *self.publishing) if ledger.is_reserved(s)}
-        assert ledger.reserved == len(reserved) * FOOTPRINT, "a reservation without a shard"
-        for name, dataset in state.datasets.items():
-            most = dataset.rules.refresh * ledger.limit
-            assert dataset.debt <= most, "more is retired and not refilled than refresh allows"
-            seen: set[tuple[int, int]] = set()
-            for shard, records in self.disk.items():
-                if shard.dataset == name and dataset.live[shard.number].served:
-                    assert not seen & records, "a record is in two live shards"
-                    seen |= records
-
-
-def _numbers(lease: Lease) -> list[int]:
-    return [n for first, last in lease.shards for n in range(first, last + 1) if lease.names(n)]
+        """The ledger says what the model says: no byte is counted twice, forgotten, or reserved for
+        a shard that nobody makes."""
+        ledger = self.state.ledger
+        assert ledger.used + ledger.reserved == self.model.used()
+        assert self.making.keys() | self.publishing.keys() == self.model.reserved
 
 
 # --- one dataset, as most tests want it

@@ -1,0 +1,113 @@
+"""Which shard is started next, and when: workers, room and work brought together. Pure.
+
+Pinned datasets come first; until they are whole the others stay at `first`. A shard that failed is
+made again, under its own number, before a new one is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cachecd.dataset import DatasetState, Making
+from cachecd.events import Command, SavePlan, StartShard
+from cachecd.ledger import Ledger
+from cachecd.model import Assignment, Outcome, Shard
+from cachecd.pause import Pause
+from cachecd.room import Room
+
+
+@dataclass(slots=True)
+class Ingest:
+    """Starts as many shards as there are workers, room and work for."""
+
+    ledger: Ledger
+    datasets: dict[str, DatasetState]
+    room: Room
+    disk: Pause
+    shard_size: int
+    workers: int
+    turns: int = 0
+
+    def schedule(self, now: float, out: list[Command]) -> None:
+        """Appends a StartShard, its room reserved, for each shard that is to be begun now."""
+        for dataset in self.datasets.values():
+            self._forgive(dataset)
+        if now < self.disk.until:
+            return
+        pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
+        while sum(len(d.making) for d in self.datasets.values()) < self.workers:
+            waiting = sorted(
+                self.datasets.values(),
+                key=lambda d: (not d.rules.pin, len(d.making), d.turn),
+            )
+            if not any(self._start_one(d, pins_missing, now, out) for d in waiting):
+                return
+
+    def _forgive(self, dataset: DatasetState) -> None:
+        """Room that no shard fits into any more is not a debt."""
+        if dataset.debt and (not dataset.has_work or self.room.stuck(dataset)):
+            dataset.debt = 0
+
+    def _start_one(
+        self, dataset: DatasetState, pins_missing: bool, now: float, out: list[Command]
+    ) -> bool:
+        if now < dataset.source.until or (dataset.making and not dataset.described):
+            return False
+        due = min((n for n, not_before in dataset.retry.items() if not_before <= now), default=None)
+        if due is not None:
+            assignment = dataset.plan.open[due]
+            if not assignment.units:  # every unit of it has been set aside: that takes no room
+                del dataset.retry[due]
+                dataset.making[due] = Making()
+                out.append(finish(dataset, due, Outcome(0, 0, 0, 0, 0, 0.0)))
+                return True
+            if not self.room.fits(dataset):
+                return False
+            del dataset.retry[due]
+        else:
+            found = self._next_assignment(dataset, pins_missing)
+            if found is None:
+                return False
+            assignment = found
+        reserved = self.ledger.reserve(assignment.shard)
+        assert reserved, "space was checked above"
+        self.turns += 1
+        dataset.turn = self.turns
+        dataset.making[assignment.shard.number] = Making()
+        out.append(StartShard(assignment))
+        return True
+
+    def _next_assignment(self, dataset: DatasetState, pins_missing: bool) -> Assignment | None:
+        rules = dataset.rules
+        allowed = dataset.allowed
+        if pins_missing and not rules.pin:
+            allowed = min(allowed, rules.first)
+        coming = (len(dataset.making) + len(dataset.retry)) * self.shard_size
+        held = dataset.made() if rules.wait else dataset.data()
+        # A shard that failed comes before later ones: it must not lose its room to them.
+        if not self.room.fits(dataset, 1 + len(dataset.retry)):
+            return None
+        if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
+            return None
+        found = dataset.plan.assign()
+        if isinstance(found, Assignment):
+            return found
+        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
+        # listing, changes it, and each of these clears the mark.
+        dataset.exhausted = True
+        return None
+
+
+def finish(
+    dataset: DatasetState,
+    number: int,
+    outcome: Outcome,
+    shard: Shard | None = None,
+    units: Sequence[int] = (),
+) -> SavePlan:
+    """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
+    del dataset.making[number]
+    dataset.plan.finish(number, outcome, units)
+    dataset.exhausted = False
+    return SavePlan(dataset.rules.name, number, shard, units, outcome.set_aside)

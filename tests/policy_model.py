@@ -1,0 +1,278 @@
+"""The promises of the policy, kept account of a second time and as simply as can be.
+
+`World` tells a `Model` what is commanded and what came of it; the model knows neither `State` nor its
+ledger, room and plan. It remembers every shard with its records (unit, ordinal), and every lease, and
+asserts after each step what docs/semantics.md promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cachecd.dataset import DatasetRules
+from cachecd.model import Assignment, Lease, Shard, ShardId
+
+Records = set[tuple[int, int]]
+
+
+@dataclass
+class Sealed:
+    """A shard on disk."""
+
+    shard: Shard
+    records: Records
+    retired: bool = False
+    barred: bool = False
+    suspect: bool = False
+    read: bool = False  # somebody has held a lease that names it
+    rotated: bool = False  # retired to make room, not because its generation is over
+
+    @property
+    def served(self) -> bool:
+        return not (self.retired or self.barred or self.suspect)
+
+
+@dataclass
+class Account:
+    """One dataset. `history`: data bytes of every shard that its generation ever had, by number."""
+
+    rules: DatasetRules
+    shards: dict[int, Sealed] = field(default_factory=dict)
+    open: dict[int, Records] = field(default_factory=dict)
+    history: dict[int, int] = field(default_factory=dict)
+    aside: set[int] = field(default_factory=set)
+    unfilled: int = 0  # room that rotation has freed and no shard has taken
+    sealed_since: int = 0  # since rotation last had its turn
+    last_rotated: int = 0
+    in_vain: set[tuple[str, int]] = field(default_factory=set)  # (job, epoch) that nobody held
+    lost: bool = False  # a restart without its catalog: what was gone before is not known
+
+    def served(self) -> list[Sealed]:
+        return [s for _, s in sorted(self.shards.items()) if s.served]
+
+    def data(self) -> int:
+        current = self.rules.generation
+        return sum(s.shard.data_bytes for s in self.served() if s.shard.generation == current)
+
+
+class Model:
+    """`limit` and `metadata` as the ledger has them, slack included; `free`: of the file system."""
+
+    def __init__(self, footprint: int, limit: int, metadata: int) -> None:
+        self.footprint, self.limit, self.metadata = footprint, limit, metadata
+        self.free = float("inf")
+        self.of: dict[str, Account] = {}
+        self.leases: dict[str, Lease] = {}
+        self.reserved: set[ShardId] = set()
+        self.going: set[ShardId] = set()  # to be unlinked
+        self.marks: list[Sealed] = []
+        self.grants: list[Lease] = []
+        self.ever_held: set[str] = set()
+        self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
+
+    # --- bytes
+
+    def used(self) -> int:
+        on_disk = sum(s.shard.allocated for a in self.of.values() for s in a.shards.values())
+        return self.metadata + on_disk + len(self.reserved) * self.footprint
+
+    def used_by(self, name: str) -> int:
+        on_disk = sum(s.shard.allocated for s in self.of[name].shards.values())
+        return on_disk + self.footprint * sum(s.dataset == name for s in self.reserved)
+
+    def changed(self, limit: int, metadata: int, free: float) -> None:
+        """Somebody else moved a bound, or wrote."""
+        self.limit, self.metadata, self.free = limit, metadata, free
+        self.most_used = max(self.limit, self.used())
+
+    # --- shards
+
+    def started(self, assignment: Assignment, records: Records) -> None:
+        shard, account = assignment.shard, self.of[assignment.shard.dataset]
+        assert assignment.units, "an assignment of nothing was started"
+        assert assignment.generation == account.rules.generation
+        assert shard not in self.reserved, "a shard is made twice at once"
+        assert shard.number not in account.shards, "a shard number was used twice"
+        self.reserved.add(shard)
+        assert self.used() <= self.limit, "a reservation exceeds the limit"
+        assert len(self.reserved) * self.footprint <= self.free, "the file system has no such room"
+        if account.rules.limit is not None:
+            assert self.used_by(shard.dataset) <= account.rules.limit, "beyond its own limit"
+        begun_before = shard.number in account.open
+        assert begun_before or shard.number > max(account.history, default=0), "a number goes back"
+        if not (account.rules.pin or begun_before or self.pins_whole()):
+            assert account.data() < account.rules.first, "pinned datasets come first"
+        for number, others in account.open.items():
+            assert number == shard.number or not others & records, "a record is being made twice"
+        current = (s for s in account.shards.values() if not s.barred)
+        for sealed in current:
+            if sealed.shard.generation == account.rules.generation and not account.lost:
+                assert not sealed.records & records, "a record is made that is there already"
+        account.open[shard.number] = records
+
+    def failed(self, shard: ShardId) -> None:
+        self.reserved.remove(shard)
+
+    def made_nothing(self, shard: ShardId) -> None:
+        self.reserved.remove(shard)
+        del self.of[shard.dataset].open[shard.number]
+
+    def published(self, shard: Shard, records: Records) -> None:
+        account = self.of[shard.id.dataset]
+        self.reserved.remove(shard.id)
+        account.open.pop(shard.id.number)
+        account.shards[shard.id.number] = Sealed(shard, records)
+        account.history[shard.id.number] = shard.data_bytes
+        account.unfilled = max(0, account.unfilled - shard.allocated)
+        account.sealed_since += shard.allocated
+
+    def unlinking(self, shard: ShardId) -> None:
+        sealed = self.of[shard.dataset].shards[shard.number]
+        assert sealed.retired or sealed.barred, "a shard is removed that nothing speaks against"
+        for lease in self.leases.values():
+            named = lease.dataset == shard.dataset and lease.names(shard.number)
+            assert not named, "a shard is removed that a lease names"
+        self.going.add(shard)
+
+    def unlinked(self, shard: ShardId) -> None:
+        account = self.of[shard.dataset]
+        self.going.remove(shard)
+        gone = account.shards.pop(shard.number)
+        account.unfilled += gone.shard.allocated if gone.rotated else 0
+
+    def marked(self, shard: ShardId, barred: bool) -> None:
+        sealed = self.of[shard.dataset].shards[shard.number]
+        if barred:
+            assert sealed.suspect, "barred without having been looked at"
+            sealed.barred = True
+        else:
+            assert sealed.served, "retired twice, or out of service already"
+            sealed.retired = True
+            self.marks.append(sealed)
+
+    # --- leases
+
+    def granted(self, lease: Lease) -> None:
+        account = self.of[lease.dataset]
+        assert lease.id not in self.leases
+        self.leases[lease.id] = lease
+        self.grants.append(lease)
+        named = [n for a, b in lease.shards for n in range(a, b + 1)]
+        assert named, "a lease of nothing"
+        assert set(named) <= account.shards.keys(), "a lease names a shard not on disk"
+        sealed_ones = [account.shards[n] for n in named]
+        assert all(s.served for s in sealed_ones), "a lease names a shard that is out of service"
+        assert {s.shard.generation for s in sealed_ones} == {lease.generation}, "mixed generations"
+        assert lease.num_records == sum(s.shard.records for s in sealed_ones)
+        every = [record for s in sealed_ones for record in s.records]
+        assert account.lost or len(every) == len(set(every)), "a record is in the set twice"
+        rules = account.rules
+        everything = [s for s in account.served() if s.shard.generation == lease.generation]
+        if lease.generation == rules.generation and rules.wait:
+            self._exact(account, lease, named)
+        else:
+            assert sealed_ones == everything, "an epoch sees everything that is sealed"
+        if rules.pin:
+            assert lease.generation == rules.generation
+            assert self.whole(lease.dataset), "a pinned set was leased before it was whole"
+
+    def _exact(self, account: Account, lease: Lease, named: list[int]) -> None:
+        needed = account.rules.first + lease.epoch * (account.rules.per_epoch or 0)
+        exact: list[int] = []
+        total = 0
+        for number, data in sorted(account.history.items()):
+            if total >= needed:
+                break
+            exact.append(number)
+            total += data
+        if total < needed or account.lost:
+            return  # it is all there is
+        there = [n for n in exact if n in account.shards and account.shards[n].served]
+        suspect = [n for n in exact if n in account.shards and account.shards[n].suspect]
+        assert not suspect, "a shard of the set is being verified"
+        assert named == there if there else len(named) == 1, "not the plan's shards"
+
+    def ended(self, lease: str) -> None:
+        over = self.leases.pop(lease)
+        if lease not in self.ever_held:
+            self.of[over.dataset].in_vain.add((over.job, over.epoch))
+
+    def held(self, lease: str) -> None:
+        self.ever_held.add(lease)
+        for number, sealed in self.of[self.leases[lease].dataset].shards.items():
+            sealed.read = sealed.read or self.leases[lease].names(number)
+
+    # --- after every event
+
+    def whole(self, name: str) -> bool:
+        """Every record that the source has is in a shard of this generation, or set aside."""
+        account = self.of[name]
+        there: Records = set()
+        for s in account.shards.values():
+            if s.shard.generation == account.rules.generation and not (s.barred or s.suspect):
+                there |= s.records
+        wanted = {r for r in self.source(name) if r[0] not in account.aside}
+        return wanted <= there
+
+    def source(self, name: str) -> Records:
+        """All records of the source; World says."""
+        raise NotImplementedError
+
+    def pins_whole(self) -> bool:
+        return all(self.whole(name) for name, a in self.of.items() if a.rules.pin)
+
+    def step(self, at_limit: Iterable[str], full: Iterable[str]) -> None:
+        """An event has been handled. No shard fitted into these datasets before it, and after it."""
+        assert self.used() <= max(self.limit, self.most_used), "the limit is exceeded"
+        self.most_used = max(self.limit, min(self.most_used, self.used()))
+        marks, self.marks = self.marks, []
+        grants, self.grants = self.grants, []
+        for name, account in self.of.items():
+            self._rotation(name, account, marks, grants, name in at_limit)
+            if not self.reserved and not self.going and (name in full or self.whole(name)):
+                account.unfilled = 0  # no shard fits, or there is none to come
+
+    def _rotation(
+        self, name: str, account: Account, marks: list[Sealed], grants: list[Lease], at_limit: bool
+    ) -> None:
+        current = account.rules.generation
+        turns = []
+        for lease in grants:
+            if lease.dataset == name and (lease.job, lease.epoch) not in account.in_vain:
+                turns.append(lease)
+            account.in_vain.discard((lease.job, lease.epoch))
+        mine = [s for s in marks if s.shard.id.dataset == name]
+        over = account.rules.pin or any(g.generation == current for g in turns)
+        rotated = [s for s in mine if not (over and s.shard.generation != current)]
+        if rotated:
+            assert turns, "retired though no epoch began"
+            assert not account.rules.pin, "a pinned shard was retired"
+            assert at_limit, "the cache shrinks before the limit"
+            assert all(s.read for s in rotated), "a shard goes that nobody has read"
+            youngest = max(s.shard.id.number for s in rotated)
+            assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"
+            assert account.served(), "nothing is left"
+        for sealed in rotated:
+            sealed.rotated = True
+        if over:
+            for s in account.shards.values():
+                s.rotated = s.rotated and s.shard.generation == current
+        amount = sum(s.shard.allocated for s in rotated)
+        gone = account.unfilled + sum(
+            s.shard.allocated for s in account.shards.values() if s.retired and s.rotated
+        )
+        others = self.used() - self.used_by(name)
+        own = account.rules.limit if account.rules.limit is not None else self.limit
+        capacity = min(max(self.limit - others, self.used_by(name)), max(own, self.used_by(name)))
+        if amount:
+            assert gone <= account.rules.refresh * capacity, "more goes than refresh allows"
+            if gone > amount:  # the link has not caught up
+                assert amount <= account.sealed_since, "more goes than the link refilled"
+            else:
+                largest = max(s.shard.allocated for s in rotated)
+                most = max(account.sealed_since, 2 * account.last_rotated, largest)
+                assert amount <= most, "more goes than twice what last went"
+            account.last_rotated = amount
+        if turns:
+            account.sealed_since = 0

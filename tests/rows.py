@@ -1,0 +1,116 @@
+"""What a catalog keeps of the policy, in memory: as `Catalog`, without its file, and as fast as the rest.
+
+Plans go through JSON, as on their way to the disk, so nothing of the running policy survives in here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.catalog import SavedPlan, ShardRow
+from cachecd.errors import DiskError
+from cachecd.model import SetAside, Shard, ShardId
+from cachecd.reconcile import Found, Kept
+from tests.policy_model import Records
+
+
+class Rows:
+    """Every writing method is done or not; while `refuses`, it is not, and DiskError is raised."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.rows: dict[ShardId, tuple[ShardRow, NDArray[np.uint64]]] = {}
+        self._plans: dict[str, str] = {}
+        self._open: dict[tuple[str, int], tuple[str, list[list[int]]]] = {}
+        self._aside: dict[tuple[str, int], SetAside] = {}
+
+    def _write(self) -> None:
+        if self.refuses:
+            raise DiskError("the catalog's disk refuses")
+
+    # --- reading
+
+    def plan(self, dataset: str) -> dict[str, Any] | None:
+        return json.loads(self._plans[dataset]) if dataset in self._plans else None
+
+    def units(self, shard: ShardId) -> NDArray[np.uint64]:
+        return self.rows[shard][1] if shard in self.rows else np.zeros(0, np.uint64)
+
+    def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
+        return [(n, *row) for (name, n), row in sorted(self._open.items()) if name == dataset]
+
+    def set_aside(self, dataset: str) -> list[SetAside]:
+        return [aside for (name, _), aside in sorted(self._aside.items()) if name == dataset]
+
+    def find_shards(
+        self, dataset: str, disk: Mapping[ShardId, Records], meta: Mapping[ShardId, dict[str, Any]]
+    ) -> Found:
+        """As `reconcile.find_shards`: a row without files goes, files without one come back."""
+        found = Found()
+        opened = {number for number, _, _ in self.assignments(dataset)}
+        for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
+            if shard not in disk:
+                self.remove(shard)
+            elif shard in self.rows and shard.number not in opened:
+                row, units = self.rows[shard]
+                found.kept.append(Kept(row.shard, row.retired, row.barred, units))
+            else:
+                records = sorted(disk[shard])
+                units, first = np.unique([u for u, _ in records], return_index=True)
+                units, firsts = units.astype(np.uint64), np.array([o for _, o in records])[first]
+                kept = Kept(meta[shard]["shard"], False, False, units, meta[shard], firsts)
+                self.adopt(kept.shard, kept.units)
+                found.kept.append(kept)
+        return found
+
+    # --- writing
+
+    def save_progress(
+        self,
+        plan: SavedPlan,
+        done: int | None = None,
+        shard: Shard | None = None,
+        units: Sequence[int] | NDArray[np.uint64] = (),
+        set_aside: Iterable[SetAside] = (),
+    ) -> None:
+        self._write()
+        if done is not None:
+            self._open.pop((plan.dataset, done), None)
+        for a in plan.open:
+            triples = [[u.unit, u.ordinal, u.offset] for u in a.units]
+            self._open[plan.dataset, a.shard.number] = (a.generation, triples)
+        if shard is not None:
+            self.adopt(shard, units)
+        self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
+        self._plans[plan.dataset] = json.dumps(plan.fields)
+
+    def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
+        self._write()
+        self.rows[shard.id] = (ShardRow(shard, False, False), np.sort(np.asarray(units, np.uint64)))
+
+    def mark(self, shard: ShardId, *, barred: bool) -> None:
+        self._write()
+        if shard in self.rows:
+            row, units = self.rows[shard]
+            marked = ShardRow(row.shard, row.retired or not barred, row.barred or barred)
+            self.rows[shard] = (marked, units)
+
+    def remove(self, shard: ShardId) -> None:
+        self._write()
+        self.rows.pop(shard, None)
+
+    def forget_plan(self, dataset: str) -> None:
+        self._write()
+        self._plans.pop(dataset, None)
+        self._open = {k: v for k, v in self._open.items() if k[0] != dataset}
+        self._aside = {k: v for k, v in self._aside.items() if k[0] != dataset}
+
+    def forget_units(self, dataset: str, number: int) -> None:
+        self._write()
+        row, _ = self.rows[ShardId(dataset, number)]
+        self.rows[row.shard.id] = (row, np.zeros(0, np.uint64))
