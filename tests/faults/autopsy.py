@@ -1,0 +1,153 @@
+"""What a killed daemon leaves on disk, and what its successor must make of it; judged from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachecd_client import Epoch
+from cachecd_client._core import Sidecar
+from tests.e2e.inventory import Found, inventory, repeated
+from tests.faults.settings import Records, Setting
+
+
+@dataclass(frozen=True)
+class Remains:
+    """A cache directory at one moment. Making it fails if a shard that is there is not whole."""
+
+    shards: dict[int, Found]
+    manifests: dict[str, tuple[int, bytes]]  # name -> inode, content
+    temporaries: dict[str, int]  # name -> inode
+    unwanted: frozenset[int]  # shards that the catalog knows as retired or barred
+
+    @staticmethod
+    def of(cache: Path) -> Remains:
+        folder = cache / "shards" / "train"
+        manifests = {
+            path.name: (path.stat().st_ino, path.read_bytes())
+            for path in (cache / "leases").glob("*.json")
+        }
+        return Remains(
+            inventory(cache) if folder.exists() else {},
+            manifests,
+            _inodes(cache / "tmp"),
+            _unwanted(cache),
+        )
+
+    def leased(self) -> set[int]:
+        """The shards that leases on disk name."""
+        found: set[int] = set()
+        for _, text in self.manifests.values():
+            for first, last in json.loads(text)["shards"] if text else []:
+                found |= set(range(first, last + 1))
+        return found
+
+
+def _inodes(folder: Path) -> dict[str, int]:
+    return {e.name: e.inode() for e in os.scandir(folder)} if folder.exists() else {}
+
+
+def _unwanted(cache: Path) -> frozenset[int]:
+    """As SQLite finds it in a copy: the catalog itself is the daemon's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in cache.glob("catalog.sqlite*"):
+            shutil.copy(path, folder)
+        db = sqlite3.connect(Path(folder) / "catalog.sqlite")
+        try:
+            rows = db.execute("SELECT number FROM shards WHERE retired OR barred").fetchall()
+        except sqlite3.DatabaseError:
+            return frozenset()  # there is none yet, or none any more
+        finally:
+            db.close()
+    return frozenset(number for (number,) in rows)
+
+
+def check_start(before: Remains, after: Remains) -> None:
+    """What a start must keep and must clear away; `after` is soon after it, no epoch having begun."""
+    leased = before.leased()
+    for number, shard in before.shards.items():
+        if number in after.shards:
+            assert after.shards[number].same == shard.same, f"shard {number} was changed"
+        else:
+            assert number in before.unwanted, f"valid shard {number} was lost"
+            assert number not in leased, f"shard {number} was unlinked, though a lease names it"
+    for name, manifest in before.manifests.items():
+        assert after.manifests.get(name) == manifest, f"lease {name} was lost or changed"
+    left = before.temporaries.items() & after.temporaries.items()
+    assert not left, f"temporary files stayed: {left}"
+
+
+def check_records(shards: dict[int, Found]) -> None:
+    """No record is twice among shards that are there together."""
+    twice = repeated(shards)
+    assert not twice, f"records that are in two shards (unit, ordinal): {twice[:5]}"
+
+
+def check_bytes(cache: Path, status: dict[str, Any]) -> str:
+    """What `status` counts otherwise than the blocks on disk, or "". Not while something is made."""
+    train = status["datasets"]["train"]
+    shards = sum(e.stat().st_blocks * 512 for e in os.scandir(cache / "shards" / "train"))
+    if shards != train["allocated"]:
+        return f"shards occupy {shards}, status says {train['allocated']}"
+    real = os.lstat(cache).st_blocks * 512
+    for path in cache.rglob("*"):
+        real += path.lstat().st_blocks * 512
+    if real != status["cache"]["used"]:
+        return f"the cache occupies {real}, status says {status['cache']['used']}"
+    return ""
+
+
+def read(epoch: Epoch) -> Records:
+    """All records of an epoch, by the core, every CRC verified."""
+    found: Records = {}
+    for batch in epoch.numpy(64, drop_last=False):
+        for key, payload, valid in zip(
+            batch["key"], batch["payload"], batch["_valid"], strict=True
+        ):
+            if valid:
+                assert bytes(key) not in found, f"{key!r} came twice"
+                found[bytes(key)] = bytes(payload)
+    return found
+
+
+class History:
+    """Every shard that was ever there, and so what each pass over the source gave."""
+
+    def __init__(self) -> None:
+        self._units: dict[int, list[tuple[int, int]]] = {}
+        self._digests: dict[int, str] = {}
+        self._cursor = 0
+
+    def see(self, shards: dict[int, Found]) -> None:
+        """Takes note; fails if a number has come to mean another shard."""
+        for number, shard in shards.items():
+            known = self._digests.setdefault(number, shard.sha256)
+            assert known == shard.sha256, f"number {number} was given to two shards"
+            if number not in self._units:
+                pairs = zip(shard.units.tolist(), shard.ordinals.tolist(), strict=True)
+                self._units[number] = list(pairs)
+                meta = json.loads(Sidecar.read(f"{shard.path}.idx").meta)
+                self._cursor = max(self._cursor, meta["cursor"])
+
+    def check(self, setting: Setting, units: int) -> None:
+        """No record came more often than there were passes, and whole passes forgot none."""
+        times = Counter(pair for shard in self._units.values() for pair in shard)
+        passes = -(-self._cursor // units)
+        often = [pair for pair, number in times.items() if number > passes]
+        assert not often, f"more often than {passes} passes: {often[:5]}"
+        if self._cursor >= units and setting.rotates:
+            missing = len(setting.records) - len(times)
+            assert not missing, f"{missing} records never came in {self._cursor / units:.2f} passes"
+
+    def copy(self) -> History:
+        other = History()
+        other._units, other._digests = dict(self._units), dict(self._digests)
+        other._cursor = self._cursor
+        return other
