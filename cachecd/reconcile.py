@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.catalog import Catalog
+from cachecd.catalog import Catalog, ShardRow
 from cachecd.disk import refusing, sync_directory
 from cachecd.layout import SIDECAR_SUFFIX, Layout
 from cachecd.model import Assignment, Outcome, Shard, ShardId, UnitSlice
@@ -31,7 +31,8 @@ _TEMPORARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.\d{10}\.tfrecord(\.idx
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A valid shard; `adopted` has its sidecar's meta if the catalog did not know it."""
+    """A valid shard; `adopted` has its sidecar's meta if the catalog did not know it, or not surely
+    what became of it."""
 
     shard: Shard
     retired: bool
@@ -64,8 +65,11 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
     """Brings the shards of one dataset and the catalog's rows together."""
     found = Found()
     rows = {row.shard.id.number: row for row in catalog.shards(dataset)}
-    # Of a shard whose assignment is still open, only the sidecar knows what became of it.
+    # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
+    # with one that the plan has not come to: then a power failure took back what was saved last.
     open_numbers = {number for number, _, _ in catalog.assignments(dataset)}
+    plan = catalog.plan(dataset)
+    planned = plan["plan"]["next_number"] if plan else 0
     on_disk = _on_disk(layout.shards / dataset)
     for number in sorted(rows.keys() | on_disk.keys()):
         shard_id = ShardId(dataset, number)
@@ -74,13 +78,13 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
         try:
             if files != {"", SIDECAR_SUFFIX}:
                 raise ValueError(_missing(files))
-            if row is not None and number not in open_numbers:
+            if row is not None and number < planned and number not in open_numbers:
                 _check_length(path, row.shard.data_bytes)
                 units = catalog.units(shard_id)
                 found.kept.append(Kept(row.shard, row.retired, row.barred, units))
             else:
-                kept = _from_sidecar(path, shard_id)
-                catalog.adopt(kept.shard, kept.units)
+                kept = _from_sidecar(path, shard_id, row)
+                catalog.adopt(kept.shard, kept.units, kept.retired, kept.barred)
                 found.kept.append(kept)
         except (ValueError, CorruptSidecarError) as error:
             _remove(path)
@@ -111,8 +115,8 @@ def _check_length(path: Path, expected: int) -> None:
         raise ValueError(f"{actual} bytes long, expected {expected}")
 
 
-def _from_sidecar(path: Path, shard_id: ShardId) -> Kept:
-    """A shard that the catalog does not know, as its sidecar describes it."""
+def _from_sidecar(path: Path, shard_id: ShardId, row: ShardRow | None) -> Kept:
+    """A shard as its sidecar describes it; what the catalog has marked it as stays."""
     sidecar_path = Layout.sidecar(path)
     sidecar = Sidecar.read(str(sidecar_path))
     _check_length(path, sidecar.data_bytes)
@@ -122,7 +126,8 @@ def _from_sidecar(path: Path, shard_id: ShardId) -> Kept:
     allocated = sum(p.stat().st_blocks * 512 for p in (path, sidecar_path))
     shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
     units, first = np.unique(sidecar.units, return_index=True)
-    return Kept(shard, False, False, units, meta, sidecar.ordinals[first])
+    retired, barred = (row.retired, row.barred) if row else (False, False)
+    return Kept(shard, retired, barred, units, meta, sidecar.ordinals[first])
 
 
 def _remove(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ class Remains:
 
     shards: dict[int, Found]
     manifests: dict[str, tuple[int, bytes]]  # name -> inode, content
-    temporaries: dict[str, int]  # name -> inode
+    temporaries: dict[str, int]  # name -> when last written
     unwanted: frozenset[int]  # shards that the catalog knows as retired or barred
 
     @staticmethod
@@ -37,7 +38,7 @@ class Remains:
         return Remains(
             inventory(cache) if folder.exists() else {},
             manifests,
-            _inodes(cache / "tmp"),
+            _written(cache / "tmp"),
             _unwanted(cache),
         )
 
@@ -50,8 +51,12 @@ class Remains:
         return found
 
 
-def _inodes(folder: Path) -> dict[str, int]:
-    return {e.name: e.inode() for e in os.scandir(folder)} if folder.exists() else {}
+def _written(folder: Path) -> dict[str, int]:
+    found = {}
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.stat().st_mtime_ns
+    return found
 
 
 def _unwanted(cache: Path) -> frozenset[int]:
