@@ -26,6 +26,7 @@ from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptSidecarError
 
 _SHARD = re.compile(r"(\d{10})\.tfrecord(\.idx)?")
+_SIDECAR_BYTES, _RECORD_BYTES = 52, 20  # of a sidecar without meta, and more for each record
 _TEMPORARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.\d{10}\.tfrecord(\.idx)?")
 
 
@@ -40,6 +41,7 @@ class Kept:
     units: NDArray[np.uint64]
     adopted: dict[str, Any] | None = None
     firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
+    sidecar_bytes: int = 0  # of an adopted one
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
                 raise ValueError(_missing(files))
             if row is not None and number < planned and number not in open_numbers:
                 _check_length(path, row.shard.data_bytes)
+                _check_sidecar(path, row.shard.records)
                 units = catalog.units(shard_id)
                 found.kept.append(Kept(row.shard, row.retired, row.barred, units))
             else:
@@ -115,6 +118,14 @@ def _check_length(path: Path, expected: int) -> None:
         raise ValueError(f"{actual} bytes long, expected {expected}")
 
 
+def _check_sidecar(path: Path, records: int) -> None:
+    """That it may be whole; whether it is, the reader finds out."""
+    actual = Layout.sidecar(path).stat().st_size
+    least = _SIDECAR_BYTES + records * _RECORD_BYTES
+    if actual < least:
+        raise ValueError(f"its sidecar is {actual} bytes long, expected at least {least}")
+
+
 def _from_sidecar(path: Path, shard_id: ShardId, row: ShardRow | None) -> Kept:
     """A shard as its sidecar describes it; what the catalog has marked it as stays."""
     sidecar_path = Layout.sidecar(path)
@@ -123,11 +134,13 @@ def _from_sidecar(path: Path, shard_id: ShardId, row: ShardRow | None) -> Kept:
     meta = json.loads(sidecar.meta)
     if (meta.get("dataset"), meta.get("number")) != (shard_id.dataset, shard_id.number):
         raise ValueError(f"its sidecar is that of {meta.get('dataset')}/{meta.get('number')}")
-    allocated = sum(p.stat().st_blocks * 512 for p in (path, sidecar_path))
+    files = [p.stat() for p in (path, sidecar_path)]
+    allocated = sum(found.st_blocks * 512 for found in files)
     shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
     units, first = np.unique(sidecar.units, return_index=True)
     retired, barred = (row.retired, row.barred) if row else (False, False)
-    return Kept(shard, retired, barred, units, meta, sidecar.ordinals[first])
+    firsts = sidecar.ordinals[first]
+    return Kept(shard, retired, barred, units, meta, firsts, files[1].st_size)
 
 
 def _remove(path: Path) -> None:
@@ -148,7 +161,7 @@ def outcome_of(assignment: Assignment, kept: Kept) -> Outcome:
     rest = {unit: (ordinal, offset) for unit, ordinal, offset in kept.adopted.get("remainder", [])}
     shard = kept.shard
     return Outcome(
-        shard.records, shard.data_bytes, 0, shard.allocated, 0, 0.0,
+        shard.records, shard.data_bytes, kept.sidecar_bytes, shard.allocated, 0, 0.0,
         tuple(_remainder(assignment.units, written, rest)),
     )  # fmt: skip
 

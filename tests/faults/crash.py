@@ -30,9 +30,19 @@ from pathlib import Path
 from cachecd_client import Epoch, connect
 from cachecd_client.errors import AcquireTimeoutError, DaemonUnreachableError
 from cachecd_client.session import Cache
-from tests.faults.autopsy import History, Remains, check_bytes, check_records, check_start, read
+from tests.faults.autopsy import (
+    History,
+    Remains,
+    check_bytes,
+    check_limit,
+    check_records,
+    check_start,
+    read,
+    units_to_come,
+)
 from tests.faults.disk import FaultyDisk
 from tests.faults.hatchery import Hatched, Hatchery
+from tests.faults.power import DAMAGES, Damage
 from tests.faults.settings import Setting, growing, rotating
 
 CHANGES = frozenset(
@@ -76,6 +86,7 @@ class Run:
     """What was done and what came of it."""
 
     kills: list[str]
+    damage: str = ""
     struck: int = 0
     failure: str = ""
     seconds: float = 0.0
@@ -85,7 +96,7 @@ class Run:
 class Crashes:
     """Everything the runs share: sources, a full cache to begin with, the process that forks daemons.
 
-    A context manager. `damage`, if given to `run`, is done to the cache after each kill.
+    A context manager.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -115,7 +126,7 @@ class Crashes:
         for setting in self.settings.values():
             if setting.rotates:
                 with self._case(setting) as case:  # until shards come and go
-                    for phase in ("start", "fill", "grant", "release", "grant", "release", "stop"):
+                    for phase in ("start", "fill", *(5 * ("grant", "release")), "stop"):
                         case.do(phase)
                     shutil.copytree(case.cache, self._template)
                     self._history = case.history
@@ -138,17 +149,18 @@ class Crashes:
         lasts = self._lasts[setting, phase]
         return Kill(setting, phase, delay=chance.uniform(0, lasts))
 
-    def run(
-        self, kills: Sequence[Kill], damage: Callable[[Path], None] | None = None
-    ) -> Run:
-        """One cache, killed so often. Never raises: what failed is in the Run."""
-        run = Run([str(kill) for kill in kills])
+    def run(self, kills: Sequence[Kill], damage: Damage | None = None, seed: int = 0) -> Run:
+        """One cache, killed so often, and damaged after each time. Never raises: what failed is in the
+        Run."""
+        run = Run([str(kill) for kill in kills], damage.__name__ if damage else "")
         setting = self.settings[kills[0].setting]
         began = time.monotonic()
         with self._case(setting) as case:
             try:
                 for kill in kills:
-                    run.struck += case.life(kill, damage)
+                    run.struck += case.life(kill)
+                    if damage:
+                        case.damage(damage, random.Random(seed))
                 case.last_life(None if damage else self._digests)
             except Exception:
                 run.failure = traceback.format_exc()
@@ -210,6 +222,8 @@ class _Case:
         self._session: Cache | None = None
         self._held: list[tuple[Epoch, bytes]] = []
         self._epoch = 0
+        self._spoilt: set[int] = set()
+        self._damaged = False
         self._timer: threading.Timer | None = None
         self._stops: int | None = None  # the rule that stops a sampler, at its so many-th hit
         self._stops_at = 0
@@ -223,9 +237,9 @@ class _Case:
 
     # --- lives
 
-    def life(self, kill: Kill, damage: Callable[[Path], None] | None) -> bool:
+    def life(self, kill: Kill) -> bool:
         """A life that is to be killed; whether that came about where it should."""
-        before = Remains.of(self.cache) if self.cache.exists() else None
+        before = self._remains()
         struck = False
         self._disk.reset()
         try:
@@ -242,19 +256,25 @@ class _Case:
         if not struck:
             self._daemon.kill()
             assert self._daemon.wait()
-        if self.cache.exists():
-            if damage:
-                damage(self.cache)
-            left = Remains.of(self.cache)  # fails on a shard that is not whole
+        if (left := self._remains()) is not None:  # fails on a shard that is not whole
             check_records(left.shards)
-            if not damage:
-                self.history.see(left.shards)
+            check_limit(self.cache, self.setting.limit)
+            self.history.see(left.shards)
         return struck
+
+    def damage(self, damage: Damage, chance: random.Random) -> None:
+        """Does it to the cache, while no daemon lives."""
+        if (left := self._remains()) is not None:
+            self._spoilt |= damage(self.cache, left.leased(), chance)
+            self._damaged = True
+
+    def _remains(self) -> Remains | None:
+        return Remains.of(self.cache, self._spoilt) if self.cache.exists() else None
 
     def last_life(self, digests: dict[int, str] | None) -> None:
         """The life that must find and finish everything. `digests`: of the shards of a cache that
         grew without trouble, if this one must come to the same."""
-        before = Remains.of(self.cache) if self.cache.exists() else None
+        before = self._remains()
         self.do("start")
         if before is not None:
             self._check_start(before)
@@ -276,18 +296,22 @@ class _Case:
         assert not left.temporaries, f"temporary files: {left.temporaries}"
         assert not (self.cache / "cachecd.lock").exists()
         check_records(left.shards)
-        self.history.see(left.shards)
         if not self.setting.rotates:
             records = sum(len(shard.ordinals) for shard in left.shards.values())
-            assert records == len(self.setting.records), f"{records} records"
+            # The rest of a unit that is partly in another shard comes back only when that one goes.
+            all_of_them = len(self.setting.records)
+            assert records == all_of_them or self._spoilt, f"{records} records of {all_of_them}"
             if digests:
                 assert {n: s.sha256 for n, s in left.shards.items()} == digests, "other shards"
+        self.history.see(left.shards)
+        if not self._damaged:
+            self.history.check(self.setting.units, units_to_come(self.cache))
         said = self.log.read_text()
         assert "Traceback" not in said, said
         assert " error " not in said.replace("[error", " error "), said
 
     def _check_start(self, before: Remains) -> None:
-        check_start(before, Remains.of(self.cache))
+        check_start(before, Remains.of(self.cache))  # nothing that was spoilt is to be seen
         for epoch, manifest in self._held:
             assert epoch._held.path.read_bytes() == manifest, "a lease that is held was changed"
             self._read(epoch)
@@ -432,11 +456,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Crashes(folder) as crashes:
         points = [p for p in crashes.points() if options.only in str(p)]
         runs = []
-        for number, kills in enumerate(plan(crashes, points, options.runs, options.seed)):
-            run = crashes.run(kills)
+        for number, (kills, damage) in enumerate(plan(crashes, points, options.runs, options.seed)):
+            run = crashes.run(kills, damage, options.seed + number)
             runs.append(run)
             verdict = "FAILED" if run.failure else "ok" if run.struck == len(kills) else "ok (late)"
-            sys.stdout.write(f"{number:4} {verdict:9} {run.seconds:5.1f} s  {' | '.join(run.kills)}\n")
+            what = " | ".join(run.kills) + (f" + {run.damage}" if run.damage else "")
+            sys.stdout.write(f"{number:4} {verdict:9} {run.seconds:5.1f} s  {what}\n")
             if run.failure:
                 sys.stdout.write(run.failure + run.log)
             sys.stdout.flush()
@@ -450,22 +475,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def plan(crashes: Crashes, points: list[Kill], runs: int, seed: int) -> Iterator[list[Kill]]:
-    """Every point once with a clean restart, then again with a kill during the restart, then random
-    instants, one or two of them; shuffled, but for the order of these three."""
+def plan(
+    crashes: Crashes, points: list[Kill], runs: int, seed: int
+) -> Iterator[tuple[list[Kill], Damage | None]]:
+    """Every point once with a clean restart, then again with a kill during the restart; between them, one
+    of three, random instants, once or twice in a row, and power failures."""
     chance = random.Random(seed)
     starts = [p for p in points if p.phase == "start"]
-    todo = chance.sample(points, len(points))
+    once = [[p] for p in chance.sample(points, len(points))]
+    twice = [
+        [p, chance.choice([s for s in starts if s.setting == p.setting] or [p])]
+        for p in chance.sample(points, len(points))
+    ]
+    todo = iter(once + twice)
     for number in range(runs):
-        if number < len(todo):
-            yield [todo[number]]
-        elif number < 2 * len(todo) and starts:
-            first = todo[number - len(todo)]
-            yield [first, chance.choice([s for s in starts if s.setting == first.setting])]
+        kills = next(todo, None) if number % 3 else None
+        if kills:
+            yield kills, None
+        elif number % 2:
+            yield [crashes.instant(chance)], chance.choice(DAMAGES)
         else:
-            first = crashes.instant(chance)
-            second = crashes.instant(chance)
-            yield [first, second] if second.setting == first.setting else [first]
+            first, second = crashes.instant(chance), crashes.instant(chance)
+            yield [first, second] if second.setting == first.setting else [first], None
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ class Setting:
     name: str
     source: dict[str, Any]
     records: Records
+    units: int
     rotates: bool
     refresh: float = 0.5
 
@@ -62,7 +63,7 @@ def growing(folder: Path) -> Setting:
             written.append(schema.encode({"key": key, "payload": payload}))
             records[key] = payload
         (folder / f"part-{file}.tfrecord").write_bytes(frames(written))
-    return Setting("growth", {"url": f"file://{folder}", "format": "tfrecord"}, records, False)
+    return Setting("growth", {"url": f"file://{folder}", "format": "tfrecord"}, records, 6, False)
 
 
 def rotating(folder: Path) -> Setting:
@@ -73,4 +74,4 @@ def rotating(folder: Path) -> Setting:
         key, payload = f"{number:03d}.bin".encode(), chance.randbytes(chance.randint(2000, 12000))
         (folder / key.decode()).write_bytes(payload)
         records[key] = payload
-    return Setting("rotation", {"url": f"file://{folder}", "format": "files"}, records, True)
+    return Setting("rotation", {"url": f"file://{folder}", "format": "files"}, records, 300, True)

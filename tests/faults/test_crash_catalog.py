@@ -180,3 +180,28 @@ def test_a_manifest_of_no_length_that_nobody_holds_goes(cache):
     (line,) = recover_leases(cache.layout, cache.state, 0.0)
     assert path.name in line
     assert not path.exists()
+
+
+def test_a_shard_published_but_not_noted_leaves_the_plan_as_noting_it_would_have(cache, tmp_path):
+    """So a kill changes no later shard."""
+    assignment = cache.assign()
+    outcome = cache.write(assignment, fit=2)
+    cache.restart()
+    found = cache.plan.to_json()
+    cache.stop()
+    cache.layout.catalog.unlink()
+    path = cache.layout.shard(assignment.shard)
+    path.unlink(), cache.layout.sidecar(path).unlink()
+    cache.start()
+    again = cache.assign()
+    assert again == assignment
+    cache.note(again, outcome)
+    assert found == cache.plan.to_json()
+
+
+def test_a_sidecar_too_short_to_be_whole_costs_its_shard_at_the_start(cache):
+    cache.make(), cache.make()
+    cache.layout.sidecar(cache.layout.shard(ShardId("train", 2))).write_bytes(b"")
+    cache.restart()
+    assert cache.numbers() == [1]
+    assert "0 bytes long" in cache.found.found.removed[0]
