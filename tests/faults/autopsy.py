@@ -46,12 +46,13 @@ class Remains:
             _unwanted(cache),
         )
 
-    def leased(self) -> set[int]:
-        """The shards that leases on disk name."""
+    def leased(self, manifests: Set[str] | None = None) -> set[int]:
+        """The shards that leases on disk name, or these of them."""
         found: set[int] = set()
-        for _, text in self.manifests.values():
-            for first, last in json.loads(text)["shards"] if text else []:
-                found |= set(range(first, last + 1))
+        for name, (_, text) in self.manifests.items():
+            if text and (manifests is None or name in manifests):
+                for first, last in json.loads(text)["shards"]:
+                    found |= set(range(first, last + 1))
         return found
 
 
@@ -95,9 +96,10 @@ def units_to_come(cache: Path) -> set[int]:
     return found
 
 
-def check_start(before: Remains, after: Remains) -> None:
-    """What a start must keep and must clear away; `after` is soon after it, no epoch having begun."""
-    leased = before.leased()
+def check_start(before: Remains, after: Remains, held: Set[str], soon: bool) -> None:
+    """What a start must keep and must clear away, no epoch having begun since. `held`: the manifests
+    that somebody holds; `soon`: the others have not outlived their grace yet."""
+    leased = before.leased(None if soon else held)
     for number, shard in before.shards.items():
         if number in after.shards:
             assert after.shards[number].same == shard.same, f"shard {number} was changed"
@@ -105,7 +107,7 @@ def check_start(before: Remains, after: Remains) -> None:
             assert number in before.unwanted, f"valid shard {number} was lost"
             assert number not in leased, f"shard {number} was unlinked, though a lease names it"
     for name, manifest in before.manifests.items():
-        if not manifest[1]:
+        if not manifest[1] or not (soon or name in held):
             continue  # of no length: nobody could read it, and it goes
         assert after.manifests.get(name) == manifest, f"lease {name} was lost or changed"
     left = before.temporaries.items() & after.temporaries.items()

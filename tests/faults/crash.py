@@ -13,72 +13,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import re
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cachecd_client import Epoch, connect
-from cachecd_client.errors import AcquireTimeoutError, DaemonUnreachableError
-from cachecd_client.session import Cache
-from tests.faults.autopsy import (
-    History,
-    Remains,
-    check_bytes,
-    check_limit,
-    check_records,
-    check_start,
-    read,
-    units_to_come,
-)
+from tests.faults.autopsy import History, Remains
 from tests.faults.disk import FaultyDisk
-from tests.faults.hatchery import Hatched, Hatchery
+from tests.faults.hatchery import Hatchery
+from tests.faults.lives import PHASES, Kill, Lives
 from tests.faults.power import DAMAGES, Damage
 from tests.faults.settings import Setting, growing, rotating
 
 CHANGES = frozenset(
     ["create", "write", "sync", "rename", "unlink", "mkdir", "allocate", "truncate"]
 )
-PHASES = ("start", "fill", "grant", "release", "stop")
-PATIENCE = 60.0  # seconds; what takes longer hangs
-_ATTEMPT = 0.5
-
-
-@dataclass(frozen=True)
-class Kill:
-    """How a life ends: at the `skip`-th such operation of a phase, or `after` seconds of it.
-
-    A sampler's operation stops the sampler (SIGSTOP), and then the daemon is killed.
-    """
-
-    setting: str
-    phase: str
-    operation: str = ""
-    path: str = ""
-    skip: int = 0
-    delay: float | None = None
-
-    def __str__(self) -> str:
-        if self.delay is not None:
-            return f"{self.setting}/{self.phase}: {1000 * self.delay:.0f} ms after its begin"
-        return f"{self.setting}/{self.phase}: {self.operation} {self.path} #{self.skip}"
-
-    @property
-    def samplers(self) -> bool:
-        return self.path.startswith("tmp/")
-
-
-class DiedError(Exception):
-    """The daemon was killed, as it should be."""
 
 
 @dataclass
@@ -86,7 +43,7 @@ class Run:
     """What was done and what came of it."""
 
     kills: list[str]
-    damage: str = ""
+    damages: list[str]
     struck: int = 0
     failure: str = ""
     seconds: float = 0.0
@@ -94,9 +51,9 @@ class Run:
 
 
 class Crashes:
-    """Everything the runs share: sources, a full cache to begin with, the process that forks daemons.
+    """What the runs share: sources, a full cache to begin with, the process that forks daemons.
 
-    A context manager.
+    A context manager; call `points` first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,8 +83,10 @@ class Crashes:
         for setting in self.settings.values():
             if setting.rotates:
                 with self._case(setting) as case:  # until shards come and go
-                    for phase in ("start", "fill", *(5 * ("grant", "release")), "stop"):
+                    for phase in ("start", "fill", *(4 * ("grant", "release"))):
                         case.do(phase)
+                    case.release_all()
+                    case.do("stop")
                     shutil.copytree(case.cache, self._template)
                     self._history = case.history
             with self._case(setting) as case:
@@ -149,19 +108,20 @@ class Crashes:
         lasts = self._lasts[setting, phase]
         return Kill(setting, phase, delay=chance.uniform(0, lasts))
 
-    def run(self, kills: Sequence[Kill], damage: Damage | None = None, seed: int = 0) -> Run:
-        """One cache, killed so often, and damaged after each time. Never raises: what failed is in the
-        Run."""
-        run = Run([str(kill) for kill in kills], damage.__name__ if damage else "")
+    def run(self, kills: Sequence[Kill], damages: Sequence[Damage] = (), seed: int = 0) -> Run:
+        """One cache, killed so often, and damaged after each time as long as there are damages. Never
+        raises: what failed is in the Run."""
+        run = Run([str(kill) for kill in kills], [damage.__name__ for damage in damages])
         setting = self.settings[kills[0].setting]
+        chance = random.Random(seed)
         began = time.monotonic()
         with self._case(setting) as case:
             try:
-                for kill in kills:
+                for kill, damage in itertools.zip_longest(kills, damages):
                     run.struck += case.life(kill)
                     if damage:
-                        case.damage(damage, random.Random(seed))
-                case.last_life(None if damage else self._digests)
+                        case.damage(damage, chance)
+                case.last_life(None if damages else self._digests)
             except Exception:
                 run.failure = traceback.format_exc()
                 with contextlib.suppress(OSError):
@@ -170,14 +130,14 @@ class Crashes:
         return run
 
     @contextlib.contextmanager
-    def _case(self, setting: Setting) -> Iterator[_Case]:
+    def _case(self, setting: Setting) -> Iterator[Lives]:
         self._serial += 1
         folder = self._work / str(self._serial)
         folder.mkdir()
         history = self._history.copy() if setting.rotates else History()
         if setting.rotates and self._template.exists():
             shutil.copytree(self._template, folder / "cache")
-        case = _Case(setting, folder, self._hatchery, self.disk, history)
+        case = Lives(setting, folder, self._hatchery, self.disk, history)
         try:
             yield case
         finally:
@@ -185,7 +145,9 @@ class Crashes:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _points(setting: str, phase: str, cache: Path, traced: list[tuple[int, str, str]]) -> list[Kill]:
+def _points(
+    setting: str, phase: str, cache: Path, traced: list[tuple[int, str, str]]
+) -> list[Kill]:
     """One kill for the first, the last and a middle operation of each class in a trace."""
     counts: dict[tuple[str, str], int] = {}
     for _, operation, path in traced:
@@ -205,246 +167,6 @@ def _class(path: str) -> str:
     return re.sub(r"^leases/.*\.json", "leases/*.json", path) or "."
 
 
-class _Case:
-    """One cache through its lives, and the trainer that outlives its daemons."""
-
-    def __init__(
-        self, setting: Setting, folder: Path, hatchery: Hatchery, disk: FaultyDisk, history: History
-    ) -> None:
-        self.setting = setting
-        self.cache = folder / "cache"
-        self.log = folder / "log"
-        self.history = history
-        self._config = setting.write(folder)
-        self._hatchery, self._disk = hatchery, disk
-        self._endpoint = f"ipc://{folder}/run/s"
-        self._daemon: Hatched | None = None
-        self._session: Cache | None = None
-        self._held: list[tuple[Epoch, bytes]] = []
-        self._epoch = 0
-        self._spoilt: set[int] = set()
-        self._damaged = False
-        self._timer: threading.Timer | None = None
-        self._stops: int | None = None  # the rule that stops a sampler, at its so many-th hit
-        self._stops_at = 0
-
-    def close(self) -> None:
-        if self._daemon is not None:
-            self._daemon.kill()
-            self._daemon.wait()
-        for epoch, _ in self._held:
-            epoch._held.close()  # nobody is there who could be told
-
-    # --- lives
-
-    def life(self, kill: Kill) -> bool:
-        """A life that is to be killed; whether that came about where it should."""
-        before = self._remains()
-        struck = False
-        self._disk.reset()
-        try:
-            for phase in PHASES:
-                if phase == kill.phase:
-                    self._arm(kill)
-                self.do(phase)
-                if phase == "start" and before is not None:
-                    self._check_start(before)
-        except DiedError:
-            struck = True
-        self._disarm()
-        assert self._daemon is not None
-        if not struck:
-            self._daemon.kill()
-            assert self._daemon.wait()
-        if (left := self._remains()) is not None:  # fails on a shard that is not whole
-            check_records(left.shards)
-            check_limit(self.cache, self.setting.limit)
-            self.history.see(left.shards)
-        return struck
-
-    def damage(self, damage: Damage, chance: random.Random) -> None:
-        """Does it to the cache, while no daemon lives."""
-        if (left := self._remains()) is not None:
-            self._spoilt |= damage(self.cache, left.leased(), chance)
-            self._damaged = True
-
-    def _remains(self) -> Remains | None:
-        return Remains.of(self.cache, self._spoilt) if self.cache.exists() else None
-
-    def last_life(self, digests: dict[int, str] | None) -> None:
-        """The life that must find and finish everything. `digests`: of the shards of a cache that
-        grew without trouble, if this one must come to the same."""
-        before = self._remains()
-        self.do("start")
-        if before is not None:
-            self._check_start(before)
-        self.do("fill")
-        self.do("grant")
-        self.do("release")
-        while self._held:
-            self._held.pop()[0].release()
-        self._until(lambda: not list((self.cache / "leases").iterdir()), "no lease is left")
-        self._until(lambda: not check_bytes(self.cache, self._status()), "status counts the blocks")
-        self.do("stop")
-        self.judge(digests)
-
-    def judge(self, digests: dict[int, str] | None = None) -> None:
-        """A daemon that has ended in peace has left nothing but whole shards, all records, once."""
-        assert self._daemon is not None
-        assert self._daemon.status == 0, f"exit code {self._daemon.status}"
-        left = Remains.of(self.cache)
-        assert not left.temporaries, f"temporary files: {left.temporaries}"
-        assert not (self.cache / "cachecd.lock").exists()
-        check_records(left.shards)
-        if not self.setting.rotates:
-            records = sum(len(shard.ordinals) for shard in left.shards.values())
-            # The rest of a unit that is partly in another shard comes back only when that one goes.
-            all_of_them = len(self.setting.records)
-            assert records == all_of_them or self._spoilt, f"{records} records of {all_of_them}"
-            if digests:
-                assert {n: s.sha256 for n, s in left.shards.items()} == digests, "other shards"
-        self.history.see(left.shards)
-        if not self._damaged:
-            self.history.check(self.setting.units, units_to_come(self.cache))
-        said = self.log.read_text()
-        assert "Traceback" not in said, said
-        assert " error " not in said.replace("[error", " error "), said
-
-    def _check_start(self, before: Remains) -> None:
-        check_start(before, Remains.of(self.cache))  # nothing that was spoilt is to be seen
-        for epoch, manifest in self._held:
-            assert epoch._held.path.read_bytes() == manifest, "a lease that is held was changed"
-            self._read(epoch)
-
-    # --- phases: each ends when the daemon has nothing left to do in it
-
-    def do(self, phase: str) -> None:
-        """Does one phase; DiedError as soon as the daemon is dead."""
-        match phase:
-            case "start":
-                self._start()
-            case "fill":
-                self._settle()
-            case "grant":
-                self._grant()
-            case "release":
-                self._release()
-            case "stop":
-                assert self._daemon is not None
-                self._daemon.signal(signal.SIGTERM)
-                self._until(lambda: False, "it ends", or_dead=True)
-                if self._daemon.status != 0:
-                    raise DiedError
-
-    def _start(self) -> None:
-        self._daemon = self._hatchery.start(self._config, self.log)
-        self._until(lambda: self._connected(), "it answers")
-
-    def _connected(self) -> bool:
-        try:
-            self._session = self._session or connect(self._endpoint, timeout=_ATTEMPT)
-            self._session.status()
-        except DaemonUnreachableError:
-            return False
-        return True
-
-    def _grant(self) -> None:
-        def granted() -> bool:
-            assert self._session is not None
-            with contextlib.suppress(AcquireTimeoutError, DaemonUnreachableError):
-                self._session._timeout = _ATTEMPT
-                epoch = self._session.acquire("train", self._epoch, job="job", timeout=_ATTEMPT)
-                self._held.append((epoch, epoch._held.path.read_bytes()))
-                return True
-            return False
-
-        self.history.see(Remains.of(self.cache).shards)
-        self._until(granted, f"epoch {self._epoch} is granted")
-        self._epoch += 1
-        self._read(self._held[-1][0])
-        self._poll()
-
-    def _release(self) -> None:
-        while len(self._held) > 1:
-            epoch, _ = self._held.pop(0)
-            epoch._held.close()
-        if not self.setting.rotates or self._epoch < 2:
-            self._held.pop()[0]._held.close()
-        self._until(lambda: len(self._status()["leases"]) == len(self._held), "leases end")
-        self._settle()
-
-    def _settle(self) -> None:
-        def settled() -> bool:
-            status = self._status()
-            train = status["datasets"]["train"]
-            if not train["listed"] or train["making"] or status["cache"]["reserved"]:
-                return False
-            if not self.setting.rotates:
-                return bool(train["whole"])
-            return not train["retired_shards"]
-
-        self._until(settled, "it has done what it may")
-
-    def _read(self, epoch: Epoch) -> None:
-        records = read(epoch)
-        assert len(records) == epoch.num_records
-        assert records.items() <= self.setting.records.items()
-
-    # --- waiting
-
-    def _status(self) -> dict[str, object]:
-        assert self._session is not None
-        self._session._timeout = _ATTEMPT
-        while True:
-            with contextlib.suppress(DaemonUnreachableError):
-                return self._session.status()
-            self._poll()
-
-    def _until(self, condition: Callable[[], bool], what: str, *, or_dead: bool = False) -> None:
-        deadline = time.monotonic() + PATIENCE
-        assert self._daemon is not None
-        while True:
-            if self._daemon.ended and or_dead:
-                return
-            self._poll()
-            if condition():
-                return
-            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
-            time.sleep(0.003)
-
-    def _poll(self) -> None:
-        """DiedError if the daemon is dead. A sampler that has come to its point is stopped: then it
-        is the daemon that is killed."""
-        assert self._daemon is not None
-        if self._stops is not None and self._disk.hits(self._stops) >= self._stops_at:
-            self._daemon.kill()
-            assert self._daemon.wait()
-        if self._daemon.ended:
-            if self._daemon.status != -signal.SIGKILL:
-                raise AssertionError(f"it ended by itself:\n{self.log.read_text()}")
-            raise DiedError
-
-    def _arm(self, kill: Kill) -> None:
-        """From now on the kill may strike."""
-        if kill.delay is not None:
-            self._timer = threading.Timer(kill.delay, lambda: self._daemon and self._daemon.kill())
-            self._timer.start()
-            return
-        glob = f"{self.cache}/{kill.path}" if kill.path != "." else f"{self.cache}"
-        if kill.samplers:
-            self._stops = self._disk.stop(kill.operation, glob, kill.skip)
-            self._stops_at = kill.skip + 1
-        else:
-            self._disk.kill(kill.operation, glob, kill.skip)
-
-    def _disarm(self) -> None:
-        self._disk.reset()
-        self._stops = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.crash", description=__doc__)
     parser.add_argument("--runs", type=int, default=300)
@@ -457,10 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         points = [p for p in crashes.points() if options.only in str(p)]
         runs = []
         for number, (kills, damage) in enumerate(plan(crashes, points, options.runs, options.seed)):
-            run = crashes.run(kills, damage, options.seed + number)
+            run = crashes.run(kills, [damage] if damage else [], options.seed + number)
             runs.append(run)
             verdict = "FAILED" if run.failure else "ok" if run.struck == len(kills) else "ok (late)"
-            what = " | ".join(run.kills) + (f" + {run.damage}" if run.damage else "")
+            what = " | ".join(run.kills) + "".join(f" + {damage}" for damage in run.damages)
             sys.stdout.write(f"{number:4} {verdict:9} {run.seconds:5.1f} s  {what}\n")
             if run.failure:
                 sys.stdout.write(run.failure + run.log)

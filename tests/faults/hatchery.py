@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).parents[2]
+GRACE = 0.6  # seconds that a grant stands unheld
 
 
 class Hatched:
@@ -130,7 +131,7 @@ def _hurry() -> None:
     from cachecd import daemon, grant, shards, state
     from cachecd.executors import local
 
-    grant.GRACE = state.GRACE = 2.0
+    grant.GRACE = state.GRACE = GRACE
     daemon._PROBE_EVERY = 0.02
     daemon._MEASURE_EVERY = 0.1
     shards._UNLINK_AGAIN = 0.2
@@ -159,9 +160,7 @@ def _be_a_daemon(config: Path, log: str, offline: bool) -> NoReturn:
 class _ForkedSampler:
     """What the executor needs of Popen, for `python -m cachecd.sampler PROGRESS_FD`."""
 
-    def __init__(
-        self, command: Sequence[str], *, pass_fds: tuple[int], **_: Any
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, pass_fds: tuple[int], **_: Any) -> None:
         assert command[1:3] == ["-m", "cachecd.sampler"], command
         requests, self._give = os.pipe()
         self._take, replies = os.pipe()

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.dataset import DatasetRules
-from cachecd.ledger import Ledger, footprint
 from cachecd.model import Assignment, ShardId
-from cachecd.recovery import recover_leases, saved_plan
-from cachecd.state import State
+from cachecd.recovery import recover_leases
 from cachecd_client._core import ShardWriter
 from cachecd_client.protocol import Manifest, encode_manifest
 from tests.test_recovery import SCHEMA, SHARD_SIZE, Cache
@@ -155,8 +152,22 @@ def manifest(cache: Cache, last: int) -> Path:
     path = cache.layout.manifest("train.0.j.b1")
     path.write_bytes(
         encode_manifest(
-            Manifest(1, "train.0.j.b1", "train", "j", 0, "1-a", [[1, last]], 1, 1, 1, None, False,
-                     "f", SCHEMA)  # fmt: skip
+            Manifest(
+                1,
+                "train.0.j.b1",
+                "train",
+                "j",
+                0,
+                "1-a",
+                [[1, last]],
+                1,
+                1,
+                1,
+                None,
+                False,
+                "f",
+                SCHEMA,
+            )
         )
     )
     return path
