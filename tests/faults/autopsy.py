@@ -84,6 +84,11 @@ def _asked(cache: Path, query: str) -> list[tuple[Any, ...]]:
             db.close()
 
 
+def rows(cache: Path) -> set[int]:
+    """The shards that the catalog knows."""
+    return {number for (number,) in _asked(cache, "SELECT number FROM shards")}
+
+
 def units_to_come(cache: Path) -> set[int]:
     """Those that the saved plan remembers: of open assignments, and what did not fit."""
     found: set[int] = set()

@@ -23,6 +23,7 @@ from tests.faults.autopsy import (
     check_records,
     check_start,
     read,
+    rows,
     units_to_come,
 )
 from tests.faults.disk import FaultyDisk
@@ -33,7 +34,7 @@ from tests.faults.settings import Setting
 # The second grant retires what the first has named; what it named goes when it is released.
 PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
 PATIENCE = 60.0  # seconds; what takes longer hangs
-_ATTEMPT = 0.5
+_ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Lives:
         self._started = 0.0
         self._spoilt: set[int] = set()
         self._damaged = False
+        self._unwanted: set[int] = set()
         self._timer: threading.Timer | None = None
         self._stops: int | None = None  # the rule that stops a sampler, at its so many-th hit
         self._stops_at = 0
@@ -124,6 +126,7 @@ class Lives:
             check_records(left.shards)
             check_limit(self.cache, self.setting.limit)
             self.history.see(left.shards)
+            self._unwanted |= left.unwanted
         return struck
 
     def damage(self, damage: Damage, chance: random.Random) -> None:
@@ -166,6 +169,7 @@ class Lives:
         assert not left.temporaries, f"temporary files: {left.temporaries}"
         assert not (self.cache / "cachecd.lock").exists()
         check_records(left.shards)
+        assert rows(self.cache) == left.shards.keys(), "the catalog's rows are not the shards"
         if not self.setting.rotates:
             records = sum(len(shard.ordinals) for shard in left.shards.values())
             # The rest of a unit that is partly in another shard comes back only when that one goes.
@@ -235,6 +239,9 @@ class Lives:
         self.history.see(Remains.of(self.cache).shards)
         self._until(granted, f"epoch {self._epoch} is granted")
         self._epoch += 1
+        if not self._damaged:
+            again = self._unwanted.intersection(self._held[-1][0]._held.manifest.numbers())
+            assert not again, f"a lease names {again}, which were retired before the kill"
         self._read(self._held[-1][0])
         self._poll()
 
