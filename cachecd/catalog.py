@@ -221,10 +221,16 @@ class Catalog:
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 
-    def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
-        """A valid shard was found on disk without a row."""
+    def adopt(
+        self,
+        shard: Shard,
+        units: Sequence[int] | NDArray[np.uint64],
+        retired: bool = False,
+        barred: bool = False,
+    ) -> None:
+        """A valid shard was found on disk without a row, or with one that may be wrong."""
         with self._transaction():
-            self._insert(shard, units)
+            self._insert(shard, units, retired, barred)
 
     def mark(self, shard: ShardId, *, barred: bool) -> None:
         """No later lease names the shard, across restarts too: it is retired, or barred."""
@@ -261,11 +267,18 @@ class Catalog:
                 (zlib.compress(b""), dataset, number, number),
             )
 
-    def _insert(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
+    def _insert(
+        self,
+        shard: Shard,
+        units: Sequence[int] | NDArray[np.uint64],
+        retired: bool = False,
+        barred: bool = False,
+    ) -> None:
         blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)
         self._db.execute(
-            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
-            (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated, blob),
+            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
+             retired, barred, blob),
         )  # fmt: skip
 
     def _transaction(self) -> _Transaction:

@@ -317,7 +317,7 @@ class Daemon:
         self._index_ahead += cost
         self._measure(keep_ahead=True)
         ledger = self.state.ledger
-        if ledger.room < 0:
+        if cost and ledger.room < 0:
             raise LimitTooSmallError(
                 f"the listing needs {-ledger.room} bytes more than cache.limit ({ledger.limit}) leaves: "
                 f"raise cache.limit to at least {ledger.limit - ledger.room}"

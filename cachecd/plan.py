@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ _FILL = 0.97
 # Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
 # planning it keeps the event loop (50 ms), however small the objects are.
 MAX_UNITS = 4096
+_NOTHING = Outcome(0, 0, 0, 0, 0, 0.0)
 
 
 class UnitTable(Protocol):
@@ -333,6 +334,30 @@ class Plan:
         self._applied = number
         if self.num_units:
             self._passes, self._position = divmod(cursor, self.num_units)
+
+    def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
+        """Number `number` is taken by a shard that was made after this plan was last saved, and that
+        left `parts` of units to do. Numbers before it that are not known to be taken stay unused."""
+        for unused in range(self.next_number, number):
+            self._outcomes[unused] = _NOTHING
+        mine = {(u.unit, u.ordinal) for u in self._left_over()}
+        rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
+        self._outcomes[number] = replace(_NOTHING, remainder=rest)
+        self._count(rest, 1)
+        self.next_number = number + 1
+
+    def drop(self, begun: Container[tuple[int, int]]) -> None:
+        """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
+        done = [u for u in self._left_over() if (u.unit, u.ordinal) in begun]
+        self._count(done, -1)
+        self._remainder = deque(u for u in self._remainder if u not in done)
+        for number, outcome in self._outcomes.items():
+            rest = tuple(u for u in outcome.remainder if u not in done)
+            self._outcomes[number] = replace(outcome, remainder=rest)
+
+    def _left_over(self) -> list[UnitSlice]:
+        """What did not fit into shards that are done, and is in no other yet."""
+        return [*self._remainder, *(u for o in self._outcomes.values() for u in o.remainder)]
 
     @property
     def cursor(self) -> int:

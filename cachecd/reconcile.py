@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.catalog import Catalog
+from cachecd.catalog import Catalog, ShardRow
 from cachecd.disk import refusing, sync_directory
 from cachecd.layout import SIDECAR_SUFFIX, Layout
 from cachecd.model import Assignment, Outcome, Shard, ShardId, UnitSlice
@@ -26,12 +26,14 @@ from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptSidecarError
 
 _SHARD = re.compile(r"(\d{10})\.tfrecord(\.idx)?")
+_SIDECAR_BYTES, _RECORD_BYTES = 52, 20  # of a sidecar without meta, and more for each record
 _TEMPORARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.\d{10}\.tfrecord(\.idx)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A valid shard; `adopted` has its sidecar's meta if the catalog did not know it."""
+    """A valid shard; `adopted` has its sidecar's meta if the catalog did not know it, or not surely
+    what became of it."""
 
     shard: Shard
     retired: bool
@@ -39,6 +41,7 @@ class Kept:
     units: NDArray[np.uint64]
     adopted: dict[str, Any] | None = None
     firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
+    sidecar_bytes: int = 0  # of an adopted one
 
 
 @dataclass(slots=True)
@@ -64,8 +67,11 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
     """Brings the shards of one dataset and the catalog's rows together."""
     found = Found()
     rows = {row.shard.id.number: row for row in catalog.shards(dataset)}
-    # Of a shard whose assignment is still open, only the sidecar knows what became of it.
+    # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
+    # with one that the plan has not come to: then a power failure took back what was saved last.
     open_numbers = {number for number, _, _ in catalog.assignments(dataset)}
+    plan = catalog.plan(dataset)
+    planned = plan["plan"]["next_number"] if plan else 0
     on_disk = _on_disk(layout.shards / dataset)
     for number in sorted(rows.keys() | on_disk.keys()):
         shard_id = ShardId(dataset, number)
@@ -74,13 +80,14 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
         try:
             if files != {"", SIDECAR_SUFFIX}:
                 raise ValueError(_missing(files))
-            if row is not None and number not in open_numbers:
+            if row is not None and number < planned and number not in open_numbers:
                 _check_length(path, row.shard.data_bytes)
+                _check_sidecar(path, row.shard.records)
                 units = catalog.units(shard_id)
                 found.kept.append(Kept(row.shard, row.retired, row.barred, units))
             else:
-                kept = _from_sidecar(path, shard_id)
-                catalog.adopt(kept.shard, kept.units)
+                kept = _from_sidecar(path, shard_id, row)
+                catalog.adopt(kept.shard, kept.units, kept.retired, kept.barred)
                 found.kept.append(kept)
         except (ValueError, CorruptSidecarError) as error:
             _remove(path)
@@ -111,18 +118,29 @@ def _check_length(path: Path, expected: int) -> None:
         raise ValueError(f"{actual} bytes long, expected {expected}")
 
 
-def _from_sidecar(path: Path, shard_id: ShardId) -> Kept:
-    """A shard that the catalog does not know, as its sidecar describes it."""
+def _check_sidecar(path: Path, records: int) -> None:
+    """That it may be whole; whether it is, the reader finds out."""
+    actual = Layout.sidecar(path).stat().st_size
+    least = _SIDECAR_BYTES + records * _RECORD_BYTES
+    if actual < least:
+        raise ValueError(f"its sidecar is {actual} bytes long, expected at least {least}")
+
+
+def _from_sidecar(path: Path, shard_id: ShardId, row: ShardRow | None) -> Kept:
+    """A shard as its sidecar describes it; what the catalog has marked it as stays."""
     sidecar_path = Layout.sidecar(path)
     sidecar = Sidecar.read(str(sidecar_path))
     _check_length(path, sidecar.data_bytes)
     meta = json.loads(sidecar.meta)
     if (meta.get("dataset"), meta.get("number")) != (shard_id.dataset, shard_id.number):
         raise ValueError(f"its sidecar is that of {meta.get('dataset')}/{meta.get('number')}")
-    allocated = sum(p.stat().st_blocks * 512 for p in (path, sidecar_path))
+    files = [p.stat() for p in (path, sidecar_path)]
+    allocated = sum(found.st_blocks * 512 for found in files)
     shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
     units, first = np.unique(sidecar.units, return_index=True)
-    return Kept(shard, False, False, units, meta, sidecar.ordinals[first])
+    retired, barred = (row.retired, row.barred) if row else (False, False)
+    firsts = sidecar.ordinals[first]
+    return Kept(shard, retired, barred, units, meta, firsts, files[1].st_size)
 
 
 def _remove(path: Path) -> None:
@@ -143,7 +161,7 @@ def outcome_of(assignment: Assignment, kept: Kept) -> Outcome:
     rest = {unit: (ordinal, offset) for unit, ordinal, offset in kept.adopted.get("remainder", [])}
     shard = kept.shard
     return Outcome(
-        shard.records, shard.data_bytes, 0, shard.allocated, 0, 0.0,
+        shard.records, shard.data_bytes, kept.sidecar_bytes, shard.allocated, 0, 0.0,
         tuple(_remainder(assignment.units, written, rest)),
     )  # fmt: skip
 

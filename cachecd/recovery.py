@@ -13,7 +13,7 @@ from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
-from cachecd.leases import read_manifests
+from cachecd.leases import end, read_manifests
 from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -76,8 +76,12 @@ def take_up(
             plan.extend()
         _start_over(plan, found, index, saved)
     state.add_dataset(dataset)
+    begun = _begun([k for k in found.kept if _speaks_of(k, plan, index)])
     for kept in found.kept:
-        _adopt(kept, dataset, catalog, index, state)
+        _adopt(kept, dataset, catalog, index, state, begun)
+    plan.drop(begun)
+    # Shards may be marked and what they owe not saved yet.
+    dataset.debt = max(dataset.debt, _retired_bytes(dataset))
     plan.set_aside(aside.unit for aside in catalog.set_aside(name))
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
@@ -97,23 +101,36 @@ def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | 
         cursor = int(youngest.adopted.get("cursor", 0))
     plan.skip_to(highest, cursor)
     if not saved:
-        plan.resume(_cut_units([k for k in found.kept if _speaks_of(k, plan, index)], index))
+        ours = [k for k in found.kept if _speaks_of(k, plan, index)]
+        plan.resume(_cut_units(ours, index, _begun(ours)))
 
 
-def _cut_units(kept: list[Kept], index: Index) -> list[UnitSlice]:
-    """Units whose beginning is in a shard that says that it did not fit whole, and whose rest is in
-    no other: without a saved plan nobody would fetch it."""
+def _begun(kept: list[Kept]) -> set[tuple[int, int]]:
+    """Unit and first ordinal of every part of a unit that these shards hold."""
     there: set[tuple[int, int]] = set()
     for shard in kept:
         if shard.firsts is not None:
             there.update(zip(map(int, shard.units), map(int, shard.firsts), strict=True))
+    return there
+
+
+def _cut_units(kept: list[Kept], index: Index, begun: set[tuple[int, int]]) -> list[UnitSlice]:
+    """Units whose beginning is in a shard that says that it did not fit whole, and whose rest is in
+    no other: without a saved plan nobody would fetch it."""
     cut = []
     for shard in kept:
         for number, ordinal, offset in (shard.adopted or {}).get("remainder", []):
-            if ordinal and (number, ordinal) not in there:
+            if ordinal and (number, ordinal) not in begun:
                 unit = index.unit(number)
                 cut.append(dataclasses.replace(unit, ordinal=ordinal, offset=offset))
     return cut
+
+
+def _retired_bytes(dataset: DatasetState) -> int:
+    """What the retired shards of the current generation take: older ones are no debt."""
+    generation = dataset.rules.generation
+    retired = (s.shard for s in dataset.live.values() if s.retired and not s.barred)
+    return sum(shard.allocated for shard in retired if shard.generation == generation)
 
 
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
@@ -137,9 +154,19 @@ def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
     return known and (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
 
 
-def _adopt(kept: Kept, dataset: DatasetState, catalog: Catalog, index: Index, state: State) -> None:
+def _adopt(
+    kept: Kept,
+    dataset: DatasetState,
+    catalog: Catalog,
+    index: Index,
+    state: State,
+    begun: set[tuple[int, int]],
+) -> None:
     shard, plan = kept.shard, dataset.plan
     state.adopt_shard(shard, kept.retired, kept.barred)
+    if shard.id.number >= plan.next_number:
+        speaks = not kept.barred and _speaks_of(kept, plan, index)
+        plan.overtake(shard.id.number, _cut_units([kept], index, begun) if speaks else ())
     if kept.barred:
         return  # its units come again
     if kept.adopted is not None and not _speaks_of(kept, plan, index):
@@ -226,12 +253,22 @@ def lease_of(manifest: Manifest) -> Lease:
 def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
     """Takes up every manifest on disk; a line for each that is damaged.
 
-    A damaged manifest that somebody holds may name any shard: until it ends, all stay.
+    A damaged manifest that somebody holds may name any shard: until it ends, all stay. One that
+    nobody holds goes: whoever was granted it cannot read it either.
     """
     found, damaged = read_manifests(layout)
     for manifest in found:
-        state.adopt_lease(lease_of(manifest), now)
+        lease = lease_of(manifest)
+        state.adopt_lease(lease, now)
+        if lease.dataset in state.datasets:
+            # A shard of its that is lost must not come back as another under the same number.
+            plan = state.datasets[lease.dataset].plan
+            highest = max((last for _, last in lease.shards), default=0)
+            if highest >= plan.next_number:
+                plan.overtake(highest)
     for bad in damaged:
+        if not bad.held:
+            end(bad.path)
         name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)

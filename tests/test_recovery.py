@@ -60,6 +60,9 @@ class Cache:
         self.stop()
         return self.start(source)
 
+    def restart_catalog(self) -> None:
+        self.catalog = Catalog(self.layout.catalog)
+
     def assign(self) -> Assignment:
         """Plans the next shard and saves the plan, as the daemon does before it tells a worker."""
         found = self.plan.assign()

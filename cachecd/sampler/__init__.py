@@ -1,6 +1,7 @@
 """What runs inside a sampler process: fetch -> decode -> transform -> write.
 
 __main__    the process: frames on stdin and stdout, its end
+guard       ends what it has started with it
 worker      one assignment at a time, from units to a sealed shard
 ahead       fetches the next units while the present one is worked on
 draft       the shard being written

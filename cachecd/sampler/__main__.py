@@ -4,13 +4,13 @@ Frames (cachecd.sampler.messages) come in on stdin and go out on stdout. Whoever
 stderr. PROGRESS_FD is a shared file whose first eight bytes always name the unit in hand, so that
 whoever finds this process dead knows the unit on which it died.
 
-It ends when stdin does, at once and whatever it is doing: it must not outlive the daemon.
+It ends when stdin does, at once and whatever it is doing: it must not outlive the daemon. Nor does what
+it has started outlive it (cachecd.sampler.guard).
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import mmap
 import os
 import signal
@@ -23,14 +23,16 @@ from typing import BinaryIO, NoReturn
 
 from cachecd.sampler import messages
 from cachecd.sampler.draft import discard
+from cachecd.sampler.guard import die_with_the_parent, start_guard
 from cachecd.sampler.messages import FromSampler, Make, Setup
 from cachecd.sampler.worker import Worker
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(arguments: list[str]) -> None:
-    _die_with_the_parent()
+    # Even where EOF cannot be noticed, in native code that keeps the GIL.
+    die_with_the_parent()
+    if os.getpgrp() == os.getpid():
+        start_guard()
     for number in (signal.SIGINT, signal.SIGTERM):
         # A service manager signals the whole group: the daemon drains, and ends this process by EOF.
         # A handler, unlike SIG_IGN, is not inherited by what a transform may start.
@@ -81,15 +83,6 @@ async def _serve(
     threading.Thread(target=listen, name="listen", daemon=True).start()
     while True:
         send(await worker.make(await inbox.get()))
-
-
-def _die_with_the_parent() -> None:
-    """Even where EOF cannot be noticed, in native code that keeps the GIL.
-
-    The signal comes when the *thread* ends that started this process: executors start it from the
-    main thread.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:

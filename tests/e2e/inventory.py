@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +35,16 @@ class Found:
         return self.inode, self.sha256
 
 
-def inventory(cache: Path, dataset: str = "train") -> dict[int, Found]:
+def inventory(
+    cache: Path, dataset: str = "train", without: Set[int] = frozenset()
+) -> dict[int, Found]:
     """The shards by number. Fails on one that is not whole: nobody may ever see such a file.
 
-    A sidecar alone is no shard.
+    A sidecar alone is no shard. Those `without` are passed over.
     """
     found = {}
     for entry in os.scandir(cache / "shards" / dataset):
-        if _SHARD.fullmatch(entry.name):
+        if _SHARD.fullmatch(entry.name) and int(entry.name[:10]) not in without:
             sidecar = Sidecar.read(entry.path + ".idx")
             data = Path(entry.path).read_bytes()
             assert len(data) == sidecar.data_bytes, f"{entry.path} is {len(data)} bytes long"

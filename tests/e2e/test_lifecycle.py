@@ -155,7 +155,7 @@ def test_a_daemon_started_by_its_trainer_ends_with_it_and_leaves_no_process(daem
     with trainer(served, OWNER, str(served.config)) as owner:
         found = said_line(owner)
         processes = [found["pid"], *descendants(found["pid"])]
-        assert len(processes) == 3, "a daemon and two samplers"
+        assert len(processes) == 5, "a daemon, two samplers and their guards"
         folder = Path(found["endpoint"].removeprefix("ipc://")).parent
         assert folder.exists()
         if end == "killed":

@@ -80,6 +80,13 @@ class FaultyDisk:
         self._lines = [_LIFTED] * len(self._lines)
         self._write()
 
+    def reset(self) -> None:
+        """There are no rules, nothing has been hit, and nothing is noted or will be."""
+        self._lines.clear()
+        self._write()
+        (self._control / "hits").write_bytes(bytes(8 * _RULES))
+        (self._control / "trace").unlink(missing_ok=True)
+
     def hits(self, rule: int) -> int:
         """How often the rule's operation was asked for."""
         data = (self._control / "hits").read_bytes()

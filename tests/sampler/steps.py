@@ -105,3 +105,34 @@ def returns_text(record: Record) -> str:
 
 def returns_numbers(record: Record) -> list[int]:
     return [1, 2]
+
+
+def hold_everything(record: Record) -> Record:
+    """Never returns, and lets no other Python thread run; says in CHILD_FILE that it has begun."""
+    Path(os.environ["CHILD_FILE"]).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(3600)
+    return record
+
+
+def fork_and_wait(record: Record) -> Record:
+    """Has a forked child, which has one too, and a started one, none of which ends when asked to."""
+    path = Path(os.environ["CHILD_FILE"])
+    stubborn = "trap '' TERM HUP INT; while :; do sleep 1000; done"
+    started = subprocess.Popen(["sh", "-c", stubborn])
+    reading, writing = os.pipe()
+    if not os.fork():
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        if os.fork():
+            os.write(writing, b"%d " % os.getpid())
+        else:
+            os.write(writing, b"%d " % os.getpid())
+        time.sleep(3600)
+    found = b""
+    while found.count(b" ") < 2:
+        found += os.read(reading, 64)
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(f"{os.getpid()} {started.pid} {found.decode()}")
+    new.replace(path)
+    time.sleep(3600)
+    return record

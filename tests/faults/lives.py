@@ -1,0 +1,325 @@
+"""One cache through the lives of its daemons, and the trainer that outlives them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachecd_client import Epoch, connect
+from cachecd_client.errors import AcquireTimeoutError, DaemonUnreachableError
+from cachecd_client.session import Cache
+from tests.faults.autopsy import (
+    History,
+    Remains,
+    check_bytes,
+    check_limit,
+    check_records,
+    check_start,
+    read,
+    rows,
+    units_to_come,
+)
+from tests.faults.disk import FaultyDisk
+from tests.faults.hatchery import GRACE, Hatched, Hatchery
+from tests.faults.power import Damage
+from tests.faults.settings import Setting
+
+# The second grant retires what the first has named; what it named goes when it is released.
+PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
+PATIENCE = 60.0  # seconds; what takes longer hangs
+_ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
+
+
+@dataclass(frozen=True)
+class Kill:
+    """How a life ends: at the `skip`-th such operation of a phase, or `after` seconds of it.
+
+    A sampler's operation stops the sampler (SIGSTOP), and then the daemon is killed.
+    """
+
+    setting: str
+    phase: str
+    operation: str = ""
+    path: str = ""
+    skip: int = 0
+    delay: float | None = None
+
+    def __str__(self) -> str:
+        if self.delay is not None:
+            return f"{self.setting}/{self.phase}: {1000 * self.delay:.0f} ms after its begin"
+        return f"{self.setting}/{self.phase}: {self.operation} {self.path} #{self.skip}"
+
+    @property
+    def samplers(self) -> bool:
+        return self.path.startswith("tmp/")
+
+
+class DiedError(Exception):
+    """The daemon was killed, as it should be."""
+
+
+class Lives:
+    """A cache of one setting in a folder of its own; `history` is what it has seen before.
+
+    A life is a start, a few epochs, and a stop, in phases; each phase ends when the daemon has nothing
+    left to do in it. Whatever is not as promised is an AssertionError.
+    """
+
+    def __init__(
+        self, setting: Setting, folder: Path, hatchery: Hatchery, disk: FaultyDisk, history: History
+    ) -> None:
+        self.setting = setting
+        self.cache = folder / "cache"
+        self.log = folder / "log"
+        self.history = history
+        self._config = setting.write(folder)
+        self._hatchery, self._disk = hatchery, disk
+        self._endpoint = f"ipc://{folder}/run/s"
+        self._daemon: Hatched | None = None
+        self._session: Cache | None = None
+        self._held: list[tuple[Epoch, bytes]] = []
+        self._epoch = 0
+        self._started = 0.0
+        self._spoilt: set[int] = set()
+        self._damaged = False
+        self._unwanted: set[int] = set()
+        self._timer: threading.Timer | None = None
+        self._stops: int | None = None  # the rule that stops a sampler, at its so many-th hit
+        self._stops_at = 0
+
+    def close(self) -> None:
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait()
+        for epoch, _ in self._held:
+            epoch._held.close()  # nobody is there who could be told
+
+    # --- lives
+
+    def life(self, kill: Kill) -> bool:
+        """A life that is to be killed; whether that came about where it should."""
+        before = self._remains()
+        struck = False
+        self._disk.reset()
+        try:
+            for phase in PHASES:
+                if phase == kill.phase:
+                    self._arm(kill)
+                self.do(phase)
+                if phase == "start" and before is not None:
+                    self._check_start(before)
+        except DiedError:
+            struck = True
+        self._disarm()
+        assert self._daemon is not None
+        if not struck:
+            self._daemon.kill()
+            assert self._daemon.wait()
+        if (left := self._remains()) is not None:  # fails on a shard that is not whole
+            check_records(left.shards)
+            check_limit(self.cache, self.setting.limit)
+            self.history.see(left.shards)
+            self._unwanted |= left.unwanted
+        return struck
+
+    def damage(self, damage: Damage, chance: random.Random) -> None:
+        """Does it to the cache, while no daemon lives."""
+        if (left := self._remains()) is not None:
+            self._spoilt |= damage(self.cache, left.leased(), chance)
+            self._damaged = True
+
+    def _remains(self) -> Remains | None:
+        return Remains.of(self.cache, self._spoilt) if self.cache.exists() else None
+
+    def last_life(self, digests: dict[int, str] | None) -> None:
+        """The life that must find and finish everything. `digests`: of the shards of a cache that
+        grew without trouble, if this one must come to the same."""
+        before = self._remains()
+        self.do("start")
+        if before is not None:
+            self._check_start(before)
+        self.do("fill")
+        self.do("grant")
+        self.do("next grant")
+        self.do("release")
+        self.release_all()
+        self._until(lambda: not check_bytes(self.cache, self._status()), "status counts the blocks")
+        self.do("stop")
+        self.judge(digests)
+
+    def release_all(self) -> None:
+        """No lease is left, nor what only a lease kept."""
+        while self._held:
+            self._held.pop()[0].release()
+        self._until(lambda: not list((self.cache / "leases").iterdir()), "no lease is left")
+        self._settle()
+
+    def judge(self, digests: dict[int, str] | None = None) -> None:
+        """A daemon that has ended in peace has left nothing but whole shards, all records, once."""
+        assert self._daemon is not None
+        assert self._daemon.status == 0, f"exit code {self._daemon.status}"
+        left = Remains.of(self.cache)
+        assert not left.temporaries, f"temporary files: {left.temporaries}"
+        assert not (self.cache / "cachecd.lock").exists()
+        check_records(left.shards)
+        assert rows(self.cache) == left.shards.keys(), "the catalog's rows are not the shards"
+        if not self.setting.rotates:
+            records = sum(len(shard.ordinals) for shard in left.shards.values())
+            # The rest of a unit that is partly in another shard comes back only when that one goes.
+            all_of_them = len(self.setting.records)
+            assert records == all_of_them or self._spoilt, f"{records} records of {all_of_them}"
+            if digests:
+                assert {n: s.sha256 for n, s in left.shards.items()} == digests, "other shards"
+        self.history.see(left.shards)
+        if not self._damaged:
+            self.history.check(self.setting.units, units_to_come(self.cache))
+        said = self.log.read_text()
+        assert "Traceback" not in said, said
+        assert "source not listed" not in said, said
+        assert " error " not in said.replace("[error", " error "), said
+
+    def _check_start(self, before: Remains) -> None:
+        held = {epoch._held.path.name for epoch, _ in self._held}
+        after = Remains.of(self.cache)  # nothing that was spoilt is to be seen
+        check_start(before, after, held, time.monotonic() - self._started < GRACE)
+        for epoch, manifest in self._held:
+            assert epoch._held.path.read_bytes() == manifest, "a lease that is held was changed"
+            self._read(epoch)
+
+    # --- phases: each ends when the daemon has nothing left to do in it
+
+    def do(self, phase: str) -> None:
+        """Does one phase; DiedError as soon as the daemon is dead."""
+        match phase:
+            case "start":
+                self._start()
+            case "fill":
+                self._settle()
+            case "grant" | "next grant":
+                self._grant()
+            case "release":
+                self._release()
+            case "stop":
+                assert self._daemon is not None
+                self._daemon.signal(signal.SIGTERM)
+                self._until(lambda: False, "it ends", or_dead=True)
+                if self._daemon.status != 0:
+                    raise DiedError
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        self._daemon = self._hatchery.start(self._config, self.log)
+        self._until(lambda: self._connected(), "it answers")
+
+    def _connected(self) -> bool:
+        try:
+            self._session = self._session or connect(self._endpoint, timeout=_ATTEMPT)
+            self._session.status()
+        except DaemonUnreachableError:
+            return False
+        return True
+
+    def _grant(self) -> None:
+        def granted() -> bool:
+            assert self._session is not None
+            with contextlib.suppress(AcquireTimeoutError, DaemonUnreachableError):
+                self._session._timeout = _ATTEMPT
+                epoch = self._session.acquire("train", self._epoch, job="job", timeout=_ATTEMPT)
+                self._held.append((epoch, epoch._held.path.read_bytes()))
+                return True
+            return False
+
+        self.history.see(Remains.of(self.cache).shards)
+        self._until(granted, f"epoch {self._epoch} is granted")
+        self._epoch += 1
+        if not self._damaged:
+            again = self._unwanted.intersection(self._held[-1][0]._held.manifest.numbers())
+            assert not again, f"a lease names {again}, which were retired before the kill"
+        self._read(self._held[-1][0])
+        self._poll()
+
+    def _release(self) -> None:
+        """All but the last epoch; the daemon finds out by itself."""
+        while len(self._held) > 1:
+            self._held.pop(0)[0]._held.close()
+        self._until(lambda: len(self._status()["leases"]) == len(self._held), "leases end")
+        self._settle()
+
+    def _settle(self) -> None:
+        def settled() -> bool:
+            status = self._status()
+            train = status["datasets"]["train"]
+            if not train["listed"] or train["making"] or status["cache"]["reserved"]:
+                return False
+            if not self.setting.rotates:
+                return bool(train["whole"])
+            kept = any(lease["retired_bytes"] for lease in status["leases"])
+            return kept or not train["retired_shards"]
+
+        self._until(settled, "it has done what it may")
+
+    def _read(self, epoch: Epoch) -> None:
+        records = read(epoch)
+        assert len(records) == epoch.num_records
+        assert records.items() <= self.setting.records.items()
+
+    # --- waiting
+
+    def _status(self) -> dict[str, Any]:
+        assert self._session is not None
+        self._session._timeout = _ATTEMPT
+        while True:
+            with contextlib.suppress(DaemonUnreachableError):
+                return self._session.status()
+            self._poll()
+
+    def _until(self, condition: Callable[[], bool], what: str, *, or_dead: bool = False) -> None:
+        deadline = time.monotonic() + PATIENCE
+        assert self._daemon is not None
+        while True:
+            if self._daemon.ended and or_dead:
+                return
+            self._poll()
+            if condition():
+                return
+            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+            time.sleep(0.003)
+
+    def _poll(self) -> None:
+        """DiedError if the daemon is dead. A sampler that has come to its point is stopped: then it
+        is the daemon that is killed."""
+        assert self._daemon is not None
+        if self._stops is not None and self._disk.hits(self._stops) >= self._stops_at:
+            self._daemon.kill()
+            assert self._daemon.wait()
+        if self._daemon.ended:
+            if self._daemon.status != -signal.SIGKILL:
+                raise AssertionError(f"it ended by itself:\n{self.log.read_text()}")
+            raise DiedError
+
+    def _arm(self, kill: Kill) -> None:
+        """From now on the kill may strike."""
+        if kill.delay is not None:
+            self._timer = threading.Timer(kill.delay, lambda: self._daemon and self._daemon.kill())
+            self._timer.start()
+            return
+        glob = f"{self.cache}/{kill.path}" if kill.path != "." else f"{self.cache}"
+        if kill.samplers:
+            self._stops = self._disk.stop(kill.operation, glob, kill.skip)
+            self._stops_at = kill.skip + 1
+        else:
+            self._disk.kill(kill.operation, glob, kill.skip)
+
+    def _disarm(self) -> None:
+        self._disk.reset()
+        self._stops = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
