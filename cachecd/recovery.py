@@ -13,7 +13,7 @@ from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
-from cachecd.leases import read_manifests
+from cachecd.leases import age_of, read_manifests
 from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -218,13 +218,13 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
     """
     found, damaged = read_manifests(layout)
     for manifest in found:
-        state.adopt_lease(lease_of(manifest), now)
+        state.adopt_lease(lease_of(manifest), now, age_of(layout.manifest(manifest.lease)))
     for bad in damaged:
         name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)
             lease = Lease(bad.path.stem, name, "(damaged)", 0, "", everything, 0, 0, 0, False, "")
-            state.adopt_lease(lease, now)
+            state.adopt_lease(lease, now, age_of(bad.path))
     return [f"{bad.path}: {bad.why}{' (held)' if bad.held else ''}" for bad in damaged]
 
 
