@@ -9,10 +9,12 @@ process forked at any time inherits none.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachecd.disk import refusing, sync_directory
+from cachecd.errors import DiskError
 from cachecd.layout import Layout
 from cachecd.locks import is_locked, try_write_lock
 from cachecd_client.errors import ProtocolVersionError
@@ -102,6 +104,14 @@ def _unfollowed(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
+def age_of(path: Path) -> float:
+    """Seconds since the lease was granted, as far as the disk and its clock know; 0 if it is gone."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)  # written once, and never changed
+    except OSError:
+        return 0.0
+
+
 def probe(path: Path) -> bool:
     """Whether anybody holds a lock on the manifest at `path`; False if there is none."""
     with refusing(f"cannot probe the lease {path}"):
@@ -113,6 +123,14 @@ def probe(path: Path) -> bool:
             return is_locked(fd)
         finally:
             os.close(fd)
+
+
+def seems_held(path: Path) -> bool:
+    """`probe` for people: True also if the disk does not tell."""
+    try:
+        return probe(path)
+    except DiskError:
+        return True
 
 
 def end(path: Path) -> bool:

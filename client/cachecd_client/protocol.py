@@ -1,18 +1,21 @@
 """The messages between trainer and daemon, and their form on the wire.
 
 A message is one ZeroMQ multipart of two frames after the routing envelope: `VERSION_FRAME` and one
-JSON object ``{"type": <class name>, ...fields}`` in UTF-8, at most MAX_MESSAGE_BYTES long. Requests
-carry an `id` chosen by the client; a request sent again with the same id has no second effect, so a
-client may repeat one after a timeout or across a restart of the daemon.
+JSON object ``{"type": <class name>, ...fields}`` in UTF-8: a request at most MAX_MESSAGE_BYTES long, no
+text in it longer than MAX_TEXT, a reply at most MAX_REPLY_BYTES. Requests carry an `id` chosen by the
+client; a request sent again, the same in every byte, gets the same reply and has no second effect, so
+a client may repeat one after a timeout or across a restart of the daemon.
 
 The major version is frozen with the field names below; unknown fields are ignored on reading, so
-a minor version may add some.
+a minor version may add some. For all majors alike: the first frame is the version frame, and whoever
+reads another major's answers with its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +24,8 @@ from cachecd_client.errors import ProtocolVersionError
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
+MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
 MANIFEST_VERSION = 1
 
 
@@ -127,6 +132,14 @@ REQUESTS: dict[str, type[Any]] = {
 REPLIES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
 }
+#: What answers what, besides Refused.
+ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
+    Acquire: (Granted, Waiting),
+    Held: (Done,),
+    Released: (Done,),
+    ReportCorrupt: (Done,),
+    AskStatus: (StatusReply,),
+}
 
 
 def encode(message: Message) -> list[bytes]:
@@ -145,14 +158,54 @@ def major_of(frame: bytes) -> int | None:
 def decode_reply(frames: list[bytes]) -> Reply:
     """The reply in `frames`; ValueError if they are no reply of this major version."""
     if len(frames) != 2 or major_of(frames[0]) != MAJOR:
-        raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames]}")
-    body = json.loads(frames[1])
-    cls = REPLIES.get(body.pop("type", "")) if isinstance(body, dict) else None
+        raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames[:3]]}")
+    try:
+        body = json.loads(frames[1])
+    except RecursionError:
+        raise ValueError("its body is nested without end") from None
+    kind = body.pop("type", None) if isinstance(body, dict) else None
+    cls = REPLIES.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(f"not a reply: {frames[1][:200]!r}")
-    known = {f.name for f in dataclasses.fields(cls)}
-    reply: Reply = cls(**{k: v for k, v in body.items() if k in known})
+    known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
+    _check(cls, known)
+    try:
+        reply: Reply = cls(**known)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     return reply
+
+
+def _check(cls: type[Any], found: dict[str, Any]) -> None:
+    """ValueError for a value that is not of its field's type."""
+    for f in dataclasses.fields(cls):
+        if f.name in found and not _is(found[f.name], str(f.type)):
+            name = f"{cls.__name__}.{f.name}"
+            raise ValueError(f"{name} is {str(found[f.name])[:40]!r}, expected {f.type}")
+
+
+def _is(value: Any, annotation: str) -> bool:
+    """Whether what JSON gave is of the type that a field's annotation names."""
+    match annotation:
+        case "str":
+            return isinstance(value, str)
+        case "int":
+            return type(value) is int and -(1 << 63) <= value < 1 << 64
+        case "int | None":
+            return value is None or _is(value, "int")
+        case "bool":
+            return isinstance(value, bool)
+        case "float":
+            return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        case "list[list[int]]":
+            return isinstance(value, list) and all(
+                isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)
+                for pair in value
+            )
+        case "dict[str, Any]":
+            return isinstance(value, dict)
+        case _:
+            raise AssertionError(f"a message cannot have a field of type {annotation}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +254,14 @@ def decode_manifest(text: bytes) -> Manifest:
                 "install cachecd and cachecd-client of the same release"
             )
         known = {f.name for f in dataclasses.fields(Manifest)}
-        manifest = Manifest(**{k: v for k, v in body.items() if k in known})
+        fields = {k: v for k, v in body.items() if k in known}
+        _check(Manifest, fields)
+        manifest = Manifest(**fields)
         last = 0
         for first, end in manifest.shards:
             if not last < first <= end:
                 raise ValueError(f"shards {first} to {end} after {last}, expected ascending ranges")
             last = end
         return manifest
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error
