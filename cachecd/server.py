@@ -1,11 +1,13 @@
 """The control socket: a ZeroMQ ROUTER that turns frames into requests and replies into frames.
 
 Whatever arrives that is no request is dropped and counted; it never reaches the policy. A peer of
-another major version gets one clear answer.
+another major version gets one clear answer. A request that comes again, the same in every byte, gets
+the reply that it got, and has no second effect.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ import zmq
 import zmq.asyncio
 from pydantic import TypeAdapter, ValidationError
 
+from cachecd.answered import Answered
 from cachecd_client import protocol
 
 # Validates what comes in from outside; the client's dataclasses stay plain.
@@ -30,6 +33,7 @@ class Server:
     def __init__(self, endpoint: str, answer: Callable[[protocol.Request], protocol.Reply]) -> None:
         """Binds at once; zmq.ZMQError if the endpoint cannot be bound."""
         self._answer = answer
+        self._answered = Answered()
         self.dropped = 0
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -50,53 +54,75 @@ class Server:
                 reply = self._handle(frames)
                 if reply is None:
                     self.dropped += 1
-                    continue
-                # A peer that does not read must not hold the others up.
-                await self._socket.send_multipart(
-                    [frames[0], b"", *protocol.encode(reply)], flags=zmq.NOBLOCK
-                )
+                else:
+                    # A peer that does not read must not hold the others up.
+                    await self._socket.send_multipart(
+                        [frames[0], b"", *protocol.encode(reply)], flags=zmq.NOBLOCK
+                    )
             except Exception as error:
                 # One message, whatever is in it, must not silence the socket for all others.
                 self.dropped += 1
                 _log.warning("message dropped", why=repr(error))
+            # A message that is there is received without waiting; who sends them without end must
+            # not stop the rest of the daemon.
+            await asyncio.sleep(0)
 
     def _handle(self, frames: list[bytes]) -> protocol.Reply | None:
-        if len(frames) != 4 or frames[1] != b"":
+        if len(frames) < 3 or frames[1] != b"":
             return None
         major = protocol.major_of(frames[2])
         if major is None:
             return None
-        try:
-            body = json.loads(frames[3])
-        except ValueError:
-            return None
-        if not isinstance(body, dict) or not isinstance(body.get("id"), str):
-            return None
-        if major != protocol.MAJOR:
+        if major != protocol.MAJOR:  # of which no more than the first frame can be known
             message = (
                 f"this daemon speaks protocol {protocol.MAJOR}, the client speaks {major}: "
                 "install cachecd and cachecd-client of the same version"
             )
-            return protocol.Refused(body["id"], "version", message)
+            body = _body(frames[-1])
+            return protocol.Refused(body["id"] if body else "", "version", message)
+        if len(frames) != 4:
+            return None
+        return self._answered.find(frames[3]) or self._reply(frames[3])
+
+    def _reply(self, text: bytes) -> protocol.Reply | None:
+        body = _body(text)
+        if body is None:
+            return None
+        id = body["id"]
         adapter = _ADAPTERS.get(str(body.get("type")))
         if adapter is None:
-            return protocol.Refused(body["id"], "bad-request", "unknown type of request")
+            return protocol.Refused(id, "bad-request", "unknown type of request")
         try:
-            request = adapter.validate_json(frames[3], strict=True)
+            request = adapter.validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            return protocol.Refused(body["id"], "bad-request", f"{where}: {first['msg']}")
+            where = ".".join(map(str, first["loc"])) or "request"
+            return protocol.Refused(id, "bad-request", f"{where}: {first['msg']}")
+        for name, value in body.items():
+            if isinstance(value, str) and len(value) > protocol.MAX_TEXT:
+                why = f"{name}: {len(value)} characters, expected at most {protocol.MAX_TEXT}"
+                return protocol.Refused(id, "bad-request", why)
         try:
-            return self._answer(request)
+            reply = self._answer(request)
         except Exception:
             # One request must not end the daemon that others depend on.
             _log.exception("request failed", request=type(request).__name__)
-            return protocol.Refused(
-                request.id, "bad-request", "internal error; see the daemon's log"
-            )
+            return protocol.Refused(id, "bad-request", "internal error; see the daemon's log")
+        if not isinstance(reply, protocol.StatusReply):  # to ask changes nothing
+            self._answered.keep(text, reply)
+        return reply
 
     def close(self) -> None:
         """Unbinds and frees the socket."""
         self._socket.close()
         self._context.term()
+
+
+def _body(text: bytes) -> dict[str, Any] | None:
+    """The request in `text`, which has an id; None if it is no request of any version."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    id = body.get("id") if isinstance(body, dict) else None
+    return body if isinstance(id, str) and len(id) <= protocol.MAX_TEXT else None

@@ -53,7 +53,8 @@ PARTS = {
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     # The daemon
     "notify": "",
-    "server": "client.protocol client.errors",
+    "answered": "client.protocol",
+    "server": "answered client.protocol client.errors",
     "status": "dataset model state",
     "listing": "config errors events index model sampler",
     "shards": "catalog disk errors events layout model saving verify client._core client.errors",

@@ -19,7 +19,7 @@ from cachecd_client.handover import Framework
 from cachecd_client.lease import HeldLease
 from cachecd_client.loader import Loader
 from cachecd_client.options import Options
-from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Schema
 from cachecd_client.transport import Transport
@@ -185,7 +185,7 @@ class Epoch(FileSet):
             shard = int(Path(path).stem)
             if (shard, offset) in self._reported or time.monotonic() < self._silent_until:
                 continue
-            report = ReportCorrupt(uuid.uuid4().hex, self.dataset, shard, offset, why)
+            report = ReportCorrupt(uuid.uuid4().hex, self.dataset, shard, offset, why[:MAX_TEXT])
             try:
                 self._transport.ask(report, _REPORT_TIMEOUT)
                 self._reported.add((shard, offset))

@@ -1,18 +1,21 @@
 """The messages between trainer and daemon, and their form on the wire.
 
 A message is one ZeroMQ multipart of two frames after the routing envelope: `VERSION_FRAME` and one
-JSON object ``{"type": <class name>, ...fields}`` in UTF-8, at most MAX_MESSAGE_BYTES long. Requests
-carry an `id` chosen by the client; a request sent again with the same id has no second effect, so a
-client may repeat one after a timeout or across a restart of the daemon.
+JSON object ``{"type": <class name>, ...fields}`` in UTF-8: a request at most MAX_MESSAGE_BYTES long, no
+text in it longer than MAX_TEXT, a reply at most MAX_REPLY_BYTES. Requests carry an `id` chosen by the
+client; a request sent again, the same in every byte, gets the same reply and has no second effect, so
+a client may repeat one after a timeout or across a restart of the daemon.
 
 The major version is frozen with the field names below; unknown fields are ignored on reading, so
-a minor version may add some.
+a minor version may add some. For all majors alike: the first frame is the version frame, and whoever
+reads another major's answers with its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +24,8 @@ from cachecd_client.errors import ProtocolVersionError
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
+MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
 MANIFEST_VERSION = 1
 
 
@@ -127,6 +132,14 @@ REQUESTS: dict[str, type[Any]] = {
 REPLIES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
 }
+#: What answers what, besides Refused.
+ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
+    Acquire: (Granted, Waiting),
+    Held: (Done,),
+    Released: (Done,),
+    ReportCorrupt: (Done,),
+    AskStatus: (StatusReply,),
+}
 
 
 def encode(message: Message) -> list[bytes]:
@@ -145,14 +158,37 @@ def major_of(frame: bytes) -> int | None:
 def decode_reply(frames: list[bytes]) -> Reply:
     """The reply in `frames`; ValueError if they are no reply of this major version."""
     if len(frames) != 2 or major_of(frames[0]) != MAJOR:
-        raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames]}")
-    body = json.loads(frames[1])
-    cls = REPLIES.get(body.pop("type", "")) if isinstance(body, dict) else None
+        raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames[:3]]}")
+    try:
+        body = json.loads(frames[1])
+    except RecursionError:
+        raise ValueError("its body is nested without end") from None
+    kind = body.pop("type", None) if isinstance(body, dict) else None
+    cls = REPLIES.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(f"not a reply: {frames[1][:200]!r}")
-    known = {f.name for f in dataclasses.fields(cls)}
-    reply: Reply = cls(**{k: v for k, v in body.items() if k in known})
+    known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
+    for f in dataclasses.fields(cls):
+        if f.name in known and not _is(known[f.name], str(f.type)):
+            raise ValueError(f"{kind}.{f.name} is {str(known[f.name])[:40]!r}, expected {f.type}")
+    try:
+        reply: Reply = cls(**known)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     return reply
+
+
+def _is(value: Any, annotation: str) -> bool:
+    """Whether what JSON gave is of the type that a field's annotation names."""
+    match annotation:
+        case "str":
+            return isinstance(value, str)
+        case "int":
+            return type(value) is int and -(1 << 63) <= value < 1 << 63
+        case "float":
+            return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        case _:
+            return isinstance(value, dict)
 
 
 @dataclass(frozen=True, slots=True)

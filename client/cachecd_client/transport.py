@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
+import stat
+import struct
 import time
 
 import zmq
@@ -17,7 +20,9 @@ from cachecd_client.errors import (
     UnknownDatasetError,
 )
 from cachecd_client.protocol import (
+    ANSWERS,
     MAJOR,
+    MAX_REPLY_BYTES,
     VERSION_FRAME,
     Refused,
     Reply,
@@ -67,7 +72,8 @@ class Transport:
         """The daemon's reply, which is no Refused.
 
         DaemonUnreachableError if there is none within `timeout` seconds; ProtocolVersionError if
-        what answers speaks another version; a Refused raises the error that its code names.
+        what answers speaks another version, or is no daemon; a Refused raises the error that its
+        code names.
         """
         deadline = time.monotonic() + timeout
         patience = _FIRST_PATIENCE
@@ -78,7 +84,7 @@ class Transport:
                 raise DaemonUnreachableError(self._diagnosis(timeout))
             frames = self._exchange(encode(request), min(patience, remaining))
             patience = min(2 * patience, _LAST_PATIENCE)
-        reply = self._decode(frames)
+        reply = self._decode(frames, request)
         if isinstance(reply, Refused):
             raise _REFUSALS.get(reply.code, RequestError)(reply.message)
         return reply
@@ -89,6 +95,7 @@ class Transport:
                 socket.linger = 0
                 socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
                 socket.reconnect_ivl_max = 200
+                socket.maxmsgsize = MAX_REPLY_BYTES
                 socket.connect(self.endpoint)
                 socket.send_multipart(frames)
                 if not socket.poll(math.ceil(timeout * 1000)):
@@ -97,15 +104,27 @@ class Transport:
         except zmq.ZMQError as error:  # for example no file descriptor left
             raise DaemonUnreachableError(f"no socket to {self.endpoint}: {error}") from error
 
-    def _decode(self, frames: list[bytes]) -> Reply:
+    def _decode(self, frames: list[bytes], request: Request) -> Reply:
         try:
-            return decode_reply(frames)
-        except (ValueError, TypeError) as error:
-            spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
-            if frames and major_of(frames[0]) == MAJOR:
+            reply = decode_reply(frames)
+            if not isinstance(reply, (Refused, *ANSWERS[type(request)])):
+                raise ValueError(f"{type(reply).__name__} is no answer to {type(request).__name__}")
+            # A daemon that cannot read a request of another version cannot know its id either.
+            if reply.id != request.id and not (isinstance(reply, Refused) and not reply.id):
+                raise ValueError(f"it answers request {reply.id[:40]!r}, expected {request.id!r}")
+            return reply
+        except ValueError as error:
+            major = major_of(frames[0]) if frames else None
+            if major == MAJOR:
                 raise ProtocolVersionError(
                     f"the daemon on {self.endpoint} answered what this client cannot read "
                     f"({error}): install the same release of cachecd and cachecd-client"
+                ) from error
+            spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
+            if major is None:
+                raise ProtocolVersionError(
+                    f"what answers on {self.endpoint} is no cachecd (it said {spoken!r}): name the "
+                    "daemon's socket in $CACHECD_ENDPOINT"
                 ) from error
             raise ProtocolVersionError(
                 f"the daemon on {self.endpoint} speaks {spoken!r}, this client "
@@ -119,11 +138,11 @@ class Transport:
             probe.settimeout(1.0)
             try:
                 probe.connect(self.path)
-                why = "something listens there, but does not answer"
+                why = f"something listens there{_peer(probe)}, but does not answer"
             except FileNotFoundError:
                 why = "there is no such socket"
             except ConnectionRefusedError:
-                why = "the socket is there, but its daemon has ended"
+                why = _refusal(self.path)
             except PermissionError:
                 why = "permission denied: join the group that owns the socket's directory"
             except OSError as error:
@@ -132,3 +151,19 @@ class Transport:
             f"no daemon answered on {self.endpoint} within {timeout:.3g} s: {why}. Start one with "
             "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
         )
+
+
+def _peer(connected: socket.socket) -> str:
+    """Who bound the socket, as far as can be seen from here: 0 is a process of another container."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = struct.unpack("3i", credentials)[0]
+    return f" (process {pid})" if pid else ""
+
+
+def _refusal(path: str) -> str:
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            return "the socket is there, but its daemon has ended"
+    except OSError:
+        return "the socket was just removed"
+    return "what is there is no socket"

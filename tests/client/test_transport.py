@@ -125,7 +125,8 @@ def test_a_process_without_descriptors_left_is_told_so(daemon, in_child):
 
 def test_a_daemon_that_hangs_is_told_from_none(daemon):
     scripted = daemon(lambda request: None, polite=False)
-    assert "something listens there, but does not answer" in unreachable(scripted.path)
+    said = f"something listens there (process {os.getpid()}), but does not answer"
+    assert said in unreachable(scripted.path)
 
 
 def test_a_socket_of_another_group_is_told_from_none(tmp_path, in_child):
