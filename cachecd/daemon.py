@@ -182,6 +182,7 @@ class Daemon:
         """The reply to one request."""
         match request:
             case protocol.Acquire(id, dataset, job, epoch, rank, world):
+                self._probe_granted(dataset, job, epoch)
                 return self._ask(ev.AcquireAsked(id, dataset, job, epoch, rank, world), id)
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
@@ -205,6 +206,9 @@ class Daemon:
         """The status document."""
         found = document(self.state, self._set_aside, time.monotonic())
         found["cache"]["dir"] = str(self._layout.root)
+        for lease in found["leases"]:
+            with self._logged("lease not probed"):
+                lease["held"] = leases.probe(self._layout.manifest(lease["lease"]))
         found["daemon"] = {
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 1),
@@ -329,6 +333,13 @@ class Daemon:
         for lease in list(self.state.leases):
             self._probe_lease(lease)
         self._feed(ev.Tick())
+
+    def _probe_granted(self, dataset: str, job: str, epoch: int) -> None:
+        """So that a job that was launched again under its name gets no set of the one that ended."""
+        asked = dataset, job, epoch
+        for found in list(self.state.leases.values()):
+            if (found.lease.dataset, found.lease.job, found.lease.epoch) == asked:
+                self._probe_lease(found.lease.id)
 
     def _probe_lease(self, lease: str) -> None:
         with self._logged("lease not probed"):

@@ -16,12 +16,16 @@ GRACE = 30.0
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease that is granted or held."""
+    """A lease that is granted or held, since `since`.
+
+    `ranks` share it, as they said when they asked; 0: not known since the daemon started. `held_by`
+    are those that said that they hold it; the locks know better, but not which rank has which.
+    """
 
     lease: Lease
     grace_until: float
     since: float
-    ranks: int = 1
+    ranks: int = 0
     read: bool = False  # some rank has held it
     held_by: set[int] = field(default_factory=set)
 
@@ -33,7 +37,7 @@ class LeaseState:
 
     def stands_without_lock(self, now: float) -> bool:
         """Whether it stands although nobody holds its manifest."""
-        return len(self.held_by) < self.ranks and now < self.grace_until
+        return now < self.grace_until and not 0 < self.ranks <= len(self.held_by)
 
 
 def new_lease(

@@ -9,6 +9,7 @@ process forked at any time inherits none.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def _inspect(path: Path) -> Manifest | DamagedManifest:
 
 def _unfollowed(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def age_of(path: Path) -> float:
+    """Seconds since the lease was granted, as far as the disk and its clock know; 0 if it is gone."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)  # written once, and never changed
+    except OSError:
+        return 0.0
 
 
 def probe(path: Path) -> bool:

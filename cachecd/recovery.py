@@ -13,7 +13,7 @@ from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
-from cachecd.leases import end, read_manifests
+from cachecd.leases import age_of, end, read_manifests
 from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -259,7 +259,7 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
     found, damaged = read_manifests(layout)
     for manifest in found:
         lease = lease_of(manifest)
-        state.adopt_lease(lease, now)
+        state.adopt_lease(lease, now, age_of(layout.manifest(lease.id)))
         if lease.dataset in state.datasets:
             # A shard of its that is lost must not come back as another under the same number.
             plan = state.datasets[lease.dataset].plan
@@ -273,7 +273,7 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)
             lease = Lease(bad.path.stem, name, "(damaged)", 0, "", everything, 0, 0, 0, False, "")
-            state.adopt_lease(lease, now)
+            state.adopt_lease(lease, now, age_of(bad.path))
     return [f"{bad.path}: {bad.why}{' (held)' if bad.held else ''}" for bad in damaged]
 
 

@@ -57,10 +57,10 @@ class State:
         self.datasets[shard.id.dataset].live[shard.id.number] = live
         self.ledger.adopt(shard.id, shard.allocated)
 
-    def adopt_lease(self, lease: Lease, now: float) -> None:
+    def adopt_lease(self, lease: Lease, now: float, age: float = 0.0) -> None:
         """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
         and its epoch goes on growing the cache."""
-        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now, read=True)
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now - age, read=True)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         if dataset := self.datasets.get(lease.dataset):
             dataset.allow_after(lease)

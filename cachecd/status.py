@@ -33,6 +33,7 @@ def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> 
                 "job": held.lease.job,
                 "epoch": held.lease.epoch,
                 "records": held.lease.num_records,
+                "held": False,  # until the locks were looked at
                 "ranks": held.ranks,
                 "held_by": sorted(held.held_by),
                 "age_s": round(now - held.since, 1),

@@ -47,12 +47,29 @@ def _print(document: dict[str, Any]) -> None:
     for name, dataset in document["datasets"].items():
         _print_dataset(name, dataset, size)
     for lease in document["leases"]:
-        kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
-        print(
-            f"lease {lease['dataset']} epoch {lease['epoch']} of {lease['job']}: "
-            f"{lease['records']} records, held by {len(lease['held_by'])} of {lease['ranks']} ranks "
-            f"for {lease['age_s']:.0f} s{kept}"
-        )
+        print(_lease(lease, size))
+
+
+def _lease(lease: dict[str, Any], size: Any) -> str:
+    """One line: what, whose, held by whom, since when, and what its end would free."""
+    told = ", ".join(map(str, lease["held_by"]))
+    ranks = f" ({len(lease['held_by'])} of {lease['ranks']} ranks: {told})" if told else ""
+    kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
+    return (
+        f"lease {lease['dataset']} epoch {lease['epoch']} of {lease['job']}: "
+        f"{lease['records']} records, {'held' if lease['held'] else 'granted'}{ranks} "
+        f"for {_age(lease['age_s'])}{kept}"
+    )
+
+
+def _age(seconds: float) -> str:
+    """For example ``45 s``, ``12 min``, ``5.5 h``, ``3.2 d``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    for unit, name in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds / 60:.0f} min"
 
 
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
