@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import os
@@ -19,6 +20,7 @@ from cachecd_client.errors import (
     CallerError,
     DaemonUnreachableError,
     LeaseLostError,
+    ProtocolVersionError,
 )
 from cachecd_client.launcher import job_id, local_ranks
 from cachecd_client.lease import HeldLease
@@ -87,7 +89,8 @@ class Cache:
         self._transport = transport
         self._timeout = timeout
         self._held: set[HeldLease] = set()
-        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        # No WeakSet, of which no list can be made while another thread adds to it.
+        self._epochs: set[weakref.ref[Epoch]] = set()
         self._rank, self._world = local_ranks()
         self._job = job_id()
         # Also runs at interpreter exit, while the socket still works.
@@ -128,9 +131,9 @@ class Cache:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
         The next set is acquired before the last one is released, so what both hold is never
-        evicted in between. If the daemon is unreachable at a boundary, the epoch repeats the set it
-        has, reshuffled, and the log says so. Errors: as `acquire` for the first epoch;
-        later ones raise all but DaemonUnreachableError.
+        evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
+        then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
+        for the first epoch; later ones raise all but DaemonUnreachableError and ProtocolVersionError.
         """
         if not 0 <= start <= n:
             raise CallerError(f"start={start}, n={n}: expected 0 <= start <= n")
@@ -144,8 +147,9 @@ class Cache:
 
     def close(self) -> None:
         """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""
-        for epoch in list(self._epochs):
-            epoch.release()
+        for known in list(self._epochs):
+            if (epoch := known()) is not None:
+                epoch.release()
         self._end()
 
     def __enter__(self) -> Self:
@@ -163,27 +167,30 @@ class Cache:
         self, dataset: str, n: int, job: str | None, start: int, timeout: float | None
     ) -> Iterator[Epoch]:
         current: Epoch | None = None
+        following: Epoch | None = None
         try:
             for number in range(start, n):
                 try:
                     following = self._acquire(dataset, number, job, timeout, of=n)
-                except DaemonUnreachableError as error:
+                except (DaemonUnreachableError, ProtocolVersionError) as error:
                     if current is None:
                         raise
                     log.warning(
                         "%s: epoch %d repeats the %d files of the one before: %s",
                         dataset, number, len(current.files), error,
                     )  # fmt: skip
-                    current = current.repeated(number)
-                    self._epochs.add(current)
+                    following = current.repeated(number)
+                    self._know(following)
                 else:
                     if current is not None:
                         current.release()
-                    current = following
+                current = following
                 yield current
         finally:
-            if current is not None:
-                current.release()
+            # Both, because an interrupt may come between the two.
+            for epoch in (current, following):
+                if epoch is not None:
+                    epoch.release()
 
     def _acquire(
         self, dataset: str, epoch: int, job: str | None, timeout: float | None, of: int | None
@@ -196,15 +203,28 @@ class Cache:
             granted = self._granted(dataset, epoch, job or self._job, wait)
             try:
                 held = HeldLease(_manifest_path(granted, os.environ))
-                self._say_held(held)
             except LeaseLostError as error:
                 lost = error
                 continue
-            found = Epoch(held, self._transport, self._release, number=epoch, of=of)
-            self._epochs.add(found)
+            self._held.add(held)
+            try:
+                self._say_held(held)
+                found = Epoch(held, self._transport, self._release, number=epoch, of=of)
+            except LeaseLostError as error:
+                self._held.discard(held)
+                held.close()
+                lost = error
+                continue
+            except BaseException:
+                self._release(held)
+                raise
+            self._know(found)
             return found
         assert lost is not None
         raise lost
+
+    def _know(self, epoch: Epoch) -> None:
+        self._epochs.add(weakref.ref(epoch, self._epochs.discard))
 
     def _granted(self, dataset: str, epoch: int, job: str, wait: Wait) -> Granted:
         while True:
@@ -219,16 +239,11 @@ class Cache:
                     raise AssertionError(f"{other} is no answer to {request}")
 
     def _say_held(self, held: HeldLease) -> None:
-        self._held.add(held)
         try:
             self._ask(Held(_new_id(), held.manifest.lease, self._rank))
         except DaemonUnreachableError as error:
             # The lock is what counts, and it is there: a daemon that starts again will find it.
             log.warning("%s: leased, but %s", held.manifest.dataset, error)
-        except BaseException:
-            self._held.discard(held)
-            held.close()
-            raise
 
     def _ask(self, request: Request) -> Reply:
         if not self._end.alive:
@@ -236,9 +251,11 @@ class Cache:
         return self._transport.ask(request, self._timeout)
 
     def _release(self, held: HeldLease) -> None:
-        if held in self._held:
-            self._held.discard(held)
-            _release(held, self._transport, self._rank)
+        try:
+            self._held.remove(held)  # of threads that release it at once, one tells the daemon
+        except KeyError:
+            return
+        _release(held, self._transport, self._rank)
 
 
 def _release(held: HeldLease, transport: Transport, rank: int) -> None:
@@ -256,8 +273,9 @@ def _end_session(
     rank: int,
     daemon: PrivateDaemon | None,
 ) -> None:
-    while held:
-        _release(held.pop(), transport, rank)
+    with contextlib.suppress(KeyError):
+        while True:
+            _release(held.pop(), transport, rank)
     if daemon is not None:
         daemon.close()
 
