@@ -93,6 +93,35 @@ def test_another_major_version_gets_one_clear_answer(peer):
     assert "speaks 2" in reply.message
 
 
+@pytest.mark.parametrize(
+    "frames", [[b"\x81\xa2id\xa1x"], [], [b"{", b"more", b"frames"], [b"[" * 100_000]]
+)
+def test_another_major_version_is_answered_whatever_its_messages_look_like(peer, frames):
+    peer.send(b"cachecd/2.0", *frames)
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert (reply.id, reply.code) == ("", "version")
+
+
+def test_a_request_that_comes_again_gets_its_reply_again_and_has_no_second_effect(peer):
+    request = protocol.encode(protocol.Acquire("again", "train", "job", 0))
+    before = len(peer.asked)
+    for _ in range(3):
+        peer.send(*request)
+        assert peer.reply() == protocol.Done("again")
+    assert len(peer.asked) == before + 1
+    # Another question under the same id is another question.
+    assert peer.ask(protocol.Acquire("again", "train", "job", 1)) == protocol.Done("again")
+    assert len(peer.asked) == before + 2
+
+
+def test_what_failed_is_tried_again_when_it_comes_again(peer):
+    before = len(peer.asked)
+    for _ in range(2):
+        assert isinstance(peer.ask(protocol.Released("fails", "lease")), protocol.Refused)
+    assert len(peer.asked) == before + 2
+
+
 def test_a_minor_version_may_add_fields(peer):
     body = {"type": "AskStatus", "id": "x", "verbose": True}
     peer.send(b"cachecd/1.9", json.dumps(body).encode())
@@ -107,6 +136,8 @@ def test_a_minor_version_may_add_fields(peer):
         {"type": "Acquire", "id": "x", "dataset": 1, "job": "j", "epoch": 0},
         {"type": "Nonsense", "id": "x"},
         {"type": ["Acquire"], "id": "x"},
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "j" * 1025, "epoch": 0},
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "\ud800", "epoch": 0},
         {"id": "x"},
     ],
 )
@@ -129,6 +160,52 @@ def test_a_defect_in_one_request_does_not_end_the_server(peer):
 def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames):
     peer.socket.send_multipart(frames)
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+FIELDS = ["id", "dataset", "job", "epoch", "local_rank", "local_world_size", "lease", "shard"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(sorted(protocol.REQUESTS)),
+    st.dictionaries(st.sampled_from([*FIELDS, "offset", "why", "type"]), VALUES, max_size=8),
+)
+def test_a_request_of_any_content_is_answered_or_dropped_and_the_next_one_answered(
+    peer, kind, fields
+):
+    body = {"type": kind, "id": "fuzz", **fields}
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    peer.send(*protocol.encode(protocol.AskStatus("after")))
+    replies = [peer.reply()]
+    if replies[-1].id != "after":
+        assert replies[-1].id == body["id"]
+        replies.append(peer.reply())
+    assert replies[-1] == protocol.Done("after")
+
+
+def test_a_peer_that_sends_without_end_does_not_stop_the_rest_of_the_daemon(peer):
+    """What else runs on the server's loop has its turn while requests are always waiting."""
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turns.append(len(peer.asked))
+
+    count, before = 2000, len(peer.asked)
+    for number in range(count):
+        peer.send(*protocol.encode(protocol.AskStatus(f"flood-{number}")))
+    other = asyncio.run_coroutine_threadsafe(others(), peer._loop)
+    for _ in range(count):
+        peer.reply()
+    other.cancel()
+    during = [turn for turn in turns if before < turn < before + count]
+    assert len(during) > count / 4
 
 
 def test_a_body_nested_without_end_is_dropped(peer):

@@ -90,17 +90,20 @@ class Transport:
         return reply
 
     def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
+        milliseconds = math.ceil(timeout * 1000)
         try:
             with zmq.Context() as context, context.socket(zmq.REQ) as socket:
                 socket.linger = 0
                 socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
                 socket.reconnect_ivl_max = 200
                 socket.maxmsgsize = MAX_REPLY_BYTES
+                # A peer that is none of ZeroMQ is given up, and then nothing can be sent at all.
+                socket.sndtimeo = milliseconds
                 socket.connect(self.endpoint)
                 socket.send_multipart(frames)
-                if not socket.poll(math.ceil(timeout * 1000)):
-                    return None
-                return socket.recv_multipart()
+                return socket.recv_multipart() if socket.poll(milliseconds) else None
+        except zmq.Again:
+            return None
         except zmq.ZMQError as error:  # for example no file descriptor left
             raise DaemonUnreachableError(f"no socket to {self.endpoint}: {error}") from error
 

@@ -1,3 +1,6 @@
+"""One request, one reply: over restarts, from daemons of other versions, and from what is none."""
+
+import contextlib
 import json
 import os
 import resource
@@ -5,6 +8,8 @@ import socket
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cachecd_client import protocol, transport
 from cachecd_client.errors import (
@@ -15,7 +20,7 @@ from cachecd_client.errors import (
     RequestError,
     UnknownDatasetError,
 )
-from cachecd_client.protocol import AskStatus, Refused, StatusReply
+from cachecd_client.protocol import Acquire, AskStatus, Granted, Refused, StatusReply, Waiting
 from cachecd_client.transport import Transport
 
 
@@ -173,6 +178,122 @@ def test_an_unreadable_reply_is_an_error_at_once(daemon, body):
     scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
     with pytest.raises(ProtocolVersionError, match="answered what this client cannot read"):
         Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 500_000,
+        b'{"type": "StatusReply", "id": "1", "status": []}',
+        b'{"type": "StatusReply", "id": "2", "status": {}}',
+        b'{"type": "Done", "id": "1"}',
+        b'{"type": "Granted", "id": "1", "lease": "a", "cache_dir": "b", "manifest": "c"}',
+        b'{"type": ["StatusReply"], "id": "1", "status": {}}',
+        b'{"type": "Refused", "id": "1", "code": "version", "message": 7}',
+        b'\xff\xfe',
+    ],
+)  # fmt: skip
+def test_an_answer_to_another_question_or_of_other_types_is_an_error_at_once(daemon, body):
+    scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
+    with pytest.raises(ProtocolVersionError, match="answered what this client cannot read"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+def test_figures_that_are_no_numbers_never_reach_the_trainer(daemon):
+    figures = ["1e400", "NaN", "true", '"1"', "1" + "0" * 400]
+    for figure in figures:
+        body = b'{"type": "Waiting", "id": "1", "have_bytes": 1, "want_bytes": 2, '
+        body += f'"bytes_per_second": {figure}}}'.encode()
+        scripted = daemon(lambda request, body=body: [protocol.VERSION_FRAME, body])
+        with pytest.raises(ProtocolVersionError, match="bytes_per_second is"):
+            Transport(scripted.endpoint).ask(Acquire("1", "train", "job", 0), 10)
+
+
+def test_a_refusal_by_who_could_not_read_the_request_is_one(daemon):
+    scripted = daemon(lambda request: Refused("", "version", "speak 2"))
+    with pytest.raises(ProtocolVersionError, match=r"^speak 2$"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+REPLIES = st.fixed_dictionaries(
+    {"type": st.sampled_from([*protocol.REPLIES, "Acquire", ""])},
+    optional={
+        name: st.one_of(st.text(max_size=5), st.integers(), st.floats(), st.none(), st.just({}))
+        for name in ("id", "lease", "cache_dir", "manifest", "have_bytes", "status", "code")
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    frames=st.lists(st.binary(max_size=30), max_size=3)
+    | REPLIES.map(lambda body: [protocol.VERSION_FRAME, json.dumps(body).encode()])
+    | st.binary(max_size=60).map(lambda body: [b"cachecd/1.3", body])
+    | st.binary(max_size=12).map(lambda version: [b"cachecd/" + version, b"{}"])
+)
+def test_whatever_answers_it_is_a_reply_that_fits_or_a_clear_error(frames):
+    way, request = Transport("ipc:///run/a.sock"), Acquire("1", "train", "job", 0)
+    with contextlib.suppress(ProtocolVersionError):
+        reply = way._decode(frames, request)
+        assert isinstance(reply, (Granted, Waiting, Refused))
+        assert reply.id in ("1", "")
+
+
+GREETINGS = {
+    "says nothing": b"",
+    "speaks HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+    "speaks noise": bytes(range(256)) * 512,
+    "speaks another ZeroMQ": b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x00",
+}
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "hangs up"])
+def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting, stays):
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(tmp_path / "foreign.sock"))
+        foreign.listen(64)
+        ended = threading.Event()
+        peers: list[socket.socket] = []
+
+        def serve() -> None:
+            while not ended.is_set():
+                peer, _ = foreign.accept()
+                peer.settimeout(5)
+                peers.append(peer)
+                with contextlib.suppress(OSError):
+                    peer.sendall(GREETINGS[greeting])
+                if not stays:
+                    peer.close()
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        said = unreachable(tmp_path / "foreign.sock")
+        ended.set()
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(str(tmp_path / "foreign.sock"))
+            serving.join()
+        for peer in peers:
+            peer.close()
+    assert f"something listens there (process {os.getpid()}), but does not answer" in said
+
+
+def test_what_answers_but_is_no_cachecd_is_told_so(daemon):
+    scripted = daemon(lambda request: [b"jupyter", b"{}"])
+    with pytest.raises(ProtocolVersionError, match=r"is no cachecd \(it said 'jupyter'\)"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 10)
+
+
+def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
+    (tmp_path / "file").touch()
+    assert "what is there is no socket" in unreachable(tmp_path / "file")
+
+
+def test_an_endless_answer_is_cut_off(daemon):
+    answer = [protocol.VERSION_FRAME, b" " * (protocol.MAX_REPLY_BYTES + 1)]
+    scripted = daemon(lambda request: answer)
+    with pytest.raises(DaemonUnreachableError, match="does not answer"):
+        Transport(scripted.endpoint).ask(AskStatus("1"), 0.5)
 
 
 def test_unknown_fields_of_a_later_minor_version_are_ignored(daemon):

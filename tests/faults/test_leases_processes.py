@@ -190,13 +190,13 @@ def test_a_holder_that_stays_is_named_with_its_age_while_the_others_rotate_withi
         stays.send_signal(signal.SIGSTOP)
         with served.connect() as cache:
             for epoch in cache.epochs("train", 40, job="others", timeout=30):
+                assert epoch.epoch < 39, "nothing that it holds was ever retired"
                 status = cache.status()
                 assert status["cache"]["used"] + status["cache"]["reserved"] <= 7 * MIB
                 (lease,) = [x for x in status["leases"] if x["job"] == "stays"]
                 if lease["retired_bytes"]:
                     break
                 wait_until(lambda: not cache.status()["datasets"]["train"]["making"])
-        assert epoch.epoch < 39, "nothing that it holds was ever retired"
         assert lease["retired_bytes"] <= 0.25 * 7 * MIB
         (manifest,) = manifests(served, "stays")
         three_days_ago = manifest.stat().st_mtime - 3 * 86400
