@@ -1,13 +1,14 @@
 """cache.epochs: what is held at each step, without a daemon too, and how a run ends."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
 from cachecd_client import session
-from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
-from cachecd_client.protocol import Acquire, AskStatus, Refused, Released
+from cachecd_client.errors import CachecdError, CallerError, DaemonUnreachableError, RequestError
+from cachecd_client.protocol import Acquire, AskStatus, Granted, Held, Refused, Released
 from cachecd_client.session import connect
 
 
@@ -156,3 +157,87 @@ def test_the_interpreters_exit_releases_a_run_that_was_not_finished(
     assert b"Exception ignored" not in done.stderr
     assert [released.lease for released in granting.of(Released)] == ["train-0"]
     assert not locked(manifest(0))
+
+
+ENDINGS = {
+    "os._exit": "os._exit(3)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "sys.exit in the loop": "for epoch in epochs: sys.exit(3)",
+    "an exception in a thread's loop": "thread = threading.Thread(target=lambda: [1 / 0 for _ in epochs])\n"
+    "thread.start(); thread.join()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(
+    granting, manifest, locked, ending
+):
+    program = (
+        "import os, resource, signal, sys, threading\n"
+        "from cachecd_client import connect\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "epochs = connect(sys.argv[1]).epochs('train', 3)\n"
+        "first = next(epochs)\n"
+        "batches = iter(first.numpy(1))\n"
+        "next(batches)\n"
+        f"{ending}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, granting.endpoint], capture_output=True)
+    assert "train-0" in {held.lease for held in granting.of(Held)}, done.stderr
+    assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
+
+
+def test_a_loop_that_nobody_holds_any_more_releases_the_lease(cache, manifest, locked):
+    epochs = cache.epochs("train", 3)
+    next(epochs)
+    assert locked(manifest(0))
+    del epochs
+    gc.collect()
+    assert not locked(manifest(0))
+
+
+def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest, locked):
+    """Ctrl-C in the middle of a boundary: the next set is held already, the last one still."""
+    epochs = cache.epochs("train", 3)
+    first = next(epochs)
+
+    def interrupted(held):
+        first._release = release
+        raise KeyboardInterrupt
+
+    release, first._release = first._release, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(epochs)
+    assert [request.lease for request in granting.of(Held)] == ["train-0", "train-1"]
+    first.release()
+    assert not locked(manifest(1))
+
+
+def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
+    cache, granting, manifest, locked, caplog
+):
+    grant = granting.answer
+    granting.answer = lambda request: (
+        [b"cachecd/2.0", b"{}"]
+        if isinstance(request, Acquire) and request.epoch == 1
+        else grant(request)
+    )
+    leases = [epoch.lease for epoch in cache.epochs("train", 3)]
+    assert leases == ["train-0", "train-0", "train-2"]
+    assert "epoch 1 repeats the 2 files of the one before: the daemon on" in caplog.text
+    assert "speaks 'cachecd/2.0', this client 'cachecd/1.0'" in caplog.text
+
+
+def test_a_manifest_that_cannot_be_read_to_its_end_is_not_kept_locked(daemon, cache_dir, locked):
+    path = cache_dir.manifest("lease-0", schema={"features": 7})
+    scripted = daemon(
+        lambda request: (
+            Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+            if isinstance(request, Acquire)
+            else None
+        )
+    )
+    with connect(scripted.endpoint) as opened:
+        with pytest.raises((CachecdError, TypeError, AttributeError, KeyError)):
+            opened.acquire("train")
+        assert not locked(path)
