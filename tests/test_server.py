@@ -155,7 +155,7 @@ def test_a_defect_in_one_request_does_not_end_the_server(peer):
     assert peer.ask(protocol.AskStatus("s")) == protocol.Done("s")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames):
     peer.socket.send_multipart(frames)
@@ -170,7 +170,7 @@ VALUES = st.recursive(
 FIELDS = ["id", "dataset", "job", "epoch", "local_rank", "local_world_size", "lease", "shard"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(protocol.REQUESTS)),
     st.dictionaries(st.sampled_from([*FIELDS, "offset", "why", "type"]), VALUES, max_size=8),

@@ -224,7 +224,7 @@ REPLIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     frames=st.lists(st.binary(max_size=30), max_size=3)
     | REPLIES.map(lambda body: [protocol.VERSION_FRAME, json.dumps(body).encode()])
