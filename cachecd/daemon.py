@@ -207,8 +207,7 @@ class Daemon:
         found = document(self.state, self._set_aside, time.monotonic())
         found["cache"]["dir"] = str(self._layout.root)
         for lease in found["leases"]:
-            with self._logged("lease not probed"):
-                lease["held"] = leases.probe(self._layout.manifest(lease["lease"]))
+            lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["daemon"] = {
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 1),

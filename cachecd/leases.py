@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachecd.disk import refusing, sync_directory
+from cachecd.errors import DiskError
 from cachecd.layout import Layout
 from cachecd.locks import is_locked, try_write_lock
 from cachecd_client.errors import ProtocolVersionError
@@ -122,6 +123,14 @@ def probe(path: Path) -> bool:
             return is_locked(fd)
         finally:
             os.close(fd)
+
+
+def seems_held(path: Path) -> bool:
+    """`probe` for people: True also if the disk does not tell."""
+    try:
+        return probe(path)
+    except DiskError:
+        return True
 
 
 def end(path: Path) -> bool:

@@ -39,7 +39,7 @@ PARTS = {
     "digests": "",
     "disk": "errors layout",
     "ownership": "disk errors locks",
-    "leases": "disk layout locks client.errors client.protocol",
+    "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
     "index": "blockfile digests disk model",
     "catalog": "errors model",

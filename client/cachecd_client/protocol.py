@@ -168,14 +168,20 @@ def decode_reply(frames: list[bytes]) -> Reply:
     if cls is None:
         raise ValueError(f"not a reply: {frames[1][:200]!r}")
     known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
-    for f in dataclasses.fields(cls):
-        if f.name in known and not _is(known[f.name], str(f.type)):
-            raise ValueError(f"{kind}.{f.name} is {str(known[f.name])[:40]!r}, expected {f.type}")
+    _check(cls, known)
     try:
         reply: Reply = cls(**known)
     except TypeError as error:
         raise ValueError(str(error)) from None
     return reply
+
+
+def _check(cls: type[Any], found: dict[str, Any]) -> None:
+    """ValueError for a value that is not of its field's type."""
+    for f in dataclasses.fields(cls):
+        if f.name in found and not _is(found[f.name], str(f.type)):
+            name = f"{cls.__name__}.{f.name}"
+            raise ValueError(f"{name} is {str(found[f.name])[:40]!r}, expected {f.type}")
 
 
 def _is(value: Any, annotation: str) -> bool:
@@ -184,11 +190,22 @@ def _is(value: Any, annotation: str) -> bool:
         case "str":
             return isinstance(value, str)
         case "int":
-            return type(value) is int and -(1 << 63) <= value < 1 << 63
+            return type(value) is int and -(1 << 63) <= value < 1 << 64
+        case "int | None":
+            return value is None or _is(value, "int")
+        case "bool":
+            return isinstance(value, bool)
         case "float":
             return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
-        case _:
+        case "list[list[int]]":
+            return isinstance(value, list) and all(
+                isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)
+                for pair in value
+            )
+        case "dict[str, Any]":
             return isinstance(value, dict)
+        case _:
+            raise AssertionError(f"a message cannot have a field of type {annotation}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +254,14 @@ def decode_manifest(text: bytes) -> Manifest:
                 "install cachecd and cachecd-client of the same release"
             )
         known = {f.name for f in dataclasses.fields(Manifest)}
-        manifest = Manifest(**{k: v for k, v in body.items() if k in known})
+        fields = {k: v for k, v in body.items() if k in known}
+        _check(Manifest, fields)
+        manifest = Manifest(**fields)
         last = 0
         for first, end in manifest.shards:
             if not last < first <= end:
                 raise ValueError(f"shards {first} to {end} after {last}, expected ascending ranges")
             last = end
         return manifest
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error

@@ -1,5 +1,7 @@
 """Promise 1, the trainer's side: the lock is there while the lease is, and ends with its holder."""
 
+import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -10,6 +12,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cachecd_client.errors import (
     CallerError,
@@ -18,6 +22,7 @@ from cachecd_client.errors import (
     ProtocolVersionError,
 )
 from cachecd_client.lease import HeldLease
+from cachecd_client.protocol import Manifest
 
 
 def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir, locked):
@@ -211,6 +216,32 @@ def test_an_unreadable_manifest_is_refused_and_not_kept_open(cache_dir):
     with pytest.raises(CorruptError, match=r"lease-0\.json: .*Expecting"):
         HeldLease(path)
     assert os.listdir("/proc/self/fd") == before
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from([f.name for f in dataclasses.fields(Manifest)]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+    | st.lists(st.lists(st.integers(-2, 9), max_size=3) | st.none(), max_size=3)
+    | st.just({}),
+)  # fmt: skip
+def test_a_manifest_of_any_content_is_read_as_it_is_or_refused(cache_dir, field, value):
+    path = cache_dir.manifest()
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with contextlib.suppress(CorruptError, ProtocolVersionError):
+        held = HeldLease(path)
+        assert getattr(held.manifest, field) == value
+        assert sum(last - first + 1 for first, last in held.manifest.shards) == len(
+            held.manifest.numbers()
+        )
+        held.close()
+
+
+def test_a_manifest_nested_without_end_is_refused(cache_dir):
+    path = cache_dir.manifest()
+    path.write_text("[" * 100_000)
+    with pytest.raises(CorruptError, match="not a lease manifest"):
+        HeldLease(path)
 
 
 def test_a_manifest_of_another_version_says_what_to_install(cache_dir):
