@@ -133,7 +133,8 @@ class Cache:
         The next set is acquired before the last one is released, so what both hold is never
         evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
         then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
-        for the first epoch; later ones raise all but DaemonUnreachableError and ProtocolVersionError.
+        for the first epoch, or if the loop released the last one itself; else all but
+        DaemonUnreachableError and ProtocolVersionError.
         """
         if not 0 <= start <= n:
             raise CallerError(f"start={start}, n={n}: expected 0 <= start <= n")
@@ -173,8 +174,8 @@ class Cache:
                 try:
                     following = self._acquire(dataset, number, job, timeout, of=n)
                 except (DaemonUnreachableError, ProtocolVersionError) as error:
-                    if current is None:
-                        raise
+                    if current is None or current.released:
+                        raise  # there is nothing to repeat
                     log.warning(
                         "%s: epoch %d repeats the %d files of the one before: %s",
                         dataset, number, len(current.files), error,

@@ -111,6 +111,14 @@ def test_without_a_daemon_the_first_epoch_raises(hasty_cache, granting):
         next(hasty_cache.epochs("train", 3))
 
 
+def test_a_set_that_the_loop_itself_released_is_not_repeated(hasty_cache, granting):
+    epochs = hasty_cache.epochs("train", 2)
+    next(epochs).release()
+    granting.kill()
+    with pytest.raises(DaemonUnreachableError):
+        next(epochs)
+
+
 def test_an_exception_in_the_loop_releases_the_lease(cache, manifest, locked):
     def train():
         for _ in cache.epochs("train", 3):
