@@ -248,9 +248,9 @@ class Model:
         turns, self.turns = self.turns, []
         for name, account in self.of.items():
             self._rotation(account, marks, [g for g in turns if g.dataset == name])
-            if account.unfilled and not self.reserved and not self.going:
-                if self.full(name) or self.whole(name):
-                    account.unfilled = 0  # no shard fits, or there is none to come
+            at_rest = not self.reserved and not self.going
+            if account.unfilled and at_rest and (self.full(name) or self.whole(name)):
+                account.unfilled = 0  # no shard fits, or there is none to come
 
     def nothing_is_begun(self, name: str) -> None:
         """No shard is being made, and no fault stands in the way."""

@@ -1,7 +1,9 @@
 """The policy under random interleavings of everything that can happen to it.
 
 `policy_model.Model` says after every event whether the promises hold; what is added here is that nobody
-waits for ever. The long form: CACHECD_POLICY_EXAMPLES=20000 CACHECD_POLICY_STEPS=100 pytest -n0 --timeout=0 THIS_FILE
+waits for ever. The long form, other events on every run:
+
+    CACHECD_POLICY_EXAMPLES=20000 CACHECD_POLICY_STEPS=100 pytest -n0 --timeout=0 THIS_FILE
 """
 
 from __future__ import annotations
