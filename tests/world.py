@@ -25,6 +25,7 @@ from tests.policy_model import Account, Model, Records, Sealed
 from tests.rows import Rows
 from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units, full, records_of
 
+
 class KilledError(Exception):
     """The daemon's process is gone between two commands."""
 
