@@ -273,12 +273,11 @@ class DatasetState:
             if s.retired and (generation != current or s.shard.generation == current)
         )
 
-    def superseded(self) -> list[LiveShard]:
-        """Served shards of other generations than the current one."""
+    def superseded(self, leased: str = "") -> list[LiveShard]:
+        """Served shards of other generations than the current one, and the one that is leased."""
+        lasting = (leased, self.rules.generation)
         return [
-            s
-            for _, s in sorted(self.live.items())
-            if s.served and s.shard.generation != self.rules.generation
+            s for _, s in sorted(self.live.items()) if s.served and s.shard.generation not in lasting
         ]
 
     @property

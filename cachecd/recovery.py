@@ -67,6 +67,8 @@ def take_up(
     same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk
     if saved and same_walk:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
+        if index.complete:
+            plan.extend()  # what was listed and not yet planned
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))

@@ -221,9 +221,8 @@ class State:
     def _boundary(self, dataset: DatasetState, generation: str, out: list[ev.Command]) -> None:
         """An epoch begins: retires what newer shards shall replace."""
         rules = dataset.rules
-        if generation == rules.generation:
-            for live in dataset.superseded():  # leases never mix generations: they are of no use
-                self._retire(live, out)
+        for live in dataset.superseded(generation):  # leases never mix generations: of no use now
+            self._retire(live, out)
         floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
         chosen: list[LiveShard] = []
         if not self._room.fits(dataset):

@@ -7,7 +7,6 @@ asserts after each step what docs/semantics.md promises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cachecd.dataset import DatasetRules
@@ -42,6 +41,7 @@ class Account:
     open: dict[int, Records] = field(default_factory=dict)
     history: dict[int, int] = field(default_factory=dict)
     aside: set[int] = field(default_factory=set)
+    torn: set[int] = field(default_factory=set)  # units of which a corrupt shard held a part
     unfilled: int = 0  # room that rotation has freed and no shard has taken
     sealed_since: int = 0  # since rotation last had its turn
     last_rotated: int = 0
@@ -67,7 +67,7 @@ class Model:
         self.reserved: set[ShardId] = set()
         self.going: set[ShardId] = set()  # to be unlinked
         self.marks: list[Sealed] = []
-        self.grants: list[Lease] = []
+        self.turns: list[Lease] = []  # epochs that begin with this event
         self.ever_held: set[str] = set()
         self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
 
@@ -144,12 +144,19 @@ class Model:
     def marked(self, shard: ShardId, barred: bool) -> None:
         sealed = self.of[shard.dataset].shards[shard.number]
         if barred:
-            assert sealed.suspect, "barred without having been looked at"
-            sealed.barred = True
+            assert sealed.barred, "barred though it is sound"
         else:
             assert sealed.served, "retired twice, or out of service already"
             sealed.retired = True
             self.marks.append(sealed)
+
+    def verified(self, shard: ShardId, sound: bool) -> None:
+        account = self.of[shard.dataset]
+        sealed = account.shards[shard.number]
+        sealed.suspect, sealed.barred = False, not sound
+        if not sound:
+            units = {u for u, _ in sealed.records}
+            account.torn |= {u for u in units if not self.all_of(u) <= sealed.records}
 
     # --- leases
 
@@ -157,7 +164,9 @@ class Model:
         account = self.of[lease.dataset]
         assert lease.id not in self.leases
         self.leases[lease.id] = lease
-        self.grants.append(lease)
+        if (lease.job, lease.epoch) not in account.in_vain:  # else it is no new epoch
+            self.turns.append(lease)
+        account.in_vain.discard((lease.job, lease.epoch))
         named = [n for a, b in lease.shards for n in range(a, b + 1)]
         assert named, "a lease of nothing"
         assert set(named) <= account.shards.keys(), "a lease names a shard not on disk"
@@ -212,50 +221,75 @@ class Model:
         for s in account.shards.values():
             if s.shard.generation == account.rules.generation and not (s.barred or s.suspect):
                 there |= s.records
-        wanted = {r for r in self.source(name) if r[0] not in account.aside}
-        return wanted <= there
+        left_out = account.aside | account.torn
+        source = self.source(name)
+        return source is not None and {r for r in source if r[0] not in left_out} <= there
 
-    def source(self, name: str) -> Records:
-        """All records of the source; World says."""
+    def source(self, name: str) -> Records | None:
+        """All records of the source, if it is listed; World says."""
+        raise NotImplementedError
+
+    def all_of(self, unit: int) -> Records:
+        """All records of a unit; World says."""
         raise NotImplementedError
 
     def pins_whole(self) -> bool:
         return all(self.whole(name) for name, a in self.of.items() if a.rules.pin)
 
-    def step(self, at_limit: Iterable[str], full: Iterable[str]) -> None:
-        """An event has been handled. No shard fitted into these datasets before it, and after it."""
+    def full(self, name: str) -> bool:
+        """Whether there is no room for another shard of this dataset; World says."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """An event has been handled."""
         assert self.used() <= max(self.limit, self.most_used), "the limit is exceeded"
         self.most_used = max(self.limit, min(self.most_used, self.used()))
         marks, self.marks = self.marks, []
-        grants, self.grants = self.grants, []
+        turns, self.turns = self.turns, []
         for name, account in self.of.items():
-            self._rotation(name, account, marks, grants, name in at_limit)
-            if not self.reserved and not self.going and (name in full or self.whole(name)):
+            self._rotation(account, marks, [g for g in turns if g.dataset == name])
+            at_rest = not self.reserved and not self.going
+            if account.unfilled and at_rest and (self.full(name) or self.whole(name)):
                 account.unfilled = 0  # no shard fits, or there is none to come
 
-    def _rotation(
-        self, name: str, account: Account, marks: list[Sealed], grants: list[Lease], at_limit: bool
-    ) -> None:
-        current = account.rules.generation
-        turns = []
-        for lease in grants:
-            if lease.dataset == name and (lease.job, lease.epoch) not in account.in_vain:
-                turns.append(lease)
-            account.in_vain.discard((lease.job, lease.epoch))
+    def nothing_is_begun(self, name: str) -> None:
+        """No shard is being made, and no fault stands in the way."""
+        account = self.of[name]
+        rules, held = account.rules, account.data()
+        may = float(rules.first)
+        if rules.pin or (rules.per_epoch is None and not rules.wait):
+            may = float("inf")
+        elif rules.wait:
+            held = sum(account.history.values())
+        for lease in self.leases.values():
+            if lease.dataset == name and rules.per_epoch is not None:
+                after = rules.first + (lease.epoch + 1) * rules.per_epoch
+                may = max(may, after if rules.wait else lease.num_bytes + rules.per_epoch)
+        if not rules.pin and not self.pins_whole():
+            may = min(may, rules.first)
+        if any(s.suspect for s in account.shards.values()):
+            return  # it may have what else would be missing
+        starves = held < may and self.source(name) and not self.whole(name) and not self.full(name)
+        assert not starves, f"{name} starves"
+
+    def _rotation(self, account: Account, marks: list[Sealed], turns: list[Lease]) -> None:
+        name, current = account.rules.name, account.rules.generation
         mine = [s for s in marks if s.shard.id.dataset == name]
-        over = account.rules.pin or any(g.generation == current for g in turns)
-        rotated = [s for s in mine if not (over and s.shard.generation != current)]
+        leased = {g.generation for g in turns} or {current}
+        # Of a generation that no lease will have any more: that is not rotation.
+        rotated = [s for s in mine if s.shard.generation in leased | {current}]
         if rotated:
             assert turns, "retired though no epoch began"
             assert not account.rules.pin, "a pinned shard was retired"
-            assert at_limit, "the cache shrinks before the limit"
+            assert self.full(name), "the cache shrinks before the limit"
             assert all(s.read for s in rotated), "a shard goes that nobody has read"
             youngest = max(s.shard.id.number for s in rotated)
             assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"
-            assert account.served(), "nothing is left"
+            left = {s.shard.generation for s in account.served()}
+            assert leased <= left, "nothing is left of what is leased"
         for sealed in rotated:
             sealed.rotated = True
-        if over:
+        if turns and current in leased:
             for s in account.shards.values():
                 s.rotated = s.rotated and s.shard.generation == current
         amount = sum(s.shard.allocated for s in rotated)

@@ -1,7 +1,9 @@
 """The policy under random interleavings of everything that can happen to it.
 
 `policy_model.Model` says after every event whether the promises hold; what is added here is that nobody
-waits for ever. The long form: CACHECD_POLICY_EXAMPLES=20000 CACHECD_POLICY_STEPS=100 pytest -n0 THIS_FILE
+waits for ever. The long form, other events on every run:
+
+    CACHECD_POLICY_EXAMPLES=20000 CACHECD_POLICY_STEPS=100 pytest -n0 --timeout=0 THIS_FILE
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import dataclasses
 import os
 import re
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -236,12 +238,37 @@ class Policy(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.world.tick(seconds)
 
+    # --- and sometimes all goes well
+
+    @rule(steps=st.integers(5, 60))
+    def the_world_works(self, steps):
+        self.world.work(steps)
+
+    @rule(dataset=st.sampled_from(DATASETS), job=st.sampled_from(JOBS), steps=st.integers(0, 60))
+    def an_epoch_passes(self, dataset, job, steps):
+        before = [
+            i for i, m in self.world.manifests.items() if (m.dataset, m.job) == (dataset, job)
+        ]
+        self.acquire_next_epoch(dataset, job, 1, 0)
+        for lease in before:
+            if lease in self.world.manifests:
+                self.world.locks[lease].clear()
+                self.world.feed(ev.LeaseUnheld(lease))
+        self.world.work(steps)
+
+    @rule(dataset=st.sampled_from(DATASETS), steps=st.integers(5, 60))
+    def two_epochs_pass(self, dataset, steps):
+        self.an_epoch_passes(dataset, "a", steps)
+        self.an_epoch_passes(dataset, "a", steps)
+
     # --- nobody waits for ever
 
     def come_to_rest(self):
         for _ in range(12):  # failed shards wait for their turn
             self.world.tick(120.0)
             self.world.settle()
+            if not any(d.retry for d in self.world.state.datasets.values()):
+                return
 
     def answer(self, dataset, job):
         """What a job hears in the end, in a world without faults."""
@@ -276,7 +303,7 @@ class Policy(RuleBasedStateMachine):
         raise AssertionError(f"{dataset}: the figures do not do: {reply}")
 
     def teardown(self):
-        if not hasattr(self, "world"):
+        if not hasattr(self, "world") or self.world.broken:
             return
         w = self.world
         w.kill_after = None
@@ -308,11 +335,16 @@ class Policy(RuleBasedStateMachine):
             assert not dataset.whole or w.model.whole(name) or account.lost, "records were lost"
 
 
+LONG = "CACHECD_POLICY_EXAMPLES" in os.environ
 TestPolicy = Policy.TestCase
 TestPolicy.settings = settings(
-    max_examples=int(os.environ.get("CACHECD_POLICY_EXAMPLES", "150")),
-    stateful_step_count=int(os.environ.get("CACHECD_POLICY_STEPS", "50")),
+    max_examples=int(os.environ.get("CACHECD_POLICY_EXAMPLES", "40")),
+    stateful_step_count=int(os.environ.get("CACHECD_POLICY_STEPS", "30")),
+    derandomize=not LONG,  # in CI the same every time
+    database=None,
     deadline=None,
     report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow],
+    # Interpreting a long run takes longer shrunk than not.
+    phases=(Phase.generate,) if LONG else (Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
 )

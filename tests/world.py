@@ -10,66 +10,20 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cachecd import events as ev
 from cachecd.catalog import SavedPlan
 from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
 from cachecd.grant import GRACE
-from cachecd.ledger import BLOCK, METADATA_SLACK, Ledger, footprint
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId, UnitSlice
+from cachecd.ledger import METADATA_SLACK, Ledger
+from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
 from cachecd.reconcile import Found
 from cachecd.recovery import held_units, saved_plan, take_up
 from cachecd.saving import PlanSaver
 from cachecd.state import State
 from tests.policy_model import Account, Model, Records, Sealed
 from tests.rows import Rows
-
-SHARD_SIZE = 64 << 10
-FOOTPRINT = footprint(SHARD_SIZE)
-RECORDS_PER_UNIT = 4
-
-
-class Units:
-    """A listing of units of given sizes."""
-
-    id = "i"
-
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes = np.array(sizes, np.int64)
-        self.complete = True
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    @property
-    def total_bytes(self) -> int:
-        return int(self._sizes.sum())
-
-    def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return self._sizes[numbers]
-
-    def unit(self, number: int) -> UnitSlice:
-        return UnitSlice(number, f"key-{number}", int(self._sizes[number]))
-
-    def append(self, sizes: list[int]) -> None:
-        self._sizes = np.append(self._sizes, np.array(sizes, np.int64))
-
-
-def records_of(units: tuple[UnitSlice, ...]) -> Records:
-    return {(u.unit, o) for u in units for o in range(u.ordinal, RECORDS_PER_UNIT)}
-
-
-def full(assignment: Assignment) -> Outcome:
-    """Everything of the assignment fits, one byte for one."""
-    size = sum(
-        u.size * (RECORDS_PER_UNIT - u.ordinal) // RECORDS_PER_UNIT for u in assignment.units
-    )
-    size = min(size, SHARD_SIZE)
-    records = sum(RECORDS_PER_UNIT - u.ordinal for u in assignment.units)
-    return Outcome(records, size, 0, -(-size // BLOCK) * BLOCK + BLOCK, size, 1.0)
+from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units, full, records_of
 
 
 class KilledError(Exception):
@@ -83,9 +37,17 @@ class Watch(Model):
         super().__init__(FOOTPRINT, world.limit, METADATA_SLACK)
         self._world = world
 
-    def source(self, name: str) -> Records:
-        count = len(self._world.sources[name]) if name in self._world.listed else 0
-        return {(u, o) for u in range(count) for o in range(RECORDS_PER_UNIT)}
+    def source(self, name: str) -> Records | None:
+        if name not in self._world.listed:
+            return None
+        count = len(self._world.sources[name])
+        return {record for unit in range(count) for record in self.all_of(unit)}
+
+    def full(self, name: str) -> bool:
+        return not self._world.state._room.fits(self._world.state.datasets[name])
+
+    def all_of(self, unit: int) -> Records:
+        return {(unit, ordinal) for ordinal in range(RECORDS_PER_UNIT)}
 
 
 class World:
@@ -121,6 +83,7 @@ class World:
         self.set_aside: list[SetAside] = []
         self.ever: set[str] = set()
         self.boots = 0
+        self.broken = False  # a promise did not hold
         self.kill_after: int | None = None  # so many commands more
         self.model = Watch(self)
         for name, rules in self.rules.items():
@@ -171,7 +134,9 @@ class World:
             records = self.disk[shard.id]
             current = shard.generation == account.rules.generation
             before = old.shards.get(shard.id.number)
-            read = before is not None and before.read
+            named = (m for m in self.manifests.values() if m.dataset == name)
+            read = any(m.names(shard.id.number) for m in named)  # by whom it is held is not known
+            read = read or (before is not None and before.read)
             account.shards[shard.id.number] = Sealed(
                 shard, records, kept.retired, kept.barred, read=read, rotated=kept.retired
             )
@@ -180,6 +145,7 @@ class World:
         if old.rules.generation == account.rules.generation and not lost:
             account.history.update(old.history)
         account.open = {n: records_of(a.units) for n, a in dataset.plan.open.items()}
+        account.torn = old.torn
         account.aside = {aside.unit for aside in self.rows.set_aside(name)}
         account.unfilled, account.last_rotated = dataset.debt, dataset.last_retired
 
@@ -194,18 +160,16 @@ class World:
             return  # whoever feeds the first one handles the rest after it
         try:
             while self.events:
-                full_before = self._full()
                 for command in self.state.handle(self.events[0], self.now):
                     self._carry_out(command)
-                self.model.step(full_before, self._full())
+                self.model.step()
                 self.events.popleft()
+            self.check()
         except KilledError:
             self.restart()
-        self.check()
-
-    def _full(self) -> list[str]:
-        """The datasets that have no room for another shard."""
-        return [n for n, d in self.state.datasets.items() if not self.state._room.fits(d)]
+        except Exception:
+            self.broken = True
+            raise
 
     def _carry_out(self, command: ev.Command) -> None:
         if self.kill_after is not None:
@@ -329,9 +293,12 @@ class World:
 
     def unlink(self, shard: ShardId) -> None:
         assert not self.saver.behind, "what the shard holds is not known to the catalog"
-        self.unlinking.remove(shard)
         units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
-        del self.disk[shard], self.meta[shard]
+        self.disk.pop(shard, None)
+        self.meta.pop(shard, None)
+        if self.rows.refuses:
+            return  # it is tried again
+        self.unlinking.remove(shard)
         self.rows.remove(shard)
         self.model.unlinked(shard)
         self.feed(ev.ShardUnlinked(shard, units))
@@ -339,8 +306,8 @@ class World:
     def verified(self, shard: ShardId, sound: bool) -> None:
         self.verifying.remove(shard)
         units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
+        self.model.verified(shard, sound)
         self.feed(ev.ShardVerified(shard, sound, units))
-        self.model.of[shard.dataset].shards[shard.number].suspect = False
 
     def measure(self) -> None:
         spare = float("inf")
@@ -360,6 +327,7 @@ class World:
             self.model.of[name].rules = rule
         self.model.changed(limit, self.model.metadata, self.model.free)
         self.state.reconfigure(limit, self.rules.values())
+        self.tick(0)
 
     def repair(self) -> None:
         self.refuses.clear()
@@ -372,8 +340,12 @@ class World:
 
     def settle(self, *, rounds: int = 10_000) -> None:
         """The world does all it was asked to, without a fault, until nothing is left to do."""
-        for _ in range(rounds):
-            if self.unlinking:
+        assert self.work(rounds), "the policy never comes to rest"
+
+    def work(self, steps: int) -> bool:
+        """So many steps of what it was asked to, without a fault; whether nothing is left to do."""
+        for _ in range(steps):
+            if self.unlinking and not self.saver.behind:
                 self.unlink(self.unlinking[0])
             elif self.verifying:
                 self.verified(self.verifying[0], sound=True)
@@ -382,16 +354,21 @@ class World:
             elif self.making:
                 self.make(min(self.making))
             else:
-                return
-        raise AssertionError("the policy never comes to rest")
+                return True
+        return False
 
     # --- the promises
 
     def check(self) -> None:
         """The ledger says what the model says: no byte is counted twice, forgotten, or reserved for
-        a shard that nobody makes."""
+        a shard that nobody makes. And nothing stands still without a reason."""
         ledger = self.state.ledger
         assert ledger.used + ledger.reserved == self.model.used()
+        if not self.making and not self.publishing and self.now >= self.state.disk.until:
+            for name, dataset in self.state.datasets.items():
+                failed = any(not_before > self.now for not_before in dataset.retry.values())
+                if self.now >= dataset.source.until and not failed:
+                    self.model.nothing_is_begun(name)
         assert self.making.keys() | self.publishing.keys() == self.model.reserved
 
 

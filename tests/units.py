@@ -1,0 +1,54 @@
+"""Sources in memory: their listings, and what samplers make of an assignment when all goes well."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.ledger import BLOCK, footprint
+from cachecd.model import Assignment, Outcome, UnitSlice
+from tests.policy_model import Records
+
+SHARD_SIZE = 64 << 10
+FOOTPRINT = footprint(SHARD_SIZE)
+RECORDS_PER_UNIT = 4
+
+
+class Units:
+    """A listing of units of given sizes."""
+
+    id = "i"
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = np.array(sizes, np.int64)
+        self.complete = True
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self._sizes.sum())
+
+    def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return self._sizes[numbers]
+
+    def unit(self, number: int) -> UnitSlice:
+        return UnitSlice(number, f"key-{number}", int(self._sizes[number]))
+
+    def append(self, sizes: list[int]) -> None:
+        self._sizes = np.append(self._sizes, np.array(sizes, np.int64))
+
+
+def records_of(units: tuple[UnitSlice, ...]) -> Records:
+    return {(u.unit, o) for u in units for o in range(u.ordinal, RECORDS_PER_UNIT)}
+
+
+def full(assignment: Assignment) -> Outcome:
+    """Everything of the assignment fits, one byte for one."""
+    size = sum(
+        u.size * (RECORDS_PER_UNIT - u.ordinal) // RECORDS_PER_UNIT for u in assignment.units
+    )
+    size = min(size, SHARD_SIZE)
+    records = sum(RECORDS_PER_UNIT - u.ordinal for u in assignment.units)
+    return Outcome(records, size, 0, -(-size // BLOCK) * BLOCK + BLOCK, size, 1.0)
