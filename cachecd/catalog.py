@@ -4,13 +4,12 @@ It is a cache of what the sidecars say, plus the plan of each dataset; when it i
 it is rebuilt from the shards. One connection, used by the event loop's thread alone (SQLite 3.40
 has a WAL bug that needs two), small transactions, a write-ahead log bounded by its checkpoints.
 
-synchronous=NORMAL: a power failure may lose the last transactions, never the file's integrity;
-what is lost is found again on the next start, since a shard's row follows its fsynced rename.
+A power failure may lose the last transactions; what is lost is found again on the next start, since a
+shard's row follows its fsynced rename.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 import zlib
@@ -22,13 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.errors import DiskError
+from cachecd.database import Database
+from cachecd.disk import refusing
 from cachecd.model import Assignment, SetAside, Shard, ShardId
 
 VERSION = 1
-# 64 pages of 4 KiB: with the one transaction that may follow it keeps the WAL below half the
-# ledger's metadata slack.
-_CHECKPOINT_PAGES = 64
+# A larger damaged file would take room a second time, which the limit may not leave.
+_KEPT_DAMAGED = 256 << 10
+# Rows to a transaction where all must be changed: the write-ahead log stays small.
+_ROWS_AT_ONCE = 100
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shards (
@@ -80,43 +81,23 @@ class Catalog:
         self._path = path
         self.rebuilt = not path.exists()
         try:
-            try:
-                self._db = self._open()
-            except sqlite3.OperationalError:
-                raise
-            except sqlite3.DatabaseError:
-                path.replace(path.with_name(path.name + ".damaged"))
-                for suffix in ("-wal", "-shm"):  # they belong to the damaged file
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
-                self.rebuilt = True
-                self._db = self._open()
-            # What the assignments' rows hold, as far as we wrote them: what is open and has no such
-            # row, or another, is saved with its plan.
-            self._assigned: dict[tuple[str, int], Assignment] = {}
-        except sqlite3.Error as error:
-            raise DiskError(f"{path}: cannot open the catalog: {error}") from error
+            self._db = Database(path, _SCHEMA, VERSION)
+        except sqlite3.DatabaseError:
+            with refusing(f"cannot set the damaged catalog {path} apart"):
+                self._set_apart()
+            self.rebuilt = True
+            self._db = Database(path, _SCHEMA, VERSION)
+        # What the assignments' rows hold, as far as we wrote them: what is open and has no such
+        # row, or another, is saved with its plan.
+        self._assigned: dict[tuple[str, int], Assignment] = {}
 
-    def _open(self) -> sqlite3.Connection:
-        # The event loop waits here: nobody else has a business in this file.
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
-        try:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version not in (0, VERSION):
-                raise sqlite3.DatabaseError(f"catalog version {version}")
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")
-            db.execute("PRAGMA temp_store=MEMORY")
-            db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-            db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * 4096}")
-            db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA user_version={VERSION}")
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
-        except BaseException:
-            db.close()
-            raise
-        return db
+    def _set_apart(self) -> None:
+        if self._path.stat().st_blocks * 512 <= _KEPT_DAMAGED:
+            self._path.replace(self._path.with_name(self._path.name + ".damaged"))
+        else:
+            self._path.unlink()
+        for suffix in ("-wal", "-shm"):  # they belong to the damaged file
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Checkpoints the write-ahead log into the file."""
@@ -138,12 +119,9 @@ class Catalog:
 
     def units(self, shard: ShardId) -> NDArray[np.uint64]:
         """The units that a shard holds records of; empty if it has no row."""
-        try:
-            row = self._db.execute(
-                "SELECT units FROM shards WHERE dataset = ? AND number = ?", _key(shard)
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise DiskError(f"{self._path}: cannot read the catalog: {error}") from error
+        row = self._db.execute(
+            "SELECT units FROM shards WHERE dataset = ? AND number = ?", _key(shard)
+        ).fetchone()
         return np.frombuffer(zlib.decompress(row[0]) if row else b"", np.uint64)
 
     def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
@@ -203,7 +181,7 @@ class Catalog:
             )
             for a in begun
         ]
-        with self._transaction():
+        with self._db.transaction():
             if done is not None:
                 self._db.execute(
                     "DELETE FROM assignments WHERE dataset = ? AND number = ?", (name, done)
@@ -229,24 +207,24 @@ class Catalog:
         barred: bool = False,
     ) -> None:
         """A valid shard was found on disk without a row, or with one that may be wrong."""
-        with self._transaction():
+        with self._db.transaction():
             self._insert(shard, units, retired, barred)
 
     def mark(self, shard: ShardId, *, barred: bool) -> None:
         """No later lease names the shard, across restarts too: it is retired, or barred."""
         column = "barred" if barred else "retired"
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute(
                 f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?", _key(shard)
             )
 
     def remove(self, shard: ShardId) -> None:
         """The shard's files are gone."""
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute("DELETE FROM shards WHERE dataset = ? AND number = ?", _key(shard))
 
     def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO schemas VALUES (?, ?, ?)",
                 (dataset, generation, json.dumps(schema)),
@@ -254,18 +232,25 @@ class Catalog:
 
     def forget_plan(self, dataset: str) -> None:
         """A new listing, seed or generation starts the walk over."""
-        with self._transaction():
+        with self._db.transaction():
             for table in ("assignments", "set_aside", "plans"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
         self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
 
     def forget_units(self, dataset: str, number: int | None = None) -> None:
-        """The unit numbers of one shard, or of all, are those of another listing."""
-        with self._transaction():
-            self._db.execute(
-                "UPDATE shards SET units = ? WHERE dataset = ? AND (? IS NULL OR number = ?)",
-                (zlib.compress(b""), dataset, number, number),
-            )
+        """The unit numbers of one shard, or of all, are those of another listing. Repeatable: of all,
+        it is not one transaction."""
+        where = "WHERE dataset = ? AND (? IS NULL OR number = ?)"
+        found = self._db.execute(
+            f"SELECT number FROM shards {where} ORDER BY number", (dataset, number, number)
+        )
+        none = zlib.compress(b"")
+        for start in range(0, len(found), _ROWS_AT_ONCE):
+            rows = [(none, dataset, n) for (n,) in found[start : start + _ROWS_AT_ONCE]]
+            with self._db.transaction():
+                self._db.executemany(
+                    "UPDATE shards SET units = ? WHERE dataset = ? AND number = ?", rows
+                )
 
     def _insert(
         self,
@@ -280,37 +265,6 @@ class Catalog:
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
              retired, barred, blob),
         )  # fmt: skip
-
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db, self._path)
-
-
-class _Transaction:
-    """BEGIN ... COMMIT; whatever SQLite says becomes a DiskError and leaves the catalog as it was."""
-
-    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
-        self._db, self._path = db, path
-
-    def __enter__(self) -> None:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        try:
-            self._db.execute("ROLLBACK" if kind else "COMMIT")
-        except sqlite3.Error as failure:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise self._failure(error or failure) from failure
-        if isinstance(error, sqlite3.Error):
-            raise self._failure(error) from error
-
-    def _failure(self, error: BaseException) -> DiskError:
-        return DiskError(f"{self._path}: cannot write the catalog: {error}")
 
 
 def _packed(value: Any) -> bytes:

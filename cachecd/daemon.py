@@ -8,7 +8,6 @@ state's commands are carried out, and their results become events again, one at 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import time
@@ -21,15 +20,16 @@ import structlog
 from cachecd import events as ev
 from cachecd import leases
 from cachecd.catalog import Catalog, SavedPlan
+from cachecd.complaints import Complaints
 from cachecd.config import Config
 from cachecd.dataset import DatasetRules
-from cachecd.disk import free_bytes, metadata_bytes
-from cachecd.errors import DiskError, LimitTooSmallError
+from cachecd.errors import DiskError
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
+from cachecd.meter import Meter
 from cachecd.model import SetAside, ShardId
 from cachecd.preflight import Figures, figures, listing_of, needs_restart, sampler_setup
 from cachecd.reconcile import remove_temporaries
@@ -71,14 +71,27 @@ class Daemon:
         self._handling = False
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
-        self._saver = PlanSaver(self._catalog, self._saved_plan)
-        self._shards = ShardWork(
-            self._layout, self._catalog, self._saver, self._held_units, self._feed
-        )
+        self._complaints = Complaints()
+        self._saver = PlanSaver(self._catalog, self._saved_plan, self._complaints)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._index_ahead = 0
         for rules in found.datasets:
             self._recover(rules)
+        self._meter = Meter(
+            self._layout,
+            self.state,
+            lambda: self._config.cache.reserve_free,
+            self._complaints,
+            self._feed,
+        )
+        self._shards = ShardWork(
+            self._layout,
+            self._catalog,
+            self._saver,
+            self._held_units,
+            self._feed,
+            self._complaints,
+            self._meter.check,
+        )
         if removed := remove_temporaries(self._layout):
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
@@ -108,7 +121,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Starts samplers, listing and the clock."""
-        self._measure()
+        self._look()
         if not self._offline:
             await self._executor.start()
             for name in self.state.datasets:
@@ -119,11 +132,16 @@ class Daemon:
                 assert source is not None, "the configuration requires a source"
                 connections = self._config.sampler.connections
                 listing = keep_listed(
-                    name, source, self._indexes[name], connections, self._reserve_index, self._feed
+                    name,
+                    source,
+                    self._indexes[name],
+                    connections,
+                    self._meter.announce_index,
+                    self._feed,
                 )
                 self._spawn(listing)
         self._spawn(self._every(_PROBE_EVERY, self._probe))
-        self._spawn(self._every(_MEASURE_EVERY, self._measure))
+        self._spawn(self._every(_MEASURE_EVERY, self._look))
 
     async def stop(self, grace: float) -> None:
         """Starts no more shards, gives those being made `grace` seconds, and closes everything."""
@@ -187,7 +205,7 @@ class Daemon:
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
-                self._probe_lease(lease)
+                self._probe_leases([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
                 _log.warning(
@@ -208,6 +226,7 @@ class Daemon:
         found["cache"]["dir"] = str(self._layout.root)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
+        found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
         found["daemon"] = {
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 1),
@@ -222,7 +241,7 @@ class Daemon:
             case messages.Described(shard, schema):
                 dataset = self.state.datasets[shard.dataset]
                 self._schemas[shard.dataset, dataset.rules.generation] = schema
-                with self._logged("schema not saved"):
+                with self._complaints.hearing("schema not saved"):
                     self._catalog.save_schema(shard.dataset, dataset.rules.generation, schema)
                 self._feed(ev.SchemaFound(shard.dataset))
             case messages.Working(shard, fetched, _):
@@ -235,7 +254,7 @@ class Daemon:
                 self._feed(ev.ShardMade(shard, outcome))
             case messages.Failed(shard, cause, reason, _, unit):
                 _log.warning("shard not made", shard=str(shard), cause=cause, why=reason)
-                self._feed(ev.ShardFailed(shard, cause, reason, unit))
+                self._spawn(self._shards.discard(ev.ShardFailed(shard, cause, reason, unit)))
 
     # --- commands out
 
@@ -249,9 +268,8 @@ class Daemon:
             case ev.SavePlan():
                 self._set_aside[command.dataset] += command.set_aside
                 self._saver.save(command)
-            case ev.MarkShard(shard, barred):
-                with self._logged("mark not saved"):
-                    self._catalog.mark(shard, barred=barred)
+            case ev.MarkShard():
+                self._saver.save(command)
             case ev.UnlinkShard(shard):
                 self._spawn(self._shards.unlink(shard))
             case ev.VerifyShard(shard):
@@ -259,11 +277,14 @@ class Daemon:
             case ev.WriteManifest(lease):
                 manifest = manifest_of(lease, self._schemas, self._config.cache.window)
                 try:
-                    leases.write_manifest(self._layout, manifest)
+                    leases.write_manifest(self._layout, manifest, self._meter.announce_manifest)
                 except DiskError as error:
+                    self._complaints.refused("lease not written", "", str(error))
                     self._gave_up(command, str(error))
+                else:
+                    self._complaints.works("lease not written", "")
             case ev.EndLease(lease):
-                with self._logged("lease not ended"):
+                with self._complaints.hearing("lease not ended", lease):
                     if leases.end(self._layout.manifest(lease)):
                         self._events.append(ev.LeaseEnded(lease))
             case ev.ReplyGranted(request, lease) if lease in self._failed_manifests:
@@ -279,14 +300,16 @@ class Daemon:
                 self._events.append(ev.ShardFailed(assignment.shard, "disk", why))
             case ev.WriteManifest(lease):
                 self._failed_manifests[lease.id] = why
-                self._events.append(ev.LeaseEnded(lease.id))
+                # What a failing disk did not let go of ends like any lease that nobody holds.
+                if not os.path.lexists(self._layout.manifest(lease.id)):
+                    self._events.append(ev.LeaseEnded(lease.id))
 
     def _start_shard(self, command: ev.StartShard) -> None:
         assignment = command.assignment
         shard, name = assignment.shard, assignment.shard.dataset
         dataset, index = self.state.datasets[name], self._indexes[name]
         try:
-            self._catalog.save_progress(self._saved_plan(name))
+            self._saver.begin(name)
         except DiskError as error:
             self._gave_up(command, str(error))
             return
@@ -313,48 +336,32 @@ class Daemon:
     def _held_units(self, shard: ShardId) -> list[int]:
         return held_units(self._catalog, self.state.datasets[shard.dataset], shard)
 
-    # --- the listing
-
-    def _reserve_index(self, cost: int) -> None:
-        """Counts what the index is about to take before it takes it."""
-        self._index_ahead += cost
-        self._measure(keep_ahead=True)
-        ledger = self.state.ledger
-        if cost and ledger.room < 0:
-            raise LimitTooSmallError(
-                f"the listing needs {-ledger.room} bytes more than cache.limit ({ledger.limit}) leaves: "
-                f"raise cache.limit to at least {ledger.limit - ledger.room}"
-            )
-
     # --- the clock
 
     def _probe(self) -> None:
-        for lease in list(self.state.leases):
-            self._probe_lease(lease)
+        self._probe_leases(list(self.state.leases))
         self._feed(ev.Tick())
 
     def _probe_granted(self, dataset: str, job: str, epoch: int) -> None:
         """So that a job that was launched again under its name gets no set of the one that ended."""
         asked = dataset, job, epoch
-        for found in list(self.state.leases.values()):
-            if (found.lease.dataset, found.lease.job, found.lease.epoch) == asked:
-                self._probe_lease(found.lease.id)
+        leases = [state.lease for state in self.state.leases.values()]
+        self._probe_leases([one.id for one in leases if (one.dataset, one.job, one.epoch) == asked])
+
+    def _probe_leases(self, names: list[str]) -> None:
+        with self._complaints.hearing("leases not probed"):
+            self._meter.check()  # a manifest that was moved away may be held
+            for lease in names:
+                self._probe_lease(lease)
 
     def _probe_lease(self, lease: str) -> None:
-        with self._logged("lease not probed"):
+        with self._complaints.hearing("lease not probed", lease):
             if lease in self.state.leases and not leases.probe(self._layout.manifest(lease)):
                 self._feed(ev.LeaseUnheld(lease))
 
-    def _measure(self, *, keep_ahead: bool = False) -> None:
-        """Counts everything that is not a shard, and what the file system has left."""
-        if not keep_ahead:
-            self._index_ahead = 0
-        with self._logged("disk not measured"):
-            spare = free_bytes(self._layout.root) - self._config.cache.reserve_free
-            taken = metadata_bytes(self._layout, self.state.datasets) + self._index_ahead
-            self._feed(ev.MetadataMeasured(taken, spare))
-        if self._saver.behind:
-            self._saver.save()
+    def _look(self) -> None:
+        self._meter.look()
+        self._saver.catch_up()
 
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:
@@ -369,14 +376,6 @@ class Daemon:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
-
-    @contextlib.contextmanager
-    def _logged(self, what: str) -> Any:
-        """A failing disk is logged and outlived; a restart finds out from the shards."""
-        try:
-            yield
-        except (DiskError, OSError) as error:
-            _log.warning(what, why=str(error))
 
 
 def _report(task: asyncio.Task[None]) -> None:

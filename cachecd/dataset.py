@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cachecd.model import Lease, Outcome, SetAside, Shard
+from cachecd.errors import DiskError
+from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 
@@ -100,6 +101,21 @@ class DatasetState:
         """New sizes while running; what is cached stays allowed."""
         self.rules = rules
         self.allowed = max(self._least_allowed(), self.data())
+
+    def assign(self, now: float) -> Assignment | None:
+        """The plan's next shard, if there is any at present; a listing that the disk does not give
+        back stops the dataset like a source that is not there."""
+        try:
+            found = self.plan.assign()
+        except DiskError as error:
+            self.source.begin(now, str(error))
+            return None
+        if isinstance(found, Assignment):
+            return found
+        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
+        # listing, changes it, and each of these clears the mark.
+        self.exhausted = True
+        return None
 
     # --- figures
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cachecd.errors import DiskError
+from cachecd.errors import DiskError, NameTakenError
 from cachecd.layout import Layout
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
@@ -115,12 +115,13 @@ def _blocks(entry: os.DirEntry[str]) -> int:
 
 def metadata_bytes(layout: Layout, datasets: Container[str]) -> int:
     """Blocks of everything under cache.dir but the shards of `datasets` and temporary files."""
-    total = sum(map(_own, (layout.root, layout.shards, layout.tmp)))
-    for entry in layout.root.iterdir():
-        if entry not in (layout.shards, layout.tmp):
-            total += allocated(entry)
-    for entry in layout.shards.iterdir():
-        total += _own(entry) if entry.name in datasets else allocated(entry)
+    with refusing(f"cannot measure {layout.root}"):
+        total = sum(map(_own, (layout.root, layout.shards, layout.tmp)))
+        for entry in layout.root.iterdir():
+            if entry not in (layout.shards, layout.tmp):
+                total += allocated(entry)
+        for entry in layout.shards.iterdir():
+            total += _own(entry) if entry.name in datasets else allocated(entry)
     return total
 
 
@@ -144,6 +145,13 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def inodes(path: Path) -> tuple[int, int]:
+    """(all, free for us) inodes of the file system of `path`; all is 0 where they are not counted."""
+    with refusing(f"cannot ask what the file system of {path} has free"):
+        found = os.statvfs(path)
+    return found.f_files, found.f_favail
+
+
 def sync_directory(path: Path) -> None:
     """Makes names created, renamed or removed in `path` durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -157,12 +165,16 @@ def publish(temporary: Path, final: Path) -> None:
     """Gives a sealed shard and its sidecar their names; when it returns, both are durable.
 
     The sidecar goes first, so whoever sees the shard sees a whole pair. Nothing is overwritten.
-    On DiskError neither has its final name and both are where they were.
+    NameTakenError if there is something under either name. On any other DiskError neither has its
+    final name and both are where they were, unless the disk refused even that.
     """
     index, final_index = Layout.sidecar(temporary), Layout.sidecar(final)
     for path in (final, final_index):
         if os.path.lexists(path):
-            raise DiskError(f"{path} exists already; expected its number never to have been used")
+            raise NameTakenError(
+                f"{path} exists already, though its number was never used: remove it, or restart the "
+                "daemon to take it on"
+            )
     with refusing(f"cannot publish {final}"):
         os.rename(index, final_index)
         try:

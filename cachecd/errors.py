@@ -10,6 +10,7 @@ cachecd_client.errors.CachecdError
     │   └── UnitError        one object: missing, truncated, undecodable
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
+        └── NameTakenError   something lies where a new shard is to be
 """
 
 from __future__ import annotations
@@ -43,3 +44,7 @@ class InUseError(WorldError):
 
 class DiskError(WorldError):
     """The cache's file system refuses: full, read-only, failing, or of a kind that cannot be used."""
+
+
+class NameTakenError(DiskError):
+    """Something that the daemon did not put there has the name of a new shard."""

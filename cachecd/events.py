@@ -139,11 +139,21 @@ class ShardVerified:
 class MetadataMeasured:
     """What everything under cache.dir but shards and temporary files occupies, in bytes.
 
-    `spare` is what the file system has free, less what the configuration leaves to others.
+    `spare` is what the file system has free, less what the configuration leaves to others;
+    `spare_shards`, for how many more shards it has inodes.
     """
 
     allocated: int
     spare: float = float("inf")
+    spare_shards: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChecked:
+    """What lies under cache.dir can be worked on, or not (`refused` is for people): then nothing is
+    started until it can."""
+
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,7 @@ Event = (
     | CorruptReported
     | ShardVerified
     | MetadataMeasured
+    | DiskChecked
     | Tick
     | Draining
 )

@@ -33,7 +33,7 @@ class Ingest:
         """Appends a StartShard, its room reserved, for each shard that is to be begun now."""
         for dataset in self.datasets.values():
             self._forgive(dataset)
-        if now < self.disk.until:
+        if self.disk.stops(now):
             return
         pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
         while sum(len(d.making) for d in self.datasets.values()) < self.workers:
@@ -66,7 +66,7 @@ class Ingest:
                 return False
             del dataset.retry[due]
         else:
-            found = self._next_assignment(dataset, pins_missing)
+            found = self._next_assignment(dataset, pins_missing, now)
             if found is None:
                 return False
             assignment = found
@@ -78,7 +78,9 @@ class Ingest:
         out.append(StartShard(assignment))
         return True
 
-    def _next_assignment(self, dataset: DatasetState, pins_missing: bool) -> Assignment | None:
+    def _next_assignment(
+        self, dataset: DatasetState, pins_missing: bool, now: float
+    ) -> Assignment | None:
         rules = dataset.rules
         allowed = dataset.allowed
         if pins_missing and not rules.pin:
@@ -90,13 +92,7 @@ class Ingest:
             return None
         if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
             return None
-        found = dataset.plan.assign()
-        if isinstance(found, Assignment):
-            return found
-        # Blocked or exhausted: either way only a finished or an unlinked shard, or a longer
-        # listing, changes it, and each of these clears the mark.
-        dataset.exhausted = True
-        return None
+        return dataset.assign(now)
 
 
 def finish(

@@ -8,8 +8,10 @@ process forked at any time inherits none.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from cachecd.locks import is_locked, try_write_lock
 from cachecd_client.errors import ProtocolVersionError
 from cachecd_client.protocol import Manifest, decode_manifest, encode_manifest
 
-_NEW = ".new"  # suffix of a manifest that is being written
+# One name for all: what a disk that refuses to unlink leaves behind never becomes a heap.
+_NEW = "next.json.new"
+_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +39,36 @@ class DamagedManifest:
     held: bool
 
 
-def write_manifest(layout: Layout, manifest: Manifest) -> Path:
+def write_manifest(
+    layout: Layout, manifest: Manifest, announce: Callable[[int], None] = lambda cost: None
+) -> Path:
     """Puts a lease on disk, whole and durable when this returns; its path.
 
-    The group may read it (mode 0640), as holders of a lock must. DiskError leaves nothing behind.
-    FileExistsError if the lease is there already: a manifest never changes.
+    The group may read it (mode 0640), as holders of a lock must. `announce` is told beforehand what
+    it will occupy at most. DiskError leaves nothing behind, unless the disk refuses even that: then
+    `end` may do it later. FileExistsError if the lease is there already: a manifest never changes.
     """
     path = layout.manifest(manifest.lease)
-    new = path.with_name(path.name + _NEW)
+    new = layout.leases / _NEW
     if path.exists():
         raise FileExistsError(f"lease {manifest.lease} is on disk already")
+    text = encode_manifest(manifest)
+    announce(-(-len(text) // _BLOCK) * _BLOCK + _BLOCK)  # the directory may grow too
     with refusing(f"cannot write the lease {path}"):
+        if os.path.lexists(new):
+            new.unlink()
         try:
-            with open(new, "wb", opener=_readable_by_group) as file:
-                file.write(encode_manifest(manifest))
+            with open(new, "xb", opener=_readable_by_group) as file:
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(new, path)
+            sync_directory(path.parent)
         except OSError:
-            new.unlink(missing_ok=True)
+            for left in (new, path):
+                with contextlib.suppress(OSError):
+                    left.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
     return path
 
 
@@ -76,7 +89,7 @@ def read_manifests(layout: Layout) -> tuple[list[Manifest], list[DamagedManifest
     damaged: list[DamagedManifest] = []
     with refusing(f"cannot read the leases in {layout.leases}"):
         for path in sorted(layout.leases.iterdir()):
-            if path.name.endswith(".json" + _NEW):
+            if path.name.endswith(".json.new"):
                 path.unlink()
             elif path.suffix == ".json":
                 match _inspect(path):

@@ -34,7 +34,9 @@ class Ledger:
     limit: int
     footprint: int
     metadata: int = METADATA_SLACK
-    spare: float = float("inf")  # free on the file system for us, less all that is reserved
+    # Free on the file system for us, less all that is reserved; and for how many shards it has inodes.
+    spare: float = float("inf")
+    spare_shards: float = float("inf")
     _shards: dict[ShardId, int] = field(default_factory=dict)
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
@@ -62,7 +64,16 @@ class Ledger:
     @property
     def room(self) -> int:
         """What may still be reserved; negative if less fits than is there."""
-        return int(min(self.below_limit, self.spare))
+        return int(min(self.below_limit, self._on_file_system))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is the file system, and not the limit, that has no room for one more shard."""
+        return self._on_file_system < min(self.footprint, self.below_limit)
+
+    @property
+    def _on_file_system(self) -> float:
+        return self.spare if self.spare_shards >= 1 else min(self.spare, 0)
 
     def of(self, dataset: str) -> int:
         """Used and reserved by one dataset's shards."""
@@ -71,32 +82,36 @@ class Ledger:
     def allocated(self, shard: ShardId) -> int:
         return self._shards[shard]
 
-    def measured(self, metadata: int, spare: float) -> None:
+    def measured(self, metadata: int, spare: float, spare_shards: float = float("inf")) -> None:
         """Everything but shards and temporary files occupies `metadata` bytes now, and the file
-        system can give us `spare` more."""
+        system can give us `spare` more, and inodes for so many shards."""
         self.metadata = metadata + METADATA_SLACK
         # A worker may not have taken yet what is reserved for it; one that has counts twice until
         # it is done, which errs on the safe side.
         self.spare = spare - self.reserved
+        self.spare_shards = spare_shards - len(self._reserved)
 
     def reserve(self, shard: ShardId) -> bool:
         """Reserves one footprint; False, and nothing changed, if the limit would be exceeded."""
         if self.room < self.footprint:
             return False
         self.spare -= self.footprint
+        self.spare_shards -= 1
         self._reserved[shard] = self.footprint
         self._add(self._reserved_by, shard.dataset, self.footprint)
         return True
 
     def cancel(self, shard: ShardId) -> None:
         """Gives the shard's reservation back: nothing of it is on disk."""
-        self.spare += self.footprint
+        self.spare += self._reserved[shard]
+        self.spare_shards += 1
         self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
 
     def seal(self, shard: ShardId, allocated: int) -> None:
         """Turns the reservation into what the sealed shard really occupies."""
         self.cancel(shard)
         self.spare -= allocated
+        self.spare_shards -= 1
         self.adopt(shard, allocated)
 
     def adopt(self, shard: ShardId, allocated: int) -> None:

@@ -11,15 +11,30 @@ LONGEST = 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """Of one dataset's source, or of the disk; `reason` is for people, "" when nothing is wrong."""
+    """Of one dataset's source, or of the disk; `reason` is for people, "" when nothing is wrong.
+
+    `shortest` is the length of the first, in seconds. `refused` is why it is stopped whatever the
+    clock says, until that is "" again.
+    """
 
     reason: str = ""
     until: float = 0.0
+    shortest: float = 1.0
+    refused: str = ""
     _length: float = 0.0
+
+    @property
+    def why(self) -> str:
+        """Why it is stopped, or what it failed with when it was last tried; "" if it works."""
+        return self.refused or self.reason
+
+    def stops(self, now: float) -> bool:
+        """Whether nothing is to be tried at this time."""
+        return bool(self.refused) or now < self.until
 
     def begin(self, now: float, reason: str) -> None:
         """It failed (again)."""
-        self._length = min(max(1.0, 2 * self._length), LONGEST)
+        self._length = min(max(self.shortest, 2 * self._length), LONGEST)
         self.until = now + self._length
         self.reason = reason
 

@@ -149,7 +149,7 @@ class Plan:
         while True:
             if number - self._applied > WINDOW:
                 return Blocked()
-            if taken := self._take():
+            if taken := self._take_or_leave():
                 break
             # Nothing to hand out; what shards still being made leave over may change that, and is
             # taken up in their order so that the outcome is the same on every run.
@@ -169,6 +169,17 @@ class Plan:
             scaled = (size * (self._bytes_out / self._bytes_in)).astype(np.int64)
             return np.maximum(scaled, _RECORD_OVERHEAD)
         return size + _UNIT_OVERHEAD
+
+    def _take_or_leave(self) -> list[UnitSlice]:
+        """As `_take`; if a unit cannot be read from the index, everything stays as it was."""
+        before = tuple(self._remainder), self._position, self._passes
+        try:
+            return self._take()
+        except BaseException:
+            taken = before[0][: len(before[0]) - len(self._remainder)]
+            self._remainder, (_, self._position, self._passes) = deque(before[0]), before
+            self._count(taken, 1)
+            raise
 
     def _take(self) -> list[UnitSlice]:
         """Remainders first, then fresh units from the walk, until the target is reached."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from cachecd.catalog import Catalog, ShardRow
 from cachecd.disk import refusing, sync_directory
+from cachecd.errors import DiskError
 from cachecd.layout import SIDECAR_SUFFIX, Layout
 from cachecd.model import Assignment, Outcome, Shard, ShardId, UnitSlice
 from cachecd_client._core import Sidecar
@@ -93,13 +94,21 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
             _remove(path)
             catalog.remove(shard_id)
             found.removed.append(f"{path}: {error}")
+        except OSError as error:
+            # Not damaged as far as we know: what a disk does not give back now is not to be removed.
+            raise DiskError(
+                f"cannot read the shard {path}: {error.strerror}; if this file alone stays unreadable, "
+                "remove it and its sidecar"
+            ) from error
     return found
 
 
 def _on_disk(directory: Path) -> dict[int, set[str]]:
     """Number -> which of the two files are there."""
     numbers: dict[int, set[str]] = {}
-    for entry in os.scandir(directory):
+    with refusing(f"cannot look through {directory}"):
+        entries = list(os.scandir(directory))
+    for entry in entries:
         match = _SHARD.fullmatch(entry.name)
         if match and entry.is_file(follow_symlinks=False):
             numbers.setdefault(int(match[1]), set()).add(match[2] or "")

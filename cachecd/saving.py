@@ -1,45 +1,70 @@
-"""Saves what the plans have moved on by, in order; what a failing disk refuses is saved later."""
+"""Saves what the policy has decided, in order; what a failing disk refuses is saved later."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
-import structlog
-
 from cachecd.catalog import Catalog, SavedPlan
+from cachecd.complaints import Complaints
 from cachecd.errors import DiskError
-from cachecd.events import SavePlan
+from cachecd.events import MarkShard, SavePlan
+from cachecd.pause import Pause
 
-_log = structlog.get_logger("cachecd.saving")
+_WHAT = "catalog not written"
 
 
 class PlanSaver:
     """The catalog's rows follow the policy's state, at once or when the disk allows it again."""
 
-    def __init__(self, catalog: Catalog, plan_of: Callable[[str], SavedPlan]) -> None:
+    def __init__(
+        self, catalog: Catalog, plan_of: Callable[[str], SavedPlan], complaints: Complaints
+    ) -> None:
         """`plan_of`: a dataset's plan as it is now."""
         self._catalog = catalog
         self._plan_of = plan_of
-        self._waiting: deque[SavePlan] = deque()
+        self._complaints = complaints
+        self._waiting: deque[SavePlan | MarkShard] = deque()
+        self._pause = Pause(shortest=0.1)
 
     @property
     def behind(self) -> bool:
         """Whether something is not saved yet."""
         return bool(self._waiting)
 
-    def save(self, command: SavePlan | None = None) -> None:
+    def save(self, command: SavePlan | MarkShard) -> None:
         """Saves this, after all that waits. Never raises."""
-        if command is not None:
-            self._waiting.append(command)
+        self._waiting.append(command)
+        self.catch_up()
+
+    def begin(self, dataset: str) -> None:
+        """Saves the dataset's plan as it is now, after all that waits. DiskError if that fails: then
+        nothing may be begun that the saved plan does not know."""
+        self.catch_up()
+        if self._waiting:
+            raise DiskError(self._pause.reason)
+        self._catalog.save_progress(self._plan_of(dataset))
+
+    def catch_up(self) -> None:
+        """Saves what waits, unless that has just failed. Never raises."""
+        if time.monotonic() < self._pause.until:
+            return
         try:
             while self._waiting:
                 self._save(self._waiting[0])
                 self._waiting.popleft()
         except DiskError as error:
-            _log.warning("plan not saved", why=str(error), waiting=len(self._waiting))
+            self._pause.begin(time.monotonic(), str(error))
+            self._complaints.refused(_WHAT, "", str(error))
+        else:
+            self._pause.end()
+            self._complaints.works(_WHAT, "")
 
-    def _save(self, command: SavePlan) -> None:
+    def _save(self, command: SavePlan | MarkShard) -> None:
+        if isinstance(command, MarkShard):
+            self._catalog.mark(command.shard, barred=command.barred)
+            return
         plan = self._plan_of(command.dataset)
         self._catalog.save_progress(
             plan, command.done, command.shard, command.units, command.set_aside

@@ -1,12 +1,15 @@
 """What is done to shards on disk: published, unlinked, verified; the result goes back as an event.
 
-Nothing here decides, and nothing here keeps the event loop waiting for a shard's bytes.
+Nothing here decides, and nothing here keeps the event loop waiting for a shard's bytes. What the disk
+refuses is tried again, ever more rarely, until it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +17,21 @@ import structlog
 from numpy.typing import NDArray
 
 from cachecd.catalog import Catalog
+from cachecd.complaints import Complaints
 from cachecd.disk import publish, refusing, sync_directory
-from cachecd.errors import DiskError
+from cachecd.errors import DiskError, NameTakenError
 from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, ShardVerified
 from cachecd.layout import Layout
 from cachecd.model import Outcome, Shard, ShardId
+from cachecd.pause import Pause
 from cachecd.saving import PlanSaver
 from cachecd.verify import check_file
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
 
-_UNLINK_AGAIN = 5.0  # seconds after which a disk that refused to unlink may be well
+# A shard that was reported and cannot be read for so long is given up like a corrupt one: a disk that
+# does not answer for a while must not cost what lies on it, nor a bad sector a place for ever.
+_UNREADABLE_FOR = 300.0  # seconds
 
 _log = structlog.get_logger("cachecd.shards")
 
@@ -39,48 +46,103 @@ class ShardWork:
         saver: PlanSaver,
         units_of: Callable[[ShardId], list[int]],
         feed: Callable[[Event], None],
+        complaints: Complaints,
+        check: Callable[[], None],
     ) -> None:
-        """`units_of`: those that the plan counts the shard for."""
+        """`units_of`: those that the plan counts the shard for. `check`: DiskError if what lies under
+        cache.dir is not what it was."""
         self._layout = layout
         self._catalog = catalog
         self._saver = saver
         self._units_of = units_of
         self._feed = feed
+        self._complaints = complaints
+        self._check = check
 
     async def publish(self, shard: ShardId, generation: str, outcome: Outcome) -> None:
         """Ends in ShardPublished, or in ShardFailed with nothing of it left on disk."""
         try:
+            self._check()
             sealed, units = await asyncio.to_thread(
                 publish_shard, self._layout, shard, generation, outcome
             )
         except DiskError as error:
-            _log.warning("shard not published", shard=str(shard), why=str(error))
-            self._feed(ShardFailed(shard, "disk", str(error)))
+            self._complaints.refused("shard not published", "", str(error))
+            halves = not isinstance(error, NameTakenError)
+            await self.discard(ShardFailed(shard, "disk", str(error)), halves=halves)
         else:
+            self._complaints.works("shard not published", "")
             self._feed(ShardPublished(sealed, [int(u) for u in units]))
+
+    async def discard(self, failed: ShardFailed, *, halves: bool = False) -> None:
+        """Ends in `failed`, once nothing of the shard is left: until then its room stays reserved.
+
+        `halves`: its publication failed, so there may be something under its final names too.
+        """
+        paths = [self._layout.temporary(failed.shard)]
+        paths += [self._layout.shard(failed.shard)] if halves else []
+
+        async def remove() -> None:
+            self._check()
+            for path in paths:
+                if any(map(os.path.lexists, (path, Layout.sidecar(path)))):
+                    await asyncio.to_thread(_discard, path)
+
+        await self._until_done("shard not discarded", failed.shard, remove)
+        self._feed(failed)
 
     async def unlink(self, shard: ShardId) -> None:
         """Ends in ShardUnlinked, once the disk allows it."""
-        while True:
-            try:
-                if self._saver.behind:
-                    raise DiskError("the catalog is behind: what the shard holds is not known")
-                units = self._units_of(shard)
-                await asyncio.to_thread(unlink_shard, self._layout, shard)
-                self._catalog.remove(shard)
-            except DiskError as error:
-                _log.warning("shard not removed", shard=str(shard), why=str(error))
-                await asyncio.sleep(_UNLINK_AGAIN)
-            else:
-                self._feed(ShardUnlinked(shard, units))
-                return
+        units: list[int] = []
+
+        async def remove() -> None:
+            self._check()  # what was only moved away is not to be forgotten
+            if self._saver.behind:
+                raise DiskError("the catalog is behind: what the shard holds is not known")
+            units[:] = self._units_of(shard)
+            await asyncio.to_thread(unlink_shard, self._layout, shard)
+            self._catalog.remove(shard)
+
+        await self._until_done("shard not removed", shard, remove)
+        self._feed(ShardUnlinked(shard, units))
 
     async def verify(self, shard: ShardId) -> None:
-        """Ends in ShardVerified."""
-        why = await asyncio.to_thread(verify_shard, self._layout, shard)
-        if why:
+        """Ends in ShardVerified. What cannot be read is not corrupt: it stays out of service until it
+        can be, or has not been for _UNREADABLE_FOR seconds."""
+        until = time.monotonic() + _UNREADABLE_FOR
+        found: list[str] = []
+        units: list[int] = []
+
+        async def read() -> None:
+            self._check()
+            units[:] = self._units_of(shard)
+            if not found:
+                try:
+                    found.append(await asyncio.to_thread(verify_shard, self._layout, shard))
+                except DiskError as error:
+                    if time.monotonic() < until:
+                        raise
+                    found.append(str(error))
+
+        await self._until_done("shard not verified", shard, read)
+        if why := found[0]:
             _log.error("shard is corrupt: barred, and fetched again", shard=str(shard), why=why)
-        self._feed(ShardVerified(shard, not why, self._units_of(shard)))
+        self._feed(ShardVerified(shard, not why, units))
+
+    async def _until_done(
+        self, what: str, shard: ShardId, do: Callable[[], Awaitable[None]]
+    ) -> None:
+        pause = Pause(shortest=0.1)
+        while True:
+            try:
+                await do()
+            except DiskError as error:
+                self._complaints.refused(what, str(shard), str(error))
+                pause.begin(0.0, str(error))
+                await asyncio.sleep(pause.until)
+            else:
+                self._complaints.works(what, str(shard))
+                return
 
 
 def publish_shard(
@@ -88,18 +150,16 @@ def publish_shard(
 ) -> tuple[Shard, NDArray[np.uint64]]:
     """Gives a sealed temporary file its name; the shard and the units it holds.
 
-    DiskError, and nothing of the shard on disk, if that fails.
+    DiskError if that fails: what is left, and under which names, is for the caller to remove.
     """
     temporary, final = layout.temporary(shard), layout.shard(shard)
-    try:
-        units = np.unique(Sidecar.read(str(Layout.sidecar(temporary))).units)
+    with refusing(f"cannot publish {final}"):
+        try:
+            units = np.unique(Sidecar.read(str(Layout.sidecar(temporary))).units)
+        except CorruptError as error:
+            raise DiskError(f"cannot publish {final}: {error}") from error
         publish(temporary, final)
-    except (DiskError, OSError, CorruptError) as error:
-        _discard(temporary)
-        if isinstance(error, DiskError):
-            raise
-        raise DiskError(f"cannot publish {final}: {error}") from error
-    allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
+        allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
     return Shard(shard, generation, outcome.records, outcome.data_bytes, allocated), units
 
 
@@ -118,8 +178,14 @@ def unlink_shard(layout: Layout, shard: ShardId) -> None:
 
 
 def verify_shard(layout: Layout, shard: ShardId) -> str:
-    """Reads the shard and its sidecar wholly; what is wrong with it, or "" if it is sound."""
+    """Reads the shard and its sidecar wholly; what is wrong with it, or "" if it is sound.
+
+    DiskError if the disk does not give back enough of it to tell.
+    """
     checked = check_file(layout.shard(shard), of_cache=True)
     if checked is None:
         return f"{layout.shard(shard)} is gone"
-    return "; ".join(f"{fault.path}: {fault.why}" for fault in checked.faults)
+    damage = [fault for fault in checked.faults if not fault.unreadable]
+    if checked.faults and not damage:
+        raise DiskError("; ".join(f"{fault.path} {fault.why}" for fault in checked.faults))
+    return "; ".join(f"{fault.path}: {fault.why}" for fault in damage)

@@ -36,7 +36,7 @@ class State:
         self.ledger = ledger
         self.datasets: dict[str, DatasetState] = {}
         self.leases: dict[str, LeaseState] = {}
-        self.disk = Pause()
+        self.disk = Pause(shortest=0.1)  # what it refuses once, it may allow the next moment
         self.corrupt_shards = 0
         self._room = Room(ledger, self.datasets, shard_size)
         self._ingest = Ingest(ledger, self.datasets, self._room, self.disk, shard_size, workers)
@@ -116,8 +116,10 @@ class State:
                 self._corrupt_reported(shard, out)
             case ev.ShardVerified(shard, sound, units):
                 self._verified(shard, sound, units, out)
-            case ev.MetadataMeasured(allocated, spare):
-                self.ledger.measured(allocated, spare)
+            case ev.MetadataMeasured(allocated, spare, spare_shards):
+                self.ledger.measured(allocated, spare, spare_shards)
+            case ev.DiskChecked(refused):
+                self.disk.refused = refused
             case ev.Tick():
                 for name in self.datasets:
                     self._unlink_unheld(name, out)
@@ -168,7 +170,7 @@ class State:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
         if generation is None:
-            why = Hindrances(stuck, holder, self._offline, self.disk.reason)
+            why = Hindrances(stuck, holder, self._offline, self.disk.why)
             out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
             return None
         if rules.wait:

@@ -19,7 +19,7 @@ def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> 
             "used": ledger.on_disk,
             "reserved": ledger.reserved,
             "room": ledger.room,
-            "stopped": state.disk.reason,
+            "stopped": state.disk.why or _crowded(state),
             "corrupt_shards": state.corrupt_shards,
         },
         "datasets": {
@@ -80,6 +80,17 @@ def _dataset(
             ],
         },
     }  # fmt: skip
+
+
+def _crowded(state: State) -> str:
+    """Said when there is something to fetch, and others have filled the disk."""
+    ledger = state.ledger
+    if not ledger.crowded or not any(d.has_work for d in state.datasets.values()):
+        return ""
+    return (
+        f"the file system of cache.dir has no room for another shard ({ledger.footprint} bytes, two "
+        "inodes) beyond cache.reserve_free: see df and df -i"
+    )
 
 
 def _retired_bytes(state: State, lease_id: str) -> int:

@@ -33,11 +33,15 @@ _TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with one file; `offset` is where its first bad record begins, if it is one."""
+    """What is wrong with one file; `offset` is where its first bad record begins, if it is one.
+
+    `unreadable`: the disk did not give it back, so whether anything is wrong is not known.
+    """
 
     path: Path
     why: str
     offset: int | None = None
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,10 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     except CorruptRecordError as error:
         faults.append(Fault(path, error.why, error.offset))
     except OSError as error:
-        faults.append(Fault(path, f"cannot be read: {error.strerror}"))
+        faults.append(Fault(path, f"cannot be read: {error.strerror}", unreadable=True))
     try:
-        if why := _disagreement(path, offsets, of_cache):
-            faults.append(why)
+        if disagreement := _disagreement(path, offsets, of_cache):
+            faults.append(disagreement)
     except FileNotFoundError:
         if of_cache:
             if not path.exists():
@@ -151,7 +155,8 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     except CorruptSidecarError as error:
         faults.append(Fault(Layout.sidecar(path), error.why))
     except OSError as error:
-        faults.append(Fault(Layout.sidecar(path), f"cannot be read: {error.strerror}"))
+        why = f"cannot be read: {error.strerror}"
+        faults.append(Fault(Layout.sidecar(path), why, unreadable=True))
     if offsets is None:
         return Checked(path, faults=tuple(faults))
     return Checked(path, len(offsets), size, tuple(faults))

@@ -63,7 +63,7 @@ def _too_small(dataset: DatasetState, room: Room, have: int, want: int) -> str:
     name, own, ledger = dataset.rules.name, dataset.rules.limit, room.ledger
     said = f"{name} needs {want} bytes before it can be leased, {have} fit"
     more = (room.shards_for(dataset, want - have) + 1) * ledger.footprint
-    if ledger.spare < ledger.footprint and ledger.spare <= ledger.below_limit:
+    if ledger.crowded:
         return f"{said}: the file system of cache.dir is full; free {more - int(ledger.spare)} bytes on it"
     key, now_is = "cache.limit", ledger.limit
     if own is not None and own - ledger.of(name) < ledger.footprint:

@@ -249,7 +249,7 @@ def test_a_file_that_may_not_be_read_is_bad_with_its_reason(cache, monkeypatch):
         return real(name, verify)
 
     monkeypatch.setattr("cachecd.verify.scan", scan)
-    assert faults(cache.root) == [Fault(path, "cannot be read: Permission denied")]
+    assert faults(cache.root) == [Fault(path, "cannot be read: Permission denied", unreadable=True)]
 
 
 # --- plain TFRecord files -----------------------------------------------------------------------

@@ -38,6 +38,7 @@ class FaultyDisk:
 
     def __init__(self, control: Path, root: Path) -> None:
         control.mkdir(parents=True)
+        self.root = root
         self._control = control
         self._lines: list[str] = []
         (control / "hits").write_bytes(bytes(8 * _RULES))
@@ -62,11 +63,11 @@ class FaultyDisk:
         return self._add(operation, glob, skip, 1, "stop")
 
     @contextlib.contextmanager
-    def failing(self, operation: str, glob: str, code: int) -> Iterator[None]:
-        """All such operations fail within."""
+    def failing(self, operation: str, glob: str, code: int) -> Iterator[int]:
+        """All such operations fail within; yields the rule's number."""
         rule = self.fail(operation, glob, code)
         try:
-            yield
+            yield rule
         finally:
             self.lift(rule)
 

@@ -1,0 +1,162 @@
+"""What a cache does on a small file system of its own: `python -m tests.faults.small_disk SCENARIO FOLDER`.
+
+Started by test_disk_limit.py in namespaces of its own (unshare -Urm), where any user may mount one; it
+ends with an AssertionError if a promise is broken. Without the namespaces, `--plain`, the cache lies on
+the file system that is there, and what is measured is the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cachecd_client.protocol import Acquire, Granted
+from cachecd_client.transport import Transport
+from tests.e2e.daemons import wait_until
+from tests.e2e.inventory import Peak
+from tests.faults.rotating import Rotating
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Gauge:
+    """The most that a whole file system ever held while this was open, asked without a pause.
+
+    statvfs counts every block and inode in one instant, as no walk through a tree can.
+    """
+
+    def __init__(self, mount: Path) -> None:
+        self._mount = mount
+        self.bytes = 0
+        self.least_free = sys.maxsize
+        self.looks = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gauge")
+
+    def __enter__(self) -> Gauge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.0002):
+            found = os.statvfs(self._mount)
+            self.bytes = max(self.bytes, (found.f_blocks - found.f_bfree) * found.f_frsize)
+            self.least_free = min(self.least_free, found.f_bavail * found.f_frsize)
+            self.looks += 1
+
+
+class Disk:
+    """A tmpfs for the cache of the daemon in `folder`; or, `plain`, what is there."""
+
+    def __init__(self, folder: Path, plain: bool, size: int, inodes: int = 10_000) -> None:
+        self.plain = plain
+        self.cache = folder / "cache"
+        self.cache.mkdir(parents=True)
+        self.cache.chmod(0o750)
+        if not plain:
+            self._mount(f"size={size},nr_inodes={inodes}", "none")
+
+    def allow_inodes(self, inodes: int) -> None:
+        self._mount(f"remount,nr_inodes={inodes}")
+
+    def watched(self) -> Gauge | Peak:
+        return Peak(self.cache) if self.plain else Gauge(self.cache)
+
+    def _mount(self, options: str, *source: str) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, *source, self.cache], check=True)
+
+
+def burst(folder: Path, plain: bool) -> None:
+    """Many samplers, small shards, a tight limit, epochs without a pause and hundreds of leases."""
+    limit = 5 * MIB
+    disk = Disk(folder, plain, 4 * limit)
+    settings = {"limit": limit, "sampler": {"workers": 4}}
+    with disk.watched() as most, Rotating.started(folder, {}, settings=settings) as rotating:
+        wait_until(lambda: rotating.turn() or max(rotating.numbers()) > 120)
+        granted = grants(rotating, 300)
+        assert 50 < granted < 300, f"{granted}: up to the limit, and no further"
+        for _ in range(3):
+            rotating.waits()
+    assert 0.7 * limit < most.bytes <= limit, f"{most.bytes} of {limit}"
+
+
+def grants(rotating: Rotating, jobs: int) -> int:
+    """How many jobs are granted a lease within a moment."""
+    transport = Transport(rotating.daemon.endpoint)
+    replies = [
+        transport.ask(Acquire(f"{n}", "train", f"job-{n}", 0, 0, 1), 10.0) for n in range(jobs)
+    ]
+    return sum(isinstance(reply, Granted) for reply in replies)
+
+
+def reserve_free(folder: Path, plain: bool) -> None:
+    """Others need the disk: what is theirs stays free, and ingest goes on when they are gone."""
+    theirs = 3 * MIB if not plain else 1 << 60
+    disk = Disk(folder, plain, 10 * MIB)
+
+    def full(rotating: Rotating) -> bool:
+        free = os.statvfs(disk.cache).f_bavail * os.statvfs(disk.cache).f_frsize
+        return free < theirs + MIB + MIB // 4 and "cache.reserve_free" in rotating.stopped
+
+    settings = {"limit": 64 * MIB, "cache": {"reserve_free": theirs}, "objects": 1200}
+    if plain:
+        with Rotating.starting(folder, {}, settings=settings) as daemon:
+            wait_until(lambda: "cache.reserve_free" in daemon.status()["cache"]["stopped"])
+            assert not daemon.status()["datasets"]["train"]["shards"]
+        return
+    with disk.watched() as gauge, Rotating.started(folder, {}, full, settings) as rotating:
+        rotating.turn()
+        assert isinstance(gauge, Gauge)
+        assert gauge.least_free >= theirs
+        ballast = disk.cache / "of-others"
+        ballast.write_bytes(bytes(2 * MIB))
+        for _ in range(3):
+            rotating.turn()
+        assert "cache.reserve_free" in rotating.stopped
+        ballast.unlink()
+        youngest = max(rotating.numbers())
+        wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest)
+        assert gauge.least_free > 0
+
+
+def inodes(folder: Path, plain: bool) -> None:
+    """A file system with blocks but no inodes left."""
+    if plain:
+        burst(folder, plain)  # a file system with few inodes cannot be had
+        return
+    disk = Disk(folder, plain, 64 * MIB, inodes=300)
+
+    def full(rotating: Rotating) -> bool:
+        return os.statvfs(disk.cache).f_favail < 30 and "inodes" in rotating.stopped
+
+    settings = {"limit": 32 * MIB, "objects": 1000}
+    with Rotating.started(folder, {}, full, settings) as rotating:
+        youngest = max(rotating.numbers())
+        for number in range(os.statvfs(disk.cache).f_favail - 2):
+            (disk.cache / f"of-others-{number}").touch()
+        rotating.turn()  # with the last of them
+        assert full(rotating)
+        disk.allow_inodes(5000)
+        wait_until(lambda: max(rotating.numbers()) > youngest + 20, what="ingest goes on")
+        wait_until(lambda: not rotating.stopped)
+
+
+SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
+    scenario.__name__: scenario for scenario in (burst, reserve_free, inodes)
+}
+
+
+def main(name: str, folder: str, *options: str) -> None:
+    SCENARIOS[name](Path(folder), "--plain" in options)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,223 @@
+"""A disk that refuses: what ingest, leases and the daemon make of it, and what is left when it is over.
+
+In its long form, CACHECD_TEST_MATRIX=full, every place is refused with every errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.transport import Transport
+from tests.e2e.daemons import wait_until
+from tests.e2e.inventory import inventory
+from tests.faults.disk import FaultyDisk
+from tests.faults.rotating import Rotating
+
+TMP, INDEX = "tmp/train.??????????.tfrecord", "index/train.units"
+SIDECAR, SHARD = TMP + ".idx", "shards/train/??????????.tfrecord"
+CATALOG, LEASE, NEW = "catalog.sqlite", "leases/train.*.json", "leases/next.json.new"
+
+INGEST, LEASES, NOTHING = "ingest stops", "leases wait", "nothing stops"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An operation that is refused at a place, and what that stops: for all else goes on."""
+
+    operation: str
+    place: str
+    stops: str
+    code: int = errno.EIO
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.place} {errno.errorcode[self.code]}"
+
+
+# Every place at which the daemon or a sampler asks something of the disk while shards come and go; each
+# with one errno here, and with all in the long form.
+FAULTS = [
+    Fault("create", TMP, INGEST, errno.ENOSPC),
+    Fault("allocate", TMP, INGEST, errno.ENOSPC),
+    Fault("write", TMP, INGEST),
+    Fault("truncate", TMP, INGEST),
+    Fault("sync", TMP, INGEST),
+    Fault("create", SIDECAR, INGEST, errno.ENOSPC),
+    Fault("write", SIDECAR, INGEST, errno.ENOSPC),
+    Fault("sync", SIDECAR, INGEST),
+    Fault("open", SIDECAR, INGEST),
+    Fault("read", SIDECAR, INGEST),
+    Fault("*", "tmp/*", INGEST),
+    Fault("rename", SHARD + ".idx", INGEST),
+    Fault("rename", SHARD, INGEST),
+    Fault("sync", "shards/train", INGEST),
+    Fault("open", "shards/train", INGEST),
+    Fault("unlink", SHARD, INGEST),
+    Fault("unlink", SHARD + ".idx", INGEST, errno.EROFS),
+    Fault("*", "shards/*", INGEST),
+    Fault("write", CATALOG + "-wal", INGEST, errno.ENOSPC),
+    Fault("sync", CATALOG + "-wal", INGEST),
+    Fault("truncate", CATALOG + "-wal", INGEST),
+    Fault("write", CATALOG, INGEST),
+    Fault("sync", CATALOG, INGEST),
+    Fault("*", CATALOG + "*", INGEST),
+    Fault("read", INDEX, INGEST),
+    Fault("create", NEW, LEASES, errno.ENOSPC),
+    Fault("write", NEW, LEASES, errno.ENOSPC),
+    Fault("sync", NEW, LEASES),
+    Fault("rename", LEASE, LEASES),
+    Fault("*", NEW, LEASES),
+    Fault("sync", "leases", LEASES),
+    Fault("open", LEASE, NOTHING),
+    Fault("unlink", LEASE, NOTHING),
+    Fault("*", "leases/*", LEASES, errno.EROFS),
+    Fault("*", "*", LEASES, errno.EROFS),
+]
+LONG = os.environ.get("CACHECD_TEST_MATRIX") == "full"
+if LONG:
+    codes = (errno.EIO, errno.ENOSPC, errno.EROFS)
+    FAULTS = [replace(fault, code=code) for fault in FAULTS for code in codes]
+else:
+    # A place of each kind: what stands between two of them here goes the same way through the code.
+    FAULTS = [f for f in FAULTS if "*" in f.operation or f.operation not in ("open", "truncate")]
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory) -> FaultyDisk:
+    folder = tmp_path_factory.mktemp("faulty")
+    return FaultyDisk(folder / "control", root=folder / "d" / "cache")
+
+
+@pytest.fixture(scope="module")
+def rotating(disk, tmp_path_factory) -> Iterator[Rotating]:
+    folder = disk.root.parent
+    with Rotating.started(folder, disk.environ) as rotating:
+        yield rotating
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_what_a_disk_refuses_stops_only_that_and_goes_on_by_itself(rotating, disk, fault):
+    what = str(fault)
+    with disk.failing(fault.operation, f"{disk.root}/{fault.place}", fault.code) as rule:
+        if fault.stops == LEASES:
+            reason = rotating.waits()
+            assert os.strerror(fault.code) in reason, what
+            assert rotating.cache.status()["leases"], "the one held goes on"
+        else:
+            hit = disk.hits
+            wait_until(lambda: rotating.turn() or hit(rule), 30, what)
+            if fault.stops == INGEST:
+                wait_until(lambda: rotating.turn() or stopped(rotating), 30, what)
+    rotating.rotates(what)
+    rotating.check(what)
+
+
+def stopped(rotating: Rotating) -> str:
+    status = rotating.status()
+    return status["cache"]["stopped"] or status["datasets"]["train"]["stopped"]
+
+
+def test_a_disk_that_fails_for_long_fills_no_log_and_is_named_in_status(rotating, disk):
+    """Every operation of everything, and all the while somebody asks for leases."""
+    before = rotating.daemon.said().count("\n")
+    with disk.failing("*", f"{disk.root}/*", errno.EIO):
+        began = time.monotonic()
+        while time.monotonic() < began + 3:
+            assert os.strerror(errno.EIO) in rotating.waits()
+        assert os.strerror(errno.EIO) in rotating.stopped
+    lines = rotating.daemon.said().count("\n") - before
+    assert lines < 40, rotating.tail()
+    rotating.rotates("after a long fault")
+    rotating.check("after a long fault")
+
+
+@pytest.mark.parametrize("name", ["", "shards", "shards/train", "leases"])
+def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
+    rotating, disk, name
+):
+    there = disk.root / name
+    away = disk.root.parent / "away"
+    before = inventory(disk.root)
+    there.rename(away)
+    wait_until(lambda: "is gone while the daemon was running" in rotating.stopped)
+    if name:
+        there.mkdir()
+        wait_until(lambda: "was replaced while the daemon was running" in rotating.stopped)
+        assert "was replaced" in rotating.waits()
+        assert list(there.iterdir()) == []
+        there.rmdir()
+    else:
+        assert "is gone" in rotating.waits()
+    away.rename(there)
+    assert {n: s.same for n, s in inventory(disk.root).items()}.items() >= {
+        n: s.same for n, s in before.items()
+    }.items()
+    rotating.rotates(name)
+    rotating.check(name)
+
+
+def test_the_directory_of_temporary_files_is_made_again(rotating, disk):
+    (disk.root / "tmp").rmdir()
+    rotating.rotates("tmp was removed")
+    rotating.check("tmp was removed")
+
+
+@pytest.mark.parametrize("place", ["{}", "{}.idx"])
+def test_a_reported_shard_that_cannot_be_read_now_is_not_served_and_not_deleted(
+    rotating, disk, place
+):
+    number = max(rotating.numbers())
+    path = disk.root / "shards" / "train" / f"{number:010d}.tfrecord"
+    transport = Transport(rotating.daemon.endpoint)
+    with disk.failing("read", place.format(path), errno.EIO) as rule:
+        transport.ask(ReportCorrupt("r", "train", number, 0, "by a test"), 10.0)
+        wait_until(lambda: disk.hits(rule) >= 2, what="it is tried again")
+        rotating.turn()
+        assert path not in map(Path, rotating.held.files)
+        assert path.exists()
+        assert os.strerror(errno.EIO) in rotating.stopped
+    wait_until(lambda: not rotating.stopped, what="it can be read again")
+    rotating.turn()
+    assert path in map(Path, rotating.held.files)
+    assert not rotating.status()["cache"]["corrupt_shards"]
+
+
+def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotating, tmp_path):
+    """Last of those that use it: the daemon is started anew."""
+    daemon = rotating.daemon
+    rotating.held.release()
+    assert daemon.terminate() == 0
+    before = inventory(disk.root)
+    for operation, place in STARTS:
+        if place.endswith(".idx"):
+            (disk.root / "catalog.sqlite").unlink()
+        with disk.failing(operation, f"{disk.root}/{place}", errno.EIO):
+            found = daemon.run(timeout=20)
+        assert found.returncode == 1, (operation, place, found.stderr)
+        assert "Traceback" not in found.stderr, (operation, place, found.stderr)
+        assert str(disk.root) in found.stderr
+        after = inventory(disk.root)
+        assert {n: s.same for n, s in after.items()} == {n: s.same for n, s in before.items()}
+        assert not (disk.root / "catalog.sqlite.damaged").exists()
+    daemon.start()
+    with daemon.connect() as rotating.cache:
+        rotating.held = rotating.cache.acquire("train", rotating.epoch + 1, job="j", timeout=30)
+        assert set(map(Path, rotating.held.files)) <= {s.path for s in before.values()}
+        assert len(rotating.held.files) == len(before)
+
+
+# What a start reads; of shards the sidecars alone, and only without a catalog.
+STARTS = [("read", CATALOG), ("read", SHARD + ".idx")]
+if LONG:
+    STARTS = [
+        *(("read", INDEX), ("create", INDEX), ("create", CATALOG), ("create", "cachecd.lock")),
+        *STARTS,
+        ("open", SHARD + ".idx"),
+    ]
