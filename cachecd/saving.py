@@ -19,12 +19,17 @@ class PlanSaver:
     """The catalog's rows follow the policy's state, at once or when the disk allows it again."""
 
     def __init__(
-        self, catalog: Catalog, plan_of: Callable[[str], SavedPlan], complaints: Complaints
+        self,
+        catalog: Catalog,
+        plan_of: Callable[[str], SavedPlan],
+        complaints: Complaints | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`plan_of`: a dataset's plan as it is now."""
         self._catalog = catalog
         self._plan_of = plan_of
         self._complaints = complaints
+        self._clock = clock
         self._waiting: deque[SavePlan | MarkShard] = deque()
         self._pause = Pause(shortest=0.1)
 
@@ -48,18 +53,20 @@ class PlanSaver:
 
     def catch_up(self) -> None:
         """Saves what waits, unless that has just failed. Never raises."""
-        if time.monotonic() < self._pause.until:
+        if self._clock() < self._pause.until:
             return
         try:
             while self._waiting:
                 self._save(self._waiting[0])
                 self._waiting.popleft()
         except DiskError as error:
-            self._pause.begin(time.monotonic(), str(error))
-            self._complaints.refused(_WHAT, "", str(error))
+            self._pause.begin(self._clock(), str(error))
+            if self._complaints:
+                self._complaints.refused(_WHAT, "", str(error))
         else:
             self._pause.end()
-            self._complaints.works(_WHAT, "")
+            if self._complaints:
+                self._complaints.works(_WHAT, "")
 
     def _save(self, command: SavePlan | MarkShard) -> None:
         if isinstance(command, MarkShard):
