@@ -7,6 +7,7 @@ promises hold. What `restart` finds goes through the same `take_up` as in the da
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Any
 
@@ -110,7 +111,8 @@ class World:
         self.boots += 1
         ledger = Ledger(self.limit, FOOTPRINT)
         self.state = State(ledger, SHARD_SIZE, self.workers, f"{self.boots}b")
-        self.saver = PlanSaver(self.rows, self._saved_plan)
+        # A clock that lets no pause matter: what the disk allows again is saved at once.
+        self.saver = PlanSaver(self.rows, self._saved_plan, clock=itertools.count(0, 100).__next__)
         self.model.reserved.clear()
         self.model.going.clear()
         for name, rules in self.rules.items():
@@ -317,7 +319,7 @@ class World:
         self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
         self.feed(ev.MetadataMeasured(self.metadata, spare))
         if self.saver.behind:
-            self.saver.save()
+            self.saver.catch_up()
 
     def reconfigure(self, limit: int, *rules: DatasetRules) -> None:
         """`limit` as the ledger has it."""
