@@ -13,7 +13,8 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class ScriptedServer:
-    """`script[path]` are the answers to one GET after another; the last one is repeated.
+    """`script[path]` are the answers to one GET after another; the last one is repeated, and where
+    there is none, it is 404.
 
     `endpoint` is the server's URL, `asked` the paths of all requests so far.
     """
@@ -95,7 +96,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
         def do_GET(self) -> None:
             scripted.asked.append(self.path)
-            answers = scripted.script[self.path]
+            answers = scripted.script.get(self.path) or [refusal(404, "NoSuchKey")]
             (answers[0] if len(answers) == 1 else answers.pop(0))(self)
 
         def log_message(self, *_: object) -> None:
