@@ -11,6 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
@@ -25,8 +26,9 @@ from cachecd.sampler.stores.backend import Backend, GoneError, SlowError, Transi
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
-# An object is blamed once it has failed right after another one was read, this many times in a row: of
-# sound objects in a store that fails every second request, one in 8,000 that has failed 7 times already.
+# An object is blamed once it has failed right after another one was read this many times, beside its
+# other tries: in a store that fails every second request, one sound object in a thousand; in one that
+# fails every tenth, none.
 _PROOFS = 3
 _DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
 _LONGEST = 10  # times `within`, for one object of a store that does answer others
@@ -47,6 +49,8 @@ class Store:
         self._witness = ""  # the object that was last read without trouble
         self._read_at = float("-inf")  # when it was
         self._looking = asyncio.Lock()
+        # Of its own: a listing that drips for ever must keep nothing else waiting.
+        self._glimpsing = ThreadPoolExecutor(1, "glimpse")
         self._looked_at = float("-inf")
         self._answers = False  # what was found then
 
@@ -156,7 +160,8 @@ class Store:
                     if await self._readable(candidate):
                         return True
                 # Of a source whose first object is the bad one, no other is known yet.
-                found = await asyncio.to_thread(self._backend.glimpse)
+                loop = asyncio.get_running_loop()
+                found = await loop.run_in_executor(self._glimpsing, self._backend.glimpse)
                 keys = [o.key for o in found if o.size and o.key not in (but, *candidates)]
                 for candidate in keys[:3]:
                     if await self._readable(candidate):

@@ -20,6 +20,9 @@ class Gate:
         self._opening: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
+        if not self._waiting and self._may_enter():  # nearly always
+            self._inside += 1
+            return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._open()
@@ -44,16 +47,17 @@ class Gate:
 
     def _open(self) -> None:
         """Lets in as many as may come in now; looks again when the store wants to be asked again."""
-        wait = self._pace.not_before - time.monotonic()
-        if wait > 0:
-            if self._waiting and self._opening is None:
-                self._opening = asyncio.get_running_loop().call_later(wait, self._reopen)
-            return
-        while self._waiting and self._inside < self._pace.allowed:
+        while self._waiting and self._may_enter():
             turn = self._waiting.popleft()
             if not turn.done():
                 self._inside += 1
                 turn.set_result(None)
+        wait = self._pace.not_before - time.monotonic()
+        if self._waiting and wait > 0 and self._opening is None:
+            self._opening = asyncio.get_running_loop().call_later(wait, self._reopen)
+
+    def _may_enter(self) -> bool:
+        return self._inside < self._pace.allowed and self._pace.not_before <= time.monotonic()
 
     def _reopen(self) -> None:
         self._opening = None

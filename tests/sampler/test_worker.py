@@ -40,7 +40,9 @@ class Bench:
         self.schema: dict[str, Any] | None = None
         self.classes: tuple[str, ...] = ()
         setup = Setup({"train": dataset}, connections=8, bandwidth=None)
-        self.worker = Worker(setup, self.said.append, self.marked.append, Retry(2, first=0.01))
+        self.worker = Worker(
+            setup, self.said.append, self.marked.append, Retry(2, within=0.3, first=0.01)
+        )
 
     def make(self, units: list[UnitSlice], number: int = 1) -> Made | Failed:
         assignment = Assignment(ShardId("train", number), "g", tuple(units))

@@ -191,7 +191,7 @@ class S3Backend:
                 answer = error.response
                 about = answer.get("ResponseMetadata", {})
                 status, headers = about.get("HTTPStatusCode", 0), about.get("HTTPHeaders", {})
-                code = answer.get("Error", {}).get("Code", "")
+                code = answer.get("Error", {}).get("Code") or ""
                 code = "" if code.isdigit() else code
                 return refusal(status, code, self.where, seconds_of(headers))
             case NoCredentialsError():
