@@ -25,7 +25,7 @@ from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.model import Assignment, SetAside, Shard, ShardId
 
-VERSION = 1
+VERSION = 2
 # A larger damaged file would take room a second time, which the limit may not leave.
 _KEPT_DAMAGED = 256 << 10
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS assignments (
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
-    PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
+    passing INTEGER NOT NULL, PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS plans (
     dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS schemas (
@@ -143,9 +143,10 @@ class Catalog:
     def set_aside(self, dataset: str) -> list[SetAside]:
         """The units given up, with their reasons."""
         rows = self._db.execute(
-            "SELECT unit, key, reason FROM set_aside WHERE dataset = ? ORDER BY unit", (dataset,)
+            "SELECT unit, key, reason, passing FROM set_aside WHERE dataset = ? ORDER BY unit",
+            (dataset,),
         )
-        return [SetAside(*row) for row in rows]
+        return [SetAside(unit, key, why, bool(passing)) for unit, key, why, passing in rows]
 
     def schema(self, dataset: str, generation: str) -> dict[str, Any] | None:
         """The schema of a generation's records."""
@@ -163,9 +164,10 @@ class Catalog:
         shard: Shard | None = None,
         units: Sequence[int] | NDArray[np.uint64] = (),
         set_aside: Iterable[SetAside] = (),
+        again: Iterable[int] = (),
     ) -> None:
         """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
-        units' come.
+        units' come. The rows of units that are tried `again` go.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -190,8 +192,11 @@ class Catalog:
             if shard is not None:
                 self._insert(shard, units)
             self._db.executemany(
-                "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?)",
-                [(name, a.unit, a.key, a.reason) for a in set_aside],
+                "DELETE FROM set_aside WHERE dataset = ? AND unit = ?", [(name, u) for u in again]
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
+                [(name, a.unit, a.key, a.reason, a.passing) for a in set_aside],
             )
             self._db.execute(
                 "INSERT OR REPLACE INTO plans VALUES (?, ?)", (name, _packed(plan.fields))

@@ -266,7 +266,11 @@ class Daemon:
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
             case ev.SavePlan():
-                self._set_aside[command.dataset] += command.set_aside
+                aside = self._set_aside[command.dataset]
+                aside[:] = (
+                    [a for a in aside if a.unit not in command.again] if command.again else aside
+                )
+                aside += command.set_aside
                 self._saver.save(command)
             case ev.MarkShard():
                 self._saver.save(command)

@@ -9,6 +9,7 @@ from cachecd.errors import DiskError
 from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
+from cachecd.second_chance import SecondChances
 
 _TRIES_PER_UNIT = 2
 
@@ -86,12 +87,14 @@ class DatasetState:
     in_vain: dict[str, int] = field(default_factory=dict)  # job -> epoch that nobody ever held
     turn: int = 0  # of its latest shard among all datasets' shards
     source: Pause = field(default_factory=Pause)
+    second_chances: SecondChances = field(init=False)
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
     rate_began: float = 0
 
     def __post_init__(self) -> None:
         self.allowed = self._least_allowed()
+        self.second_chances = SecondChances(self.rules.pin)
 
     def _least_allowed(self) -> float:
         unbounded = self.rules.pin or (self.rules.per_epoch is None and not self.rules.wait)
@@ -268,6 +271,8 @@ class DatasetState:
             # cache at its limit has nothing else to measure the link by.
             smallest = candidates[0].shard.allocated if candidates else 0
             proven = max(proven, 2 * self.last_retired, smallest)
+            if self.source.failing and excess <= 0:
+                proven = smallest  # enough to find out whether anything comes
         quota = min(quota, proven)
         stays = sum(s.shard.data_bytes for s in candidates)
         chosen: list[LiveShard] = []
@@ -303,6 +308,32 @@ class DatasetState:
         """Whether an old generation is served until the current one is ready."""
         return bool(self.superseded())
 
+    # --- the source
+
+    def listed_on(self, complete: bool, fresh: bool, now: float) -> None:
+        """The listing has gone on; `fresh`: the store has just given it."""
+        self.plan.extend()
+        self.listed = complete
+        self.exhausted = False
+        if fresh:
+            self.source.end()
+            self.second_chances.listed(now)
+
+    def may_ask(self, now: float) -> bool:
+        """Whether another shard may be started, as far as the source is concerned: not while it is
+        paused, and after that one at a time until something comes."""
+        if self.source.stops(now):
+            return False
+        waiting = any(not m.fetched_bytes and m.outcome is None for m in self.making.values())
+        return not (self.source.failing and waiting)
+
+    def try_again(self, now: float) -> tuple[int, ...]:
+        """Takes back the units set aside whose time for another try has come."""
+        if units := self.second_chances.take(now):
+            self.plan.take_back(units)
+            self.exhausted = False
+        return units
+
     # --- the link
 
     def fetched(self, amount: int, now: float) -> None:
@@ -326,7 +357,7 @@ class DatasetState:
         """A worker died on shard `number`, while it worked on `unit`: the shard is made again after a
         while; a unit on which two died is taken out of it and returned."""
         tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
-        self.source.reason = reason
+        self.source.note(now, reason)
         self.retry[number] = now + min(0.25 * 2 ** min(tries, 10), LONGEST)
         named = next((u for u in self.plan.open[number].units if u.unit == unit), None)
         if named is None or tries < _TRIES_PER_UNIT:

@@ -35,7 +35,14 @@ class SourceUnreachableError(SourceError):
 
 
 class UnitError(SourceError):
-    """One object cannot be used; the rest of the source can."""
+    """One object cannot be used; the rest of the source can.
+
+    `passing`: for a reason that may pass, so that it is worth another look some other day.
+    """
+
+    def __init__(self, message: str = "", *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class InUseError(WorldError):

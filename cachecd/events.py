@@ -51,11 +51,15 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The listing of a dataset's source knows this many units, and whether that is all."""
+    """The listing of a dataset's source knows this many units, and whether that is all.
+
+    `fresh`: the store has just been asked, and has answered.
+    """
 
     dataset: str
     units: int
     complete: bool
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ class SavePlan:
     """The dataset's plan has moved on: save it together with what moved it, in one transaction.
 
     `done` is an assignment that is no longer open, `shard` what became of it with the units it
-    holds, `set_aside` the units given up.
+    holds, `set_aside` the units given up, `again` those that were and are tried again.
     """
 
     dataset: str
@@ -218,6 +222,7 @@ class SavePlan:
     shard: Shard | None = None
     units: Sequence[int] = ()
     set_aside: tuple[SetAside, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

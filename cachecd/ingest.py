@@ -33,6 +33,8 @@ class Ingest:
         """Appends a StartShard, its room reserved, for each shard that is to be begun now."""
         for dataset in self.datasets.values():
             self._forgive(dataset)
+            if again := dataset.try_again(now):
+                out.append(SavePlan(dataset.rules.name, again=again))
         if self.disk.stops(now):
             return
         pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
@@ -52,7 +54,7 @@ class Ingest:
     def _start_one(
         self, dataset: DatasetState, pins_missing: bool, now: float, out: list[Command]
     ) -> bool:
-        if now < dataset.source.until or (dataset.making and not dataset.described):
+        if not dataset.may_ask(now) or (dataset.making and not dataset.described):
             return False
         due = min((n for n, not_before in dataset.retry.items() if not_before <= now), default=None)
         if due is not None:

@@ -39,7 +39,7 @@ async def keep_listed(
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         else:
-            feed(Listed(name, len(index), complete=True))
+            feed(Listed(name, len(index), complete=True, fresh=True))
             return
 
 

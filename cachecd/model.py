@@ -45,11 +45,15 @@ class UnitSlice:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A unit that cannot be fetched or decoded, with the reason a person can act on."""
+    """A unit that cannot be fetched or decoded, with the reason a person can act on.
+
+    `passing`: the reason may pass without the object changing (a refusal, a server that failed).
+    """
 
     unit: int
     key: str
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ LONGEST = 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """Of one dataset's source, or of the disk; `reason` is for people, "" when nothing is wrong.
+    """Of one dataset's source, or of the disk; `reason` is for people, "" when nothing is wrong, and
+    `since` is when the trouble began.
 
     `shortest` is the length of the first, in seconds. `refused` is why it is stopped whatever the
     clock says, until that is "" again.
@@ -19,6 +20,7 @@ class Pause:
 
     reason: str = ""
     until: float = 0.0
+    since: float = 0.0
     shortest: float = 1.0
     refused: str = ""
     _length: float = 0.0
@@ -34,10 +36,28 @@ class Pause:
 
     def begin(self, now: float, reason: str) -> None:
         """It failed (again)."""
-        self._length = min(max(self.shortest, 2 * self._length), LONGEST)
-        self.until = now + self._length
+        self.note(now, reason)
+        # What was under way when it stopped, and fails too, says nothing new.
+        if now >= self.until:
+            self._length = min(max(self.shortest, 2 * self._length), LONGEST)
+            self.until = now + self._length
+
+    def note(self, now: float, reason: str) -> None:
+        """It is in trouble, which pauses nothing."""
+        if not self.reason:
+            self.since = now
         self.reason = reason
+
+    @property
+    def failing(self) -> bool:
+        """Whether it has failed and not worked to the end since: one at a time may try."""
+        return self._length > 0
+
+    def works(self, now: float) -> None:
+        """Something comes again of what was tried after the pause."""
+        if now >= self.until:
+            self.reason = ""
 
     def end(self) -> None:
         """It works."""
-        self.reason, self.until, self._length = "", 0.0, 0.0
+        self.reason, self.until, self.since, self._length = "", 0.0, 0.0, 0.0

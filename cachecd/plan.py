@@ -267,6 +267,11 @@ class Plan:
         for unit in units:
             self._aside[unit] = True
 
+    def take_back(self, units: Iterable[int]) -> None:
+        """These units, set aside before, are handed out again when the walk comes by."""
+        for unit in units:
+            self._aside[unit] = False
+
     def hold(self, units: Sequence[int]) -> None:
         """A live shard holds records of these (distinct) units."""
         self._holders[np.asarray(units, np.int64)] += 1

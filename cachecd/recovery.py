@@ -84,7 +84,9 @@ def take_up(
     plan.drop(begun)
     # Shards may be marked and what they owe not saved yet.
     dataset.debt = max(dataset.debt, _retired_bytes(dataset))
-    plan.set_aside(aside.unit for aside in catalog.set_aside(name))
+    asides = catalog.set_aside(name)
+    plan.set_aside(aside.unit for aside in asides)
+    dataset.second_chances.found(asides)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete

@@ -74,5 +74,5 @@ class PlanSaver:
             return
         plan = self._plan_of(command.dataset)
         self._catalog.save_progress(
-            plan, command.done, command.shard, command.units, command.set_aside
+            plan, command.done, command.shard, command.units, command.set_aside, command.again
         )

@@ -92,12 +92,8 @@ class State:
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
                     self._ended(state, out)
-            case ev.Listed(dataset, _, complete):
-                state_of = self.datasets[dataset]
-                state_of.plan.extend()
-                state_of.listed = complete
-                state_of.exhausted = False
-                state_of.source.end()
+            case ev.Listed(dataset, _, complete, fresh):
+                self.datasets[dataset].listed_on(complete, fresh, now)
             case ev.IngestStopped(dataset, reason):
                 self.datasets[dataset].source.begin(now, reason)
             case ev.SchemaFound(dataset):
@@ -227,8 +223,9 @@ class State:
             self._retire(live, out)
         floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
         chosen: list[LiveShard] = []
-        if not self._room.fits(dataset):
-            capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
+        capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
+        # Where nothing may be fetched, nothing would come in its place.
+        if not self._room.fits(dataset) and (excess > 0 or not self._draining):
             chosen = dataset.to_retire(generation, capacity, floor, excess)
         for live in chosen:
             self._retire(live, out)
@@ -262,6 +259,7 @@ class State:
         dataset = self.datasets[shard.dataset]
         making = dataset.making.get(shard.number)
         if making and fetched > making.fetched_bytes:
+            dataset.source.works(now)
             dataset.fetched(fetched - making.fetched_bytes, now)
             making.fetched_bytes = fetched
 
@@ -269,6 +267,7 @@ class State:
         dataset = self.datasets[shard.dataset]
         self._progressed(shard, outcome.fetched_bytes, now)
         dataset.source.end()
+        dataset.second_chances.gave_up(outcome.set_aside, now)
         if outcome.records:
             dataset.making[shard.number].outcome = outcome
             out.append(ev.PublishShard(shard, outcome))

@@ -71,6 +71,7 @@ def _dataset(
         "first": dataset.rules.first,
         "bytes_per_second": round(dataset.rate_now(now)),
         "stopped": dataset.source.reason,
+        "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
             "units": len(set_aside),
             "reasons": reasons,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,15 +15,20 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class ScriptedServer:
-    """`script[path]` are the answers to one GET after another; the last one is repeated.
+    """`script[path]` are the answers to one GET after another; the last one is repeated, and where
+    there is none, it is 404.
 
-    `endpoint` is the server's URL, `asked` the paths of all requests so far.
+    `endpoint` is the server's URL, `asked` the paths of all requests so far, `headers` theirs (names in
+    lower case), and `over` is set when the server ends. While `down` is set it answers all requests.
     """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.script: dict[str, list[Answer]] = {}
         self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.over = threading.Event()
+        self.down: Answer | None = None
 
 
 def body(content: bytes, etag: str = '"tag"') -> Answer:
@@ -68,6 +75,86 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
     _hang_up(handler)
 
 
+def reset(content: bytes, promised: int) -> Answer:
+    """200 that promises more bytes than come before the connection is reset (RST)."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        _head(handler, 200, promised, '"tag"')
+        handler.wfile.write(content)
+        handler.wfile.flush()
+        linger = struct.pack("ii", 1, 0)
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        handler.close_connection = True
+        handler.connection.close()
+
+    return answer
+
+
+def chunked(content: bytes, *, whole: bool) -> Answer:
+    """200 without a length, in chunks; the last one is missing unless `whole`."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.send_header("ETag", '"tag"')
+        handler.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+        if whole:
+            handler.wfile.write(b"0\r\n\r\n")
+        else:
+            _hang_up(handler)
+
+    return answer
+
+
+def drip(server: ScriptedServer, promised: int, every: float) -> Answer:
+    """200 that brings a byte now and then, until the client has gone or the server ends."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        _head(handler, 200, promised, '"tag"')
+        with contextlib.suppress(OSError):
+            while not server.over.wait(every):
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+        handler.close_connection = True
+
+    return answer
+
+
+def silent(server: ScriptedServer) -> Answer:
+    """No answer, on a connection that stays open until the server ends."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        server.over.wait()
+        handler.close_connection = True
+
+    return answer
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    """200 of a terabyte: as much of it as the client takes."""
+    _head(handler, 200, 1 << 40, '"tag"')
+    with contextlib.suppress(OSError):
+        while True:
+            handler.wfile.write(bytes(1 << 16))
+
+
+def redirect(status: int, location: str) -> Answer:
+    """To somewhere else."""
+    return lambda handler: _head(handler, status, 0, "", Location=location)
+
+
+def echo(status: int) -> Answer:
+    """An S3 error whose text repeats all that the request had in it."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        said = f"{handler.path} {handler.headers}".replace("<", "&lt;")
+        refusal(status, "InternalError", said)(handler)
+
+    return answer
+
+
 def _head(
     handler: BaseHTTPRequestHandler, status: int, length: int, etag: str, **headers: str
 ) -> None:
@@ -89,14 +176,19 @@ def _hang_up(handler: BaseHTTPRequestHandler) -> None:
 
 
 @contextlib.contextmanager
-def scripted_server() -> Iterator[ScriptedServer]:
+def scripted_server(certificate: str | None = None) -> Iterator[ScriptedServer]:
+    """`certificate`: a PEM file with key and certificate, for a server that speaks TLS."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             scripted.asked.append(self.path)
-            answers = scripted.script[self.path]
-            (answers[0] if len(answers) == 1 else answers.pop(0))(self)
+            scripted.headers.append({k.lower(): v for k, v in self.headers.items()})
+            if scripted.down is not None:
+                return scripted.down(self)
+            answers = scripted.script.get(self.path) or [refusal(404, "NoSuchKey")]
+            return (answers[0] if len(answers) == 1 else answers.pop(0))(self)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -104,11 +196,19 @@ def scripted_server() -> Iterator[ScriptedServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         server.block_on_close = False  # keep-alive connections may still be open
-        scripted = ScriptedServer(f"http://127.0.0.1:{server.server_port}")
+        scheme = "http"
+        if certificate is not None:
+            scheme = "https"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up
+        scripted = ScriptedServer(f"{scheme}://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
             yield scripted
         finally:
+            scripted.over.set()
             server.shutdown()
             thread.join()

@@ -27,7 +27,8 @@ PARTS = {
     "events": "model",
     "plan": "model client._core",
     "pause": "",
-    "dataset": "errors model pause plan",
+    "second_chance": "model",
+    "dataset": "errors model pause plan second_chance",
     "ledger": "model",
     "grant": "dataset model",
     "room": "dataset ledger",
@@ -49,8 +50,9 @@ PARTS = {
     "config": "errors quantities",
     "sampler.messages": "model",
     "sampler.draft": "errors layout model client._core client.errors client.schema",
-    "sampler": "config errors model sampler.draft sampler.messages client._core client.errors "
-    "client.schema",
+    "sampler.patience": "",
+    "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
+    "client.errors client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     # The daemon
     "notify": "",
@@ -91,6 +93,8 @@ PURE = {
     "ingest",
     "pause",
     "room",
+    "sampler.patience",
+    "second_chance",
     "state",
     "waiting",
 }

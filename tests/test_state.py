@@ -226,6 +226,8 @@ def test_a_source_that_fails_is_tried_again_later_and_the_room_is_given_back():
     assert isinstance(reply, ev.ReplyWaiting)
     assert reply.reason == "it failed"
     w.tick(120)
+    assert set(w.making) == {ShardId("train", 1)}  # one tries, and when something comes, all do
+    w.feed(ev.ShardProgressed(ShardId("train", 1), 1))
     assert set(w.making) == {ShardId("train", 1), ShardId("train", 2)}
 
 

@@ -86,7 +86,7 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{dataset['evicted_shards']} shards evicted, {dataset['retired_shards']} retired and held"
     )
     if dataset["stopped"]:
-        print(f"  ingest stopped: {dataset['stopped']}")
+        print(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
     aside = dataset["set_aside"]
     if aside["units"]:
         print(f"  {aside['units']} units set aside:")

@@ -1,8 +1,8 @@
 """Bytes from a store: its listing, and reads that are tried again where that can help.
 
-A `Backend` (stores/backend.py) is one kind of store and makes one attempt; `Store` adds patience and
-judgement: which failures to try again, how long, and whether in the end the object or the store is to
-blame.
+A `Backend` (stores/backend.py) is one kind of store and makes one attempt; `Store` adds patience
+(patience.py has the figures) and judgement: which failures to try again, how long, and whether in the
+end the object or the store is to blame.
 """
 
 from __future__ import annotations
@@ -11,46 +11,48 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from typing_extensions import Buffer
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.backend import Backend, TransientError
+from cachecd.sampler.gate import Gate
+from cachecd.sampler.patience import Budget, Pace, Retry
+from cachecd.sampler.stores.answers import without_secrets
+from cachecd.sampler.stores.backend import Backend, GoneError, SlowError, TransientError, resized
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How long a failing read is tried again: at most `tries` times, none begun after `within`
-    seconds. The pause before each is a random part of a span that doubles from `first` to `longest`
-    (full jitter), so that many readers that failed together do not come back together.
-    """
-
-    tries: int = 7
-    within: float = 30.0
-    first: float = 0.5
-    longest: float = 8.0
-
-    def pause(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row."""
-        return random.uniform(0, min(self.longest, self.first * 2 ** (failures - 1)))
+# An object is blamed once it has failed right after another one was read this many times, beside its
+# other tries: in a store that fails every second request, one sound object in a thousand; in one that
+# fails every tenth, none.
+_PROOFS = 3
+_DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
+_LONGEST = 10  # times `within`, for one object of a store that does answer others
 
 
 class Store:
-    """One source's store, for one event loop. Reads may run concurrently.
+    """One source's store, for one event loop. Reads may run concurrently, up to `connections`.
 
     `where` names it in messages.
     """
 
-    def __init__(self, backend: Backend, retry: Retry) -> None:
+    def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
         self._backend = backend
         self._retry = retry
+        self._budget = Budget()
+        self._pace = Pace(connections)
+        self._gate = Gate(self._pace)
         self._witness = ""  # the object that was last read without trouble
+        self._read_at = float("-inf")  # when it was
+        self._looking = asyncio.Lock()
+        # Of its own: a listing that drips for ever must keep nothing else waiting.
+        self._glimpsing = ThreadPoolExecutor(1, "glimpse")
+        self._looked_at = float("-inf")
+        self._answers = False  # what was found then
 
     @property
     def where(self) -> str:
@@ -74,42 +76,122 @@ class Store:
 
         Exactly that many bytes, of the version that `etag` names. UnitError if that cannot be had,
         SourceUnreachableError if nothing can be read from the store. Failures that may pass
-        (timeouts, 5xx, throttling, cut connections) are tried again first. An object that keeps
-        failing while another one can be read is at fault itself: UnitError.
+        (timeouts, 5xx, throttling, cut connections) are tried again first; an object that keeps
+        failing, though each time another one can be read right before, is at fault itself: UnitError
+        with `passing` set.
         """
-        end = size if stop is None else stop
-        body = await self._patiently(key, start, None if (start, end) == (0, size) else end, etag)
+        stop = size if stop is None else stop
+        began = time.monotonic()
+        failures = slow = proofs = 0
+        while True:
+            asked = time.monotonic()
+            try:
+                body = await self._attempt(key, start, stop, size, etag, slow)
+            except GoneError as gone:
+                if await self._can_be_read(asked, but=key):
+                    raise
+                error = TransientError(f"{gone}, nor can any other object be read")
+                error.__cause__ = gone
+            except TransientError as transient:
+                error = transient
+            else:
+                return body
+            failures += 1
+            slow += isinstance(error, SlowError)
+            now = time.monotonic()
+            spent = failures >= self._retry.tries or now - began >= self._retry.within
+            suspect = spent or (error.denied and failures >= _DENIED_TRIES)
+            # What is denied costs the store nothing, and may be many objects: asked for free.
+            poor = not (suspect or error.denied or self._budget.take(now))
+            if suspect or poor:
+                if not error.throttled and await self._can_be_read(now, but=key):
+                    proofs += suspect
+                    if proofs > (1 if error.denied else _PROOFS):
+                        raise self._verdict(error, failures, began, UnitError)
+                elif (spent or poor) and not self._may_recover(began):
+                    raise self._verdict(error, failures, began, SourceUnreachableError)
+            pause = self._retry.pause(failures, random.random())
+            await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
+
+    async def _attempt(
+        self, key: str, start: int, stop: int, size: int, etag: str, slow: int
+    ) -> Buffer:
+        patience = self._retry.patience(stop - start, slow)
+        async with self._gate:
+            began = time.monotonic()
+            try:
+                # Backends notice silence; this notices what drips, and those that notice nothing.
+                async with asyncio.timeout(patience):
+                    body = await self._backend.read(key, start, stop, size, etag)
+            except TimeoutError:
+                self._pace.overloaded(time.monotonic(), began)
+                raise SlowError(
+                    f"{stop - start} bytes did not come within {patience:.0f} s"
+                ) from None
+            except TransientError as error:
+                if error.throttled:
+                    self._pace.overloaded(time.monotonic(), began, error.after)
+                raise
         length = memoryview(body).nbytes
-        if length != end - start:
-            got = f"{start + length} bytes" if start + length < end else f"more than {size} bytes"
-            raise UnitError(f"the object has {got}, {size} were listed: it changed since")
-        if size:
+        if length != stop - start:
+            raise resized(start + length, size)
+        self._pace.succeeded()
+        if length:
+            self._read_at = time.monotonic()
+            self._budget.succeeded(self._read_at)
             self._witness = key
         return body
 
-    async def _patiently(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
-        began = time.monotonic()
-        failures = 0
-        while True:
-            try:
-                return await self._backend.read(key, start, stop, etag)
-            except TransientError as error:
-                failures += 1
-                elapsed = time.monotonic() - began
-                if failures >= self._retry.tries or elapsed >= self._retry.within:
-                    raise await self._verdict(error, failures, elapsed) from error
-            await asyncio.sleep(self._retry.pause(failures))
+    async def _can_be_read(self, since: float, but: str) -> bool:
+        """Whether another object than `but` can be read, or has been since then."""
+        async with self._looking:
+            if self._read_at > since and self._witness != but:
+                return True
+            if self._looked_at < since:
+                self._looked_at = time.monotonic()
+                self._answers = await self._look(but)
+            return self._answers
 
-    async def _verdict(self, error: TransientError, tries: int, seconds: float) -> SourceError:
-        reason = f"{error} ({tries} tries in {seconds:.1f} s)"
-        if self._witness and not error.throttled:
-            try:
-                await self._backend.read(self._witness, 0, 1, "")
-            except SourceError:
-                pass
-            else:
-                return UnitError(f"{reason}, while other objects can be read")
-        return SourceUnreachableError(f"{self.where}: {reason}")
+    async def _look(self, but: str) -> bool:
+        candidates = [self._witness] if self._witness not in ("", but) else []
+        try:
+            async with asyncio.timeout(self._retry.silence):
+                for candidate in candidates:
+                    if await self._readable(candidate):
+                        return True
+                # Of a source whose first object is the bad one, no other is known yet.
+                loop = asyncio.get_running_loop()
+                found = await loop.run_in_executor(self._glimpsing, self._backend.glimpse)
+                keys = [o.key for o in found if o.size and o.key not in (but, *candidates)]
+                for candidate in keys[:3]:
+                    if await self._readable(candidate):
+                        self._witness = candidate
+                        return True
+        except (SourceError, TimeoutError):
+            pass
+        return False
+
+    async def _readable(self, key: str) -> bool:
+        try:
+            return memoryview(await self._backend.read(key, 0, 1, None, "")).nbytes == 1
+        except UnitError:
+            return False
+
+    def _may_recover(self, began: float) -> bool:
+        """Whether the store has answered anybody lately, so that this read is worth more time."""
+        now = time.monotonic()
+        lately = max(began, now - self._retry.within)
+        return self._read_at > lately and now - began < _LONGEST * self._retry.within
+
+    def _verdict(
+        self, error: TransientError, tries: int, began: float, kind: type[SourceError]
+    ) -> SourceError:
+        reason = f"{error} ({tries} tries in {time.monotonic() - began:.1f} s)"
+        if kind is UnitError:
+            return UnitError(f"{reason}, while other objects can be read", passing=True)
+        found = kind(f"{self.where}: {reason}")
+        found.__cause__ = error
+        return found
 
 
 def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
@@ -124,14 +206,16 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     if not separator:
         scheme, path = "file", source.url
     if source.endpoint and scheme not in ("s3", "s3a"):
-        raise ConfigError(f"source {source.url}: endpoint is for s3://, not for {scheme}://")
+        raise ConfigError(
+            f"source {without_secrets(source.url)}: endpoint is for s3://, not for {scheme}://"
+        )
     backend: Backend
     # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
     match scheme:
         case "s3" | "s3a":
             from cachecd.sampler.stores.s3 import S3Backend
 
-            backend = S3Backend(source, connections, retry.tries)
+            backend = S3Backend(source, connections, retry.tries, retry.silence)
         case "file":
             from cachecd.sampler.stores.local import LocalBackend
 
@@ -139,9 +223,9 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.sampler.stores.cloud import open_cloud
 
-            backend = open_cloud(source, connections)
+            backend = open_cloud(source, connections, retry.silence)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 
             backend = FsspecBackend(source.url, connections)
-    return Store(backend, retry)
+    return Store(backend, retry, connections)

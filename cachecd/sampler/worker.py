@@ -16,8 +16,9 @@ from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitE
 from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
 from cachecd.sampler.ahead import PIECE, Ahead, Throttle
 from cachecd.sampler.draft import Draft, Sealed
-from cachecd.sampler.fetch import Retry, Store, open_store
+from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.patience import Retry
 from cachecd.sampler.sources import Source, open_source
 from cachecd_client.schema import Schema
 
@@ -162,7 +163,9 @@ class Worker:
                 try:
                     rest = await source.pour(unit, ahead.chunks(index), draft)
                 except UnitError as error:
-                    progress.set_aside.append(SetAside(unit.unit, unit.key, str(error)))
+                    progress.set_aside.append(
+                        SetAside(unit.unit, unit.key, str(error), error.passing)
+                    )
                     continue
                 if rest is not None:
                     return (rest, *units[index + 1 :])

@@ -13,7 +13,8 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Retry, Store, open_store
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.cloud import CloudBackend
 from tests.contracts.store import Filled, StoreContract, get, listed
 from tests.stores import S3Server
@@ -194,7 +195,7 @@ class TestCloud(StoreContract):
             store = obstore.store.MemoryStore()
             for key, body in objects.items():
                 obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory"), IMPATIENT)
+            return Store(CloudBackend(store, "memory"), IMPATIENT, 8)
 
         return fill
 

@@ -15,8 +15,8 @@ import pytest
 
 from cachecd.model import Assignment, Outcome, ShardId, UnitSlice
 from cachecd.sampler import fetch
-from cachecd.sampler.fetch import Retry
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.patience import Retry
 from cachecd.sampler.worker import Worker
 from cachecd_client._core import decode_example, encode_example
 from tests import scripted
@@ -40,7 +40,9 @@ class Bench:
         self.schema: dict[str, Any] | None = None
         self.classes: tuple[str, ...] = ()
         setup = Setup({"train": dataset}, connections=8, bandwidth=None)
-        self.worker = Worker(setup, self.said.append, self.marked.append, Retry(2, first=0.01))
+        self.worker = Worker(
+            setup, self.said.append, self.marked.append, Retry(2, within=0.3, first=0.01)
+        )
 
     def make(self, units: list[UnitSlice], number: int = 1) -> Made | Failed:
         assignment = Assignment(ShardId("train", number), "g", tuple(units))
@@ -163,7 +165,7 @@ class TestOutcome:
     def test_an_assignment_of_which_nothing_can_be_used_makes_no_file(
         self, tmp_path: Path, folder: Path
     ):
-        [unit] = written(tmp_path / "src", [b"x"])
+        [unit, _] = written(tmp_path / "src", [b"x", b"y"])
         (tmp_path / "src" / "0000").unlink()
         result = Bench(folder, **files(tmp_path / "src")).make([unit])
         assert isinstance(result, Made)

@@ -6,8 +6,13 @@ parts of the signed request, so it never gets into a message.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
-from cachecd.sampler.stores.backend import TransientError
+from cachecd.sampler.stores.backend import GoneError, TransientError
 
 _NO_BUCKET = {"NoSuchBucket", "InvalidBucketName", "ContainerNotFound", "NoSuchContainer"}
 _ELSEWHERE = {
@@ -26,13 +31,57 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRef
 _THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy"}
 _ARCHIVED = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}
 
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY = re.compile(r"(?<=\w\w)\?[^\s\"'<>)]+")
+_NAMED = re.compile(
+    r"(?i)\b([\w-]*(?:secret|token|password|signature|credential|accesskey|access_key)[\w-]*"
+    r"[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"
+)
+_KEYLIKE = re.compile(r"(?<![\w/+=.-])(?=[\w/+=-]*\d)(?=[\w/+=-]*[A-Z])[\w/+=-]{16,}")
 
-def refusal(status: int, code: str, where: str) -> SourceError:
-    """The error for an answer with this HTTP status and error code ("" if it has none)."""
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password and query."""
+    return _QUERY.sub("", _USERINFO.sub("", url))
+
+
+def redacted(text: str) -> str:
+    """What somebody else's words may be quoted as: one line of at most 200 characters, without the
+    user and the query of URLs, and without what looks like a key or is called one."""
+    line = (text.strip().splitlines() or [""])[0]
+    for pattern, instead in (
+        (_USERINFO, ""),
+        (_QUERY, "?..."),
+        (_NAMED, r"\1***"),
+        (_KEYLIKE, "***"),
+    ):
+        line = pattern.sub(instead, line)
+    return line[:200]
+
+
+def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float:
+    """What Retry-After asks for, in seconds; 0 if it is absent, past, or makes no sense."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        at = parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+
+
+def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceError:
+    """The error for an answer with this HTTP status and error code ("" if it has none).
+
+    `after`: what its Retry-After asks for, in seconds.
+    """
     answer = f"{status} {code}".strip()
     if code in _NO_BUCKET:
         return SourceUnreachableError(f"{where}: there is no such bucket ({answer})")
-    if code in _ELSEWHERE or status in (301, 307):
+    if code in _ELSEWHERE or 300 <= status < 400:
         return SourceUnreachableError(
             f"{where}: the bucket is in another region ({answer}): set `region` of the source"
         )
@@ -41,12 +90,12 @@ def refusal(status: int, code: str, where: str) -> SourceError:
     if code in _EXPIRED:  # the chain may have fresher ones by the next attempt
         return TransientError(f"the credentials have expired ({answer}): renew them")
     if code in _THROTTLED or status in (429, 503):
-        return TransientError(f"the store is throttling ({answer})", throttled=True)
+        return TransientError(f"the store is throttling ({answer})", throttled=True, after=after)
     if code in _ARCHIVED:
         return UnitError(f"the object is archived: restore it first ({answer})")
     match status:
         case 404 | 410:
-            return UnitError(f"the object is gone since it was listed ({answer})")
+            return GoneError(f"the object is gone since it was listed ({answer})")
         case 412:
             return UnitError(f"the object changed since it was listed ({answer})")
         case 416:
@@ -56,6 +105,13 @@ def refusal(status: int, code: str, where: str) -> SourceError:
                 f"{where}: the store does not accept the credentials ({answer})"
             )
         case 403:
-            return TransientError(f"access denied ({answer}): may these credentials read it?")
+            reason = f"access denied ({answer}): may these credentials read it?"
+            return TransientError(reason, denied=True)
+        case 407:
+            return SourceUnreachableError(
+                f"{where}: the proxy wants to know who asks ({answer}): see HTTP_PROXY and HTTPS_PROXY"
+            )
+        case 502 | 504:
+            return TransientError(f"a proxy does not reach the store ({answer})")
         case _:
             return TransientError(f"the store answers {answer}")

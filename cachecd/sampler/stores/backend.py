@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.errors import SourceError
+from cachecd.errors import SourceError, UnitError
 from cachecd.model import ObjectInfo
 
 PAGE = 1000  # entries of a listing handed over at a time
@@ -16,12 +16,30 @@ PAGE = 1000  # entries of a listing handed over at a time
 class TransientError(SourceError):
     """One attempt failed in a way that the next may not.
 
-    `throttled`: the store asks for fewer requests, which says nothing about the object.
+    `throttled`: the store asks for fewer requests, which says nothing about the object; `after` how
+    many seconds later, 0 if it does not say. `denied`: asking again soon hardly helps.
     """
 
-    def __init__(self, reason: str, throttled: bool = False) -> None:
+    def __init__(
+        self, reason: str, throttled: bool = False, after: float = 0.0, denied: bool = False
+    ) -> None:
         super().__init__(reason)
         self.throttled = throttled
+        self.after = after
+        self.denied = denied
+
+
+class SlowError(TransientError):
+    """One attempt brought less in its time than a link that works does."""
+
+
+class GoneError(UnitError):
+    """The store does not have the object: of one, that is so; of all, it is the wrong place."""
+
+
+def resized(found: int, listed: int) -> UnitError:
+    """The object does not have the bytes that it was listed with."""
+    return UnitError(f"the object has {found} bytes, {listed} were listed: it changed since")
 
 
 class Backend(Protocol):
@@ -36,8 +54,14 @@ class Backend(Protocol):
     def list(self) -> Iterator[list[ObjectInfo]]:
         """All objects in pages, keys relative to the source's URL. Blocks: call it in a thread."""
 
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
-        """Bytes [start, stop) of an object, to its end if `stop` is None; fewer if it is shorter.
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        """A few objects of the listing's beginning, in one attempt. Blocks."""
 
-        UnitError if `etag` is given and the object has another one now.
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        """Bytes [start, stop) of an object, which was listed with `size` bytes; fewer if it is shorter.
+
+        Never more than one byte beyond `size` is kept, however much the store would send. UnitError,
+        wherever the store tells before the body: if the object is not `size` bytes long (None: it
+        does not matter), or if `etag` is given and the object has another one now. GoneError if there
+        is no such object.
         """

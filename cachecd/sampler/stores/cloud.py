@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,8 +14,8 @@ import obstore.store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.answers import refusal
-from cachecd.sampler.stores.backend import PAGE, TransientError
+from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
+from cachecd.sampler.stores.backend import PAGE, TransientError, resized
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,12 +28,12 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 
 
-def client_options(connections: int, *, allow_http: bool) -> dict[str, Any]:
-    """obstore's client_options: patience by silence, not by length of the transfer."""
+def client_options(connections: int, silence: float, *, allow_http: bool) -> dict[str, Any]:
+    """obstore's client_options: patience by silence (seconds), not by length of the transfer."""
     return {
         "allow_http": allow_http,
-        "connect_timeout": timedelta(seconds=5),
-        "read_timeout": timedelta(seconds=30),
+        "connect_timeout": timedelta(seconds=min(5.0, silence)),
+        "read_timeout": timedelta(seconds=silence),
         "timeout": timedelta(days=1),  # the default, 30 s, would cut a slow link's transfers
         "pool_max_idle_per_host": str(connections),
     }
@@ -62,21 +62,40 @@ class CloudBackend:
                 raise failure from error
             raise SourceUnreachableError(f"{self.where}: cannot list: {failure}") from error
 
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return next(self.list(), [])
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         options: obstore.GetOptions = {}
-        if stop is not None:
+        if (start, stop) != (0, size):  # all of it is not a range: an empty object has none
             options["range"] = (start, stop)
-        elif start:
-            options["range"] = {"offset": start}
         if etag:
             options["if_match"] = etag
         try:
             answer = await obstore.get_async(self._store, key, options=options)
+            meta = answer.meta
+            # Asked before the body: what has grown may be larger than the memory.
+            if size is not None and meta["size"] != size:
+                raise resized(meta["size"], size)
+            # Some stores take no notice of If-Match.
+            if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
+                raise refusal(412, "", self.where)
             return await answer.bytes_async()
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise explain(error, self.where) from None  # its text may quote the signed request
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
+
+
+def untrusted(where: str) -> SourceUnreachableError:
+    return SourceUnreachableError(
+        f"{where}: the store's TLS certificate is not trusted: if its authority is your own, let "
+        "AWS_CA_BUNDLE name a file with that authority's certificate"
+    )
+
+
+def _bare(etag: str) -> str:
+    return etag.removeprefix("W/").strip('"')
 
 
 def explain(error: Exception, where: str) -> SourceError:
@@ -96,22 +115,32 @@ def explain(error: Exception, where: str) -> SourceError:
     if "BareRedirect" in text or "without LOCATION" in text:
         return refusal(301, "", where)
     cause = found[-1] if (found := _CAUSE.findall(text)) else ""
+    if "ProxyAuthRequired" in text:
+        return refusal(407, "", where)
+    if "tunnel" in text:
+        return TransientError("the proxy does not connect to the store")
+    if "invalid peer certificate" in text or "InvalidCertificate" in text:
+        return untrusted(where)
     if "dns error" in text:
         return TransientError(f"cannot resolve the store's host name: {cause}")
     if "kind: Connect" in text:
         return TransientError(f"cannot connect to the store: {cause or 'no answer within 5 s'}")
     if "TimedOut" in text:
-        return TransientError("the store did not answer within 30 s")
+        return TransientError("the store fell silent")
     if "kind: Body" in text or "kind: Decode" in text:
         return TransientError(
             f"the connection broke in the middle of the object: {cause}".rstrip(": ")
         )
     if "kind: Request" in text or "kind: Interrupted" in text:
         return TransientError(f"the connection broke: {cause}".rstrip(": "))
-    return TransientError(f"{type(error).__name__}: {text.splitlines()[0][:200]}")
+    if "MissingContentLength" in text:
+        return TransientError("the store does not tell the object's size")
+    if "NotPartial" in text:
+        return TransientError("the store sent the whole object where a part was asked for")
+    return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
-def open_cloud(source: SourceConfig, connections: int) -> CloudBackend:
+def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudBackend:
     """The store of a gs:// or az:// URL; credentials by the provider's own chain, as obstore finds it."""
     parts = urlsplit(source.url)
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
@@ -120,10 +149,10 @@ def open_cloud(source: SourceConfig, connections: int) -> CloudBackend:
         store = make(
             source.url.rstrip("/"),
             config=config or None,
-            client_options=client_options(connections, allow_http=False),
+            client_options=client_options(connections, silence, allow_http=False),
             retry_config=NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = redacted(str(error))
         raise ConfigError(f"source {parts.scheme}://{parts.netloc}: {reason}") from error
-    return CloudBackend(store, source.url)
+    return CloudBackend(store, without_secrets(source.url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import create_loader
 
-from cachecd.errors import SourceUnreachableError
+from cachecd.errors import SourceError, SourceUnreachableError
+from cachecd.sampler.stores.answers import redacted
+from cachecd.sampler.stores.backend import TransientError
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -36,35 +39,58 @@ def new_session() -> boto3.Session:
 class ChainCredentials:
     """Answers obstore's question for credentials; called in its threads.
 
-    Roles, SSO and containers hand out keys that expire: botocore renews those well before, and no
-    answer given here is used for longer than LIFE, so none outlives its keys. Fixed keys are looked
-    up anew after LIFE, so that a profile that somebody has renewed is noticed.
+    Roles, SSO and containers hand out keys that expire, a `credential_process` perhaps after seconds.
+    No answer given here is used for longer than LIFE, nor for longer than half of what its keys still
+    had to live when they were asked for. Fixed keys are looked up anew after LIFE, so that a profile
+    that somebody has renewed is noticed. Where renewing fails, the keys at hand serve until they
+    expire.
 
     `failure` is why the latest call raised, None if it did not: obstore itself does not tell.
     """
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self._lock = threading.Lock()
         self._found: Credentials | None = None
         self._found_at = 0.0
-        self.failure: SourceUnreachableError | None = None
+        self._answer: S3Credential | None = None
+        self._expires: datetime | None = None  # the answer's keys; None if they do not
+        self.failure: SourceError | None = None
 
     def __call__(self) -> S3Credential:
+        with self._lock:
+            now = datetime.now(UTC)
+            if self._answer is None or self._answer["expires_at"] <= now:  # type: ignore[operator]
+                try:
+                    self._answer = self._ask(now)
+                except SourceError as error:
+                    if self._answer is None or self._expires is None or self._expires <= now:
+                        self._answer, self.failure = None, error
+                        raise
+                    self._answer["expires_at"] = now + (self._expires - now) / 2
+            self.failure = None
+            return self._answer.copy()
+
+    def _ask(self, now: datetime) -> S3Credential:
         try:
-            frozen = self._current().get_frozen_credentials()
-        except BotoCoreError as error:
+            found = self._current()
+            # Of role, process and container alike; botocore renews what expires within ten minutes,
+            # so keys that never live that long are fetched at each of these calls.
+            frozen = found.get_frozen_credentials()
+        # A credential_process may print anything: botocore lets what its parser says pass.
+        except (BotoCoreError, ValueError, KeyError, OSError) as error:
             self._found = None
-            self.failure = SourceUnreachableError(f"{self._where}: no credentials: {error}")
-            raise self.failure from None
-        except SourceUnreachableError as error:
-            self.failure = error
-            raise
-        self.failure = None
+            why = f"{type(error).__name__}: {redacted(str(error))}"
+            raise TransientError(f"no credentials: {why}") from None
+        self._expires = getattr(found, "_expiry_time", None)
+        until = now + timedelta(seconds=LIFE)
+        if self._expires is not None:
+            until = min(until, now + max(self._expires - now, timedelta()) / 2)
         return {
             "access_key_id": frozen.access_key or "",
             "secret_access_key": frozen.secret_key or "",
             "token": frozen.token,
-            "expires_at": datetime.now(UTC) + timedelta(seconds=LIFE),
+            "expires_at": until,
         }
 
     def _current(self) -> Credentials:

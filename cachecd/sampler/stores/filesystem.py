@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,8 @@ import fsspec.core
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.backend import PAGE, TransientError
+from cachecd.sampler.stores.answers import redacted, without_secrets
+from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
 
 
 class FsspecBackend:
@@ -23,16 +24,18 @@ class FsspecBackend:
     """
 
     def __init__(self, url: str, connections: int) -> None:
-        self.where = url
+        self.where = without_secrets(url)
         scheme = url.partition("://")[0]
         try:
             self._fs, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise ConfigError(f"source {url}: {scheme}:// needs a package: {error}") from error
+            raise ConfigError(
+                f"source {self.where}: {scheme}:// needs a package: {error}"
+            ) from error
         except ValueError as error:
-            raise ConfigError(f"source {url}: {error}") from error
+            raise ConfigError(f"source {self.where}: {redacted(str(error))}") from error
         except OSError as error:  # some connect at once
-            raise SourceUnreachableError(f"{url}: {error}") from error
+            raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
         self._root = str(root).rstrip("/") + "/"
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")
 
@@ -55,16 +58,21 @@ class FsspecBackend:
         for start in range(0, len(objects), PAGE):
             yield objects[start : start + PAGE]
 
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, key, start, stop)
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return next(self.list(), [])
 
-    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+        # One byte more than was listed tells what has grown, however far.
+        end = stop + 1 if size and stop == size else stop
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, key, start, end)
+
+    def _read(self, key: str, start: int, stop: int) -> bytes:
         try:
             data: bytes = self._fs.cat_file(self._root + key, start=start or None, end=stop)
             return data
         except FileNotFoundError as error:
-            raise UnitError("the object is gone since it was listed") from error
+            raise GoneError("the object is gone since it was listed") from error
         except (PermissionError, IsADirectoryError) as error:
             raise UnitError(f"cannot read the object: {_told(error)}") from error
         except Exception as error:
@@ -72,4 +80,4 @@ class FsspecBackend:
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".rstrip(": ")
+    return f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")

@@ -12,12 +12,12 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.backend import PAGE, TransientError
+from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError, resized
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +86,14 @@ class LocalBackend:
     def _unreachable(self, path: str, error: OSError) -> SourceUnreachableError:
         return SourceUnreachableError(f"{self.where}: cannot list {path}: {error.strerror}")
 
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, key, start, stop, etag)
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return next(self.list(), [])
 
-    def _read(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, key, start, stop, size, etag)
+
+    def _read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         path = f"{self._root}/{key}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,7 +101,9 @@ class LocalBackend:
                 found = os.fstat(fd)
                 if etag and _etag(found) != etag:
                     raise UnitError("the file changed since it was listed")
-                return _read_range(fd, start, found.st_size if stop is None else stop)
+                if size is not None and found.st_size != size:
+                    raise resized(found.st_size, size)
+                return _read_range(fd, start, stop)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -107,9 +112,16 @@ class LocalBackend:
     def _failure(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self._root):
             return SourceUnreachableError(f"{self.where}: the folder does not exist (not mounted?)")
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM):
-            return UnitError(f"cannot read the file: {error.strerror}")
-        return TransientError(f"cannot read the file: {error.strerror}")
+        reason = f"cannot read the file: {error.strerror}"
+        match error.errno:
+            case errno.ENOENT | errno.ENOTDIR:
+                return GoneError(reason)
+            case errno.EISDIR:
+                return UnitError(reason)
+            case errno.EACCES | errno.EPERM:
+                return TransientError(reason, denied=True)
+            case _:
+                return TransientError(reason)
 
 
 def _etag(found: os.stat_result) -> str:

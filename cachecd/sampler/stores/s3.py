@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,16 @@ from botocore.exceptions import (
     ConnectionError,
     HTTPClientError,
     NoCredentialsError,
+    ReadTimeoutError,
+    SSLError,
 )
 from obstore.store import S3Store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.answers import refusal
-from cachecd.sampler.stores.backend import PAGE, TransientError
-from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options
+from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
+from cachecd.sampler.stores.backend import PAGE, TransientError, resized
+from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
 from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing, new_session
 
 if TYPE_CHECKING:
@@ -48,19 +50,22 @@ class S3Backend:
     call.
     """
 
-    def __init__(self, source: SourceConfig, connections: int, tries: int) -> None:
+    def __init__(
+        self, source: SourceConfig, connections: int, tries: int = 7, silence: float = 30.0
+    ) -> None:
         bucket, _, prefix = source.url.partition("://")[2].partition("/")
         if not bucket:
             raise ConfigError(f"source {source.url}: expected s3://BUCKET/PREFIX/")
         self._source = source
-        self._tries = tries
+        self._tries = tries  # of a listing; reads are counted by cachecd.sampler.fetch
+        self._silence = silence
+        self._throttled = False
         self._bucket = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
-        self._client: Any = None
-        self._client_made = 0.0
-        client = self._signed_in()
+        self._clients: dict[int, tuple[Any, float]] = {}  # by the tries that they make
+        client = self._signed_in(tries)
         endpoint: str = client.meta.endpoint_url
         parts = urlsplit(endpoint)
         amazon = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
@@ -74,7 +79,7 @@ class S3Backend:
             self.where += f" at {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
             # Both, since obstore prefers the variable AWS_ENDPOINT_URL_S3 to the former.
             config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
-        options = client_options(connections, allow_http=parts.scheme == "http")
+        options = client_options(connections, silence, allow_http=parts.scheme == "http")
         if bundle := os.environ.get("AWS_CA_BUNDLE"):
             options["root_certificate"] = Path(bundle).read_bytes()
         self._credentials = None if source.anonymous else ChainCredentials(self.where)
@@ -92,19 +97,14 @@ class S3Backend:
     def list(self) -> Iterator[list[ObjectInfo]]:
         try:
             pages = (
-                self._signed_in()
+                self._signed_in(self._tries)
                 .get_paginator("list_objects_v2")
                 .paginate(
                     Bucket=self._bucket, Prefix=self._prefix, PaginationConfig={"PageSize": PAGE}
                 )
             )
             for page in pages:
-                found = [
-                    ObjectInfo(o["Key"][len(self._prefix) :], o["Size"], o.get("ETag", ""))
-                    for o in page.get("Contents", ())
-                    if o["Size"] or not o["Key"].endswith("/")
-                ]
-                if found:
+                if found := _objects(page, self._prefix):
                     yield found
         except (BotoCoreError, ClientError) as error:
             failure = self._explain(error)
@@ -112,37 +112,61 @@ class S3Backend:
                 raise failure from None  # botocore's own text may quote the signed request
             raise SourceUnreachableError(f"{self.where}: {failure}") from None
 
-    async def read(self, key: str, start: int, stop: int | None, etag: str) -> Buffer:
-        if _NO_PATH.search(key):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._get, key, start, stop, etag)
+    def glimpse(self) -> Sequence[ObjectInfo]:
         try:
-            return await self._cloud.read(key, start, stop, etag)
+            page = self._signed_in(1).list_objects_v2(
+                Bucket=self._bucket, Prefix=self._prefix, MaxKeys=10
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise self._explain(error) from None
+        return _objects(page, self._prefix)
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
+        if self._throttled or _NO_PATH.search(key):
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(
+                self._threads, self._get, key, start, stop, size, etag
+            )
+            self._throttled = False
+            return body
+        try:
+            return await self._cloud.read(key, start, stop, size, etag)
+        except TransientError as error:
+            self._throttled = error.throttled
+            raise
         except SourceUnreachableError:
             if self._credentials is not None and self._credentials.failure is not None:
                 raise self._credentials.failure from None
             raise
 
-    def _get(self, key: str, start: int, stop: int | None, etag: str) -> bytes:
+    def _get(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         wanted: dict[str, str] = {"IfMatch": etag} if etag else {}
-        if start or stop is not None:
-            wanted["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        if (start, stop) != (0, size):
+            wanted["Range"] = f"bytes={start}-{stop - 1}"
         try:
-            answer = self._signed_in().get_object(
+            answer = self._signed_in(1).get_object(
                 Bucket=self._bucket, Key=self._prefix + key, **wanted
             )
-            body: bytes = answer["Body"].read()
+            with answer["Body"] as stream:
+                told = answer.get("ContentRange", "").rpartition("/")[2]
+                found = int(told) if told.isdigit() else answer.get("ContentLength")
+                if size is not None and found is not None and found != size:
+                    raise resized(found, size)
+                body: bytes = stream.read(stop - start + 1)
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
         return body
 
-    def _signed_in(self) -> Any:
+    def _signed_in(self, tries: int) -> Any:
         """boto3's client, made anew now and then, so that renewed credentials are noticed."""
-        if self._client is None or time.monotonic() - self._client_made > LIFE:
-            self._client, self._client_made = self._new_client(), time.monotonic()
-        return self._client
+        client, made = self._clients.get(tries, (None, 0.0))
+        if client is None or time.monotonic() - made > LIFE:
+            client = self._new_client(tries)
+            self._clients[tries] = client, time.monotonic()
+        return client
 
-    def _new_client(self) -> Any:
+    def _new_client(self, tries: int) -> Any:
         source = self._source
         try:
             session = new_session()
@@ -152,29 +176,48 @@ class S3Backend:
                 region_name=source.region or session.region_name or "us-east-1",
                 config=Config(
                     signature_version=botocore.UNSIGNED if source.anonymous else None,
-                    retries={"mode": "standard", "total_max_attempts": self._tries},
-                    connect_timeout=5,
-                    read_timeout=30,
+                    retries={"mode": "standard", "total_max_attempts": tries},
+                    connect_timeout=min(5.0, self._silence),
+                    read_timeout=self._silence,
                 ),
             )
         except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
-            raise SourceUnreachableError(f"{self.where}: {error}") from error
+            raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
     def _explain(self, error: BotoCoreError | ClientError) -> SourceError:
         """What an exception of botocore's means."""
         match error:
             case ClientError():
                 answer = error.response
-                status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-                code = answer.get("Error", {}).get("Code", "")
-                return refusal(status, "" if code.isdigit() else code, self.where)
+                about = answer.get("ResponseMetadata", {})
+                status, headers = about.get("HTTPStatusCode", 0), about.get("HTTPHeaders", {})
+                code = answer.get("Error", {}).get("Code") or ""
+                code = "" if code.isdigit() else code
+                return refusal(status, code, self.where, seconds_of(headers))
             case NoCredentialsError():
                 return SourceUnreachableError(f"{self.where}: {missing()}")
+            case ReadTimeoutError():
+                return TransientError("the store fell silent")
+            case SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                return untrusted(self.where)
             case HTTPClientError() | ConnectionError():
                 cause = str(error.kwargs.get("error", ""))
                 reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
-                    return TransientError(f"cannot resolve the store's host name: {reason}")
-                return TransientError(f"cannot connect to the store: {reason or error}")
+                    return TransientError(
+                        f"cannot resolve the store's host name: {redacted(reason)}"
+                    )
+                return TransientError(
+                    f"cannot connect to the store: {redacted(reason or str(error))}"
+                )
             case _:
-                return SourceUnreachableError(f"{self.where}: {error}")
+                return SourceUnreachableError(f"{self.where}: {redacted(str(error))}")
+
+
+def _objects(page: Any, prefix: str) -> list[ObjectInfo]:
+    """What one answer of ListObjectsV2 lists, without the folder markers."""
+    return [
+        ObjectInfo(o["Key"][len(prefix) :], o["Size"], o.get("ETag", ""))
+        for o in page.get("Contents", ())
+        if o["Size"] or not o["Key"].endswith("/")
+    ]

@@ -1,0 +1,58 @@
+"""Units that were set aside for a reason that may pass, and when each is tried again. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from cachecd.model import SetAside
+
+FIRST = 3600.0  # seconds after which a unit is tried again; twice as long after each failure
+LONGEST = 24 * 3600.0
+
+
+class SecondChances:
+    """One dataset's.
+
+    Tried again are only those with `passing`: refused, or lost to a server that failed; what cannot
+    be decoded, is gone or has changed is not. While the daemon runs, that is after an hour, then
+    after two, and so on up to a day. What a start finds set aside waits for the source to be listed:
+    then it is there. A `pinned` dataset is one set for all epochs, so its units are tried again after
+    a listing alone.
+    """
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._due: deque[tuple[float, int]] = deque()  # ascending, but for those of longer waits
+        self._until_listed: list[int] = []
+        self._failures: dict[int, int] = {}
+
+    def found(self, asides: Iterable[SetAside]) -> None:
+        """Set aside in an earlier run."""
+        self._until_listed += [aside.unit for aside in asides if aside.passing]
+
+    def gave_up(self, asides: Iterable[SetAside], now: float) -> None:
+        """Set aside just now."""
+        for aside in asides:
+            if not aside.passing:
+                self._failures.pop(aside.unit, None)
+            elif self._pinned:
+                self._until_listed.append(aside.unit)
+            else:
+                failures = self._failures[aside.unit] = self._failures.get(aside.unit, 0) + 1
+                self._due.append(
+                    (now + min(FIRST * 2 ** min(failures - 1, 10), LONGEST), aside.unit)
+                )
+
+    def listed(self, now: float) -> None:
+        """The store was asked for its listing, and has answered."""
+        self._due.extendleft((now, unit) for unit in reversed(self._until_listed))
+        self._until_listed.clear()
+
+    def take(self, now: float) -> tuple[int, ...]:
+        """Those whose time has come; each is handed out once."""
+        if not self._due or self._due[0][0] > now:
+            return ()
+        taken = tuple(unit for due, unit in self._due if due <= now)
+        self._due = deque((due, unit) for due, unit in self._due if due > now)
+        return taken

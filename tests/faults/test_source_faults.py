@@ -1,0 +1,341 @@
+"""A store that does everything wrong: what each fault costs, what is said of it, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from cachecd.config import SourceConfig
+from cachecd.errors import SourceError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.patience import Retry
+from cachecd.sampler.stores.answers import seconds_of
+from cachecd.sampler.stores.backend import TransientError
+from tests import scripted
+from tests.contracts.store import get
+from tests.faults.source import HASTY, QUICK, opened, without_secrets
+from tests.scripted import Answer, ScriptedServer
+
+BODY = bytes(range(256)) * 40
+
+
+async def good_then(store: Store, key: str = "key", size: int = len(BODY)) -> bytes:
+    assert bytes(await store.get("good", 4)) == b"good"
+    return bytes(await store.get(key, size, '"tag"'))
+
+
+Fault = Callable[[ScriptedServer], Answer]
+PASSING: dict[str, Fault] = {
+    "silent": scripted.silent,
+    "drip": lambda server: scripted.drip(server, len(BODY), 0.02),
+    "reset": lambda _: scripted.reset(BODY[:99], len(BODY)),
+    "short": lambda _: scripted.cut(BODY[:99], len(BODY)),
+    "chunked and cut": lambda _: scripted.chunked(BODY[:99], whole=False),
+    "hang-up": lambda _: scripted.hang_up,
+    "403": lambda _: scripted.refusal(403, "AccessDenied"),
+    "429": lambda _: scripted.refusal(429, "TooManyRequests"),
+    "500": lambda _: scripted.refusal(500, "InternalError"),
+    "502": lambda _: scripted.refusal(502, ""),
+    "503": lambda _: scripted.refusal(503, "SlowDown"),
+    "504": lambda _: scripted.refusal(504, ""),
+    "expired": lambda _: scripted.refusal(400, "ExpiredToken"),
+    "elsewhere": lambda _: scripted.redirect(307, "http://127.0.0.1:1/b/key?Signature=x"),
+    "echo": lambda _: scripted.echo(500),
+}
+
+
+def store_for(name: str, server: ScriptedServer) -> Store:
+    return opened(server.endpoint, retry=HASTY if name in ("silent", "drip") else QUICK)
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_passes_costs_a_retry_and_nothing_else(server: ScriptedServer, name: str):
+    server.script["/b/key"] = [PASSING[name](server), scripted.body(BODY)]
+    assert asyncio.run(good_then(store_for(name, server))) == BODY
+    assert server.asked.count("/b/key") >= 2
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_stays_with_one_object_sets_it_aside_unless_it_is_throttling(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setattr("cachecd.sampler.fetch._PROOFS", 1)
+    server.script["/b/key"] = [PASSING[name](server)]
+    expected = SourceUnreachableError if name in ("429", "503") else UnitError
+    with pytest.raises(expected) as caught:
+        asyncio.run(good_then(store_for(name, server)))
+    without_secrets(caught.value)
+    if isinstance(caught.value, UnitError):
+        assert caught.value.passing
+        assert "while other objects can be read" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_stays_with_all_objects_sets_none_aside(server: ScriptedServer, name: str):
+    listing = "/b?list-type=2&prefix=&max-keys=10&encoding-type=url"
+    for path in ("/b/key", "/b/good", listing):
+        server.script[path] = [PASSING[name](server)]
+    with pytest.raises(SourceUnreachableError, match=r"^s3://b/ at http://127.*tries in") as caught:
+        get(store_for(name, server), "key", len(BODY), '"tag"')
+    without_secrets(caught.value)
+
+
+PLAIN: dict[str, tuple[Answer, str]] = {
+    "404": (scripted.refusal(404, "NoSuchKey"), "gone"),
+    "412": (scripted.refusal(412, "PreconditionFailed"), "changed"),
+    "416": (scripted.refusal(416, "InvalidRange"), "shorter"),
+    "endless": (scripted.endless, f"{1 << 40} bytes, {len(BODY)} were listed"),
+    "longer": (scripted.body(BODY + b"x"), f"{len(BODY) + 1} bytes, {len(BODY)} were listed"),
+    "another": (scripted.body(BODY, etag='"new"'), "changed"),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_is_plainly_the_objects_is_set_aside_at_once(server: ScriptedServer, name: str):
+    answer, reason = PLAIN[name]
+    server.script["/b/key"] = [answer]
+    with pytest.raises(UnitError, match=reason) as caught:
+        asyncio.run(good_then(opened(server.endpoint)))
+    assert not caught.value.passing
+    assert server.asked.count("/b/key") == 1
+
+
+def test_what_is_longer_than_listed_is_not_taken_into_memory(server: ScriptedServer):
+    sent = 0
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal sent
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(1 << 40))
+        handler.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while not server.over.is_set():
+                sent += handler.wfile.write(bytes(1 << 16))
+
+    def endless_in_chunks(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal sent
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while not server.over.is_set():
+                sent += handler.wfile.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+
+    # By obstore, and, since obstore cannot name it, by boto3; of chunks obstore takes none.
+    for key, answer, told in (
+        ("key", endless, 1 << 40),
+        ("odd//key", endless, 1 << 40),
+        ("odd//key", endless_in_chunks, len(BODY) + 1),
+    ):
+        sent, server.script[f"/b/{key}"] = 0, [answer]
+        with pytest.raises(UnitError, match=f"has {told} bytes"):
+            asyncio.run(good_then(opened(server.endpoint), key))
+        assert sent < 64 << 20  # what sockets and transports hold, and no terabyte
+
+
+def test_an_object_replaced_while_it_is_read_in_ranges_is_not_mixed(server: ScriptedServer):
+    old, new = scripted.body(BODY), scripted.body(BODY[::-1], etag='"new"')  # deaf to If-Match
+    server.script["/b/key"] = [old, new]
+    store = opened(server.endpoint)
+
+    async def pieces() -> None:
+        assert bytes(await store.get("good", 4)) == b"good"
+        half = len(BODY) // 2
+        first = await store.get("key", len(BODY), '"tag"', 0, half)
+        assert bytes(first) == BODY[:half]
+        await store.get("key", len(BODY), '"tag"', half, len(BODY))
+
+    with pytest.raises(UnitError, match="changed since it was listed"):
+        asyncio.run(pieces())
+
+
+def test_a_store_that_has_lost_everything_is_the_wrong_place_and_sets_nothing_aside(
+    server: ScriptedServer,
+):
+    with pytest.raises(SourceUnreachableError, match=r"gone .* nor can any other object be read"):
+        get(opened(server.endpoint), "key", 5)
+
+
+def test_a_folder_that_is_no_longer_mounted_sets_nothing_aside(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    config = SourceConfig.model_validate({"url": tmp_path.as_uri(), "format": "files"})
+    store = open_store(config, 2, QUICK)
+    assert get(store, "a", 1) == b"a"
+    (tmp_path / "a").unlink()
+    with pytest.raises(UnitError, match="No such file"):
+        get(store, "a", 1)
+    (tmp_path / "b").unlink()  # what an empty mount point looks like
+    with pytest.raises(SourceUnreachableError, match="nor can any other object be read"):
+        get(store, "b", 1)
+
+
+def test_a_first_object_that_fails_is_found_out_though_no_other_was_read_yet(
+    server: ScriptedServer,
+):
+    server.script["/b/key"] = [scripted.refusal(500, "InternalError")]
+    listed = "".join(
+        f"<Contents><Key>{key}</Key><Size>4</Size></Contents>" for key in ("key", "good")
+    )
+    page = f"<ListBucketResult><Name>b</Name>{listed}</ListBucketResult>".encode()
+    server.script["/b?list-type=2&prefix=&max-keys=10&encoding-type=url"] = [scripted.body(page)]
+    with pytest.raises(UnitError, match="while other objects can be read"):
+        get(opened(server.endpoint), "key", 4)
+
+
+def test_a_store_that_fails_every_second_request_sets_nothing_aside(server: ScriptedServer):
+    failing = Counter[str]()
+
+    def flapping(content: bytes) -> Answer:
+        def answer(handler: BaseHTTPRequestHandler) -> None:
+            failing[handler.path] += 1
+            sound = failing[handler.path] % 2 == 0
+            (scripted.body(content) if sound else scripted.refusal(500, "X"))(handler)
+
+        return answer
+
+    for number in range(60):
+        server.script[f"/b/{number}"] = [flapping(b"%d" % number)]
+    store = opened(server.endpoint)
+
+    async def all_of_them() -> list[bytes]:
+        return [
+            bytes(b)
+            for b in await asyncio.gather(*(store.get(str(n), len(str(n))) for n in range(60)))
+        ]
+
+    assert asyncio.run(all_of_them()) == [b"%d" % n for n in range(60)]
+
+
+def test_when_all_fails_retries_do_not_multiply_the_load(server: ScriptedServer):
+    reads = 150
+    for number in range(reads):
+        server.script[f"/b/{number}"] = [scripted.refusal(500, "InternalError")]
+    # As long as there is money for it, each would be tried 7 times.
+    store = opened(server.endpoint, 16, Retry(tries=7, within=30, first=0.0001, longest=0.001))
+
+    async def all_of_them() -> list[BaseException | object]:
+        slots = asyncio.Semaphore(16)
+
+        async def one(number: int) -> object:
+            async with slots:
+                return await store.get(str(number), 5)
+
+        return await asyncio.gather(*map(one, range(reads)), return_exceptions=True)
+
+    began = time.monotonic()
+    results = asyncio.run(all_of_them())
+    seconds = time.monotonic() - began
+    assert {type(result) for result in results} == {SourceUnreachableError}
+    asked = sum(count for path, count in Counter(server.asked).items() if "list-type" not in path)
+    assert asked <= reads + 100 + seconds + 1
+    looks = len(server.asked) - asked
+    assert looks <= reads
+
+
+class Limited:
+    """A store that serves four at a time and refuses more; `met` is how many were there, by request."""
+
+    where = "limited"
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.met: list[int] = []
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        yield from ()
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return []
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+        self.inside += 1
+        self.met.append(met := self.inside)
+        for _ in range(20):  # what serving takes
+            await asyncio.sleep(0)
+        self.inside -= 1
+        if met > 4:
+            raise TransientError("the store is throttling (503 SlowDown)", throttled=True)
+        return b"12345"
+
+
+def test_a_store_that_throttles_gets_fewer_requests_at_a_time_and_everything_is_read():
+    limited, reads = Limited(), 400
+    # No pauses: what spreads the requests is the pace alone.
+    store = Store(limited, Retry(tries=7, within=30.0, first=0.0, longest=0.0), 32)
+
+    async def all_of_them() -> list[bytes]:
+        gets = (store.get(str(number), 5) for number in range(reads))
+        return [bytes(body) for body in await asyncio.gather(*gets)]
+
+    assert asyncio.run(all_of_them()) == [b"12345"] * reads
+    assert limited.met[31] == 32  # at first, all at once
+    later = sorted(limited.met[len(limited.met) // 4 :])
+    assert later[len(later) // 2] <= 4
+    assert later[-1] <= 8
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_heard_and_bounded(
+    server: ScriptedServer, environ: pytest.MonkeyPatch, status: int
+):
+    environ.setattr("cachecd.sampler.patience.Pace.LONGEST", 0.3)
+    refusal = scripted.refusal(status, "SlowDown", Retry_After="3600")
+    server.script["/b/key"] = [refusal, refusal, scripted.body(BODY)]
+    began = time.monotonic()
+    retry = Retry(tries=7, first=0.001, longest=0.001)
+    assert asyncio.run(good_then(opened(server.endpoint, retry=retry))) == BODY
+    assert 0.3 <= time.monotonic() - began < 30
+    assert server.asked.count("/b/key") == 3
+
+
+def test_retry_after_may_be_seconds_or_a_date_or_nonsense():
+    now = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+    later = (now + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    earlier = (now - timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    for value, seconds in [("7", 7), (later, 90), (earlier, 0), ("", 0), ("soon", 0), ("-5", 0)]:
+        assert seconds_of({"retry-after": value}, now) == seconds, value
+    assert seconds_of({}, now) == 0
+
+
+def test_a_drip_is_cut_off_by_its_rate_and_a_slow_whole_is_not(server: ScriptedServer):
+    """Ten times the silence that is borne, but at four times the rate."""
+    retry = Retry(tries=1, within=0.0, first=0.001, silence=0.1, slowest=500)
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        scripted._head(handler, 200, 2000, '"tag"')
+        for _ in range(20):
+            time.sleep(0.05)
+            handler.wfile.write(bytes(100))
+            handler.wfile.flush()
+
+    server.script["/b/slow"] = [slow]
+    assert get(opened(server.endpoint, retry=retry), "slow", 2000) == bytes(2000)
+    server.script["/b/drip"] = [scripted.drip(server, 200, 0.02)]
+    with pytest.raises(SourceError, match=r"200 bytes did not come within"):
+        get(opened(server.endpoint, retry=retry), "drip", 200)
+
+
+def test_a_file_system_that_hangs_is_unreachable_and_not_waited_for_for_ever(tmp_path: Path):
+    os.mkfifo(tmp_path / "key")  # opening it waits for a writer, as a dead file server's would
+    config = SourceConfig.model_validate({"url": tmp_path.as_uri(), "format": "files"})
+    store = open_store(config, 1, HASTY)
+    try:
+        with pytest.raises(SourceUnreachableError, match="did not come within"):
+            get(store, "key", 5)
+    finally:
+        for _ in range(20):  # lets the threads that hang there go
+            with contextlib.suppress(OSError):
+                os.close(os.open(tmp_path / "key", os.O_WRONLY | os.O_NONBLOCK))
+            time.sleep(0.001)

@@ -1,0 +1,154 @@
+"""The figures of patience: retries that do not multiply, and a pace that yields and recovers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd.sampler.gate import Gate
+from cachecd.sampler.patience import Budget, Pace, Retry
+
+MOMENTS = st.floats(0.0, 5.0)
+STEPS = st.lists(st.tuples(st.sampled_from(["retry", "success"]), MOMENTS), max_size=300)
+
+
+@given(steps=STEPS, capacity=st.integers(1, 20))
+def test_retries_never_exceed_the_budget_whatever_succeeds_and_fails(
+    steps: list[tuple[str, float]], capacity: int
+):
+    budget = Budget(float(capacity), per_success=0.2, per_second=1.0)
+    now, retries, successes = 0.0, 0, 0
+    for what, later in steps:
+        now += later
+        if what == "success":
+            budget.succeeded(now)
+            successes += 1
+        else:
+            retries += budget.take(now)
+        assert retries <= capacity + 0.2 * successes + now + 1e-6
+
+
+@given(steps=STEPS)
+def test_a_retry_is_always_paid_for_by_waiting(steps: list[tuple[str, float]]):
+    budget, now = Budget(3.0), 0.0
+    for what, later in steps:
+        now += later
+        if what == "success":
+            budget.succeeded(now)
+        elif not budget.take(now):
+            wait = budget.wait(now)
+            assert 0 < wait <= 1.0
+            assert budget.take(now + wait + 1e-9)
+            now += wait + 1e-9
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["success", "throttled", "silence"]),
+        MOMENTS,  # since the event before
+        MOMENTS,  # how long the request had been under way
+        st.floats(0.0, 1e6),  # Retry-After
+    ),
+    max_size=200,
+)
+
+
+@given(events=EVENTS, most=st.integers(1, 64))
+def test_the_pace_stays_between_one_and_most_and_recovers_by_successes_alone(
+    events: list[tuple[str, float, float, float]], most: int
+):
+    pace, now = Pace(most), 0.0
+    for what, later, took, after in events:
+        now += later
+        before = pace.limit
+        if what == "success":
+            pace.succeeded()
+            assert before <= pace.limit <= before + 1
+        elif what == "throttled":
+            pace.overloaded(now, now - took, after)
+            assert max(1.0, before / 2) <= pace.limit <= before
+            assert pace.not_before <= now + Pace.LONGEST
+        assert 1 <= pace.allowed <= most
+    for _ in range(most * most + 1):  # a success raises it by a part of one
+        pace.succeeded()
+    assert pace.allowed == most
+
+
+def test_what_was_under_way_when_the_pace_was_halved_does_not_halve_it_again():
+    pace = Pace(32)
+    for _ in range(32):
+        pace.overloaded(now=10.0, began=9.0)
+    assert pace.allowed == 16
+    pace.overloaded(now=11.0, began=10.5)
+    assert pace.allowed == 8
+
+
+@given(failures=st.integers(1, 10**6), chance=st.floats(0, 1, exclude_max=True))
+def test_a_pause_is_never_longer_than_the_longest(failures: int, chance: float):
+    retry = Retry(first=0.5, longest=8.0)
+    assert 0 <= retry.pause(failures, chance) <= min(8.0, 0.5 * 2.0 ** min(failures - 1, 40))
+
+
+@given(size=st.integers(0, 1 << 30), slow=st.integers(0, 1000))
+def test_a_try_has_time_for_its_bytes_at_the_slowest_rate_and_no_end_of_it(size: int, slow: int):
+    retry = Retry(silence=30.0, slowest=1000.0)
+    needed = 30 + size / 1000
+    assert needed <= retry.patience(size, slow) <= 8 * needed
+
+
+@settings(max_examples=30)
+@given(most=st.integers(1, 8), lowered=st.integers(0, 3), cancelled=st.sets(st.integers(0, 39)))
+def test_the_gate_lets_no_more_in_than_the_pace_allows_and_forgets_nobody(
+    most: int, lowered: int, cancelled: set[int]
+):
+    pace = Pace(most)
+    for number in range(lowered):
+        pace.overloaded(float(number), float(number))
+    allowed = pace.allowed
+    inside, peak, served = 0, 0, set()
+
+    async def enter(gate: Gate, number: int) -> None:
+        nonlocal inside, peak
+        async with gate:
+            inside += 1
+            peak = max(peak, inside)
+            try:
+                await asyncio.sleep(0)
+            finally:
+                inside -= 1
+            served.add(number)
+
+    async def all_of_them() -> None:
+        gate = Gate(pace)
+        tasks = [asyncio.create_task(enter(gate, number)) for number in range(40)]
+        await asyncio.sleep(0)
+        for number in cancelled:
+            tasks[number].cancel()
+        await asyncio.wait(tasks, timeout=30)
+
+    asyncio.run(all_of_them())
+    assert peak == allowed
+    assert served >= set(range(40)) - cancelled
+
+
+def test_the_gate_stays_closed_for_as_long_as_the_store_wants():
+    async def waited() -> float:
+        pace = Pace(4)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pace.overloaded(began, began, after=0.05)
+        async with Gate(pace):
+            return loop.time() - began
+
+    assert asyncio.run(waited()) >= 0.05
+
+
+@pytest.mark.parametrize("most", [1, 32])
+def test_a_store_that_throttles_all_is_asked_one_at_a_time(most: int):
+    pace = Pace(most)
+    for number in range(10):
+        pace.overloaded(float(number), float(number))
+    assert pace.allowed == 1
