@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from cachecd import events as ev
-from cachecd import leases
+from cachecd import leases, preflight
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
@@ -31,12 +31,13 @@ from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
 from cachecd.model import SetAside, ShardId
-from cachecd.preflight import Figures, figures, listing_of, needs_restart, sampler_setup
+from cachecd.preflight import Figures, figures, listing_of, needs_restart
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
+from cachecd.scrub import Scrub
 from cachecd.shards import ShardWork
 from cachecd.state import State
 from cachecd.status import document
@@ -92,15 +93,27 @@ class Daemon:
             self._complaints,
             self._meter.check,
         )
+        self._scrub = Scrub(
+            config.cache.scrub,
+            self._layout,
+            self.state.datasets,
+            self._held_units,
+            self._feed,
+            self._complaints,
+            self._meter.check,
+        )
         if removed := remove_temporaries(self._layout):
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
             _log.warning("damaged manifest", what=line)
         self._executor = LocalExecutor(
-            sampler_setup(config),
+            preflight.sampler_setup(config),
             workers,
             config.sampler.python,
             self._deliver,
+            memory=preflight.worker_memory(config),
+            silence=config.sampler.unit_timeout,
+            name=preflight.workers_name(config),
         )
 
     # --- starting and stopping
@@ -140,6 +153,7 @@ class Daemon:
                     self._feed,
                 )
                 self._spawn(listing)
+        self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
 
@@ -173,6 +187,7 @@ class Daemon:
             return
         self._config = config
         self.state.reconfigure(found.limit, found.datasets)
+        self._scrub.set_rate(config.cache.scrub)
         _log.info("configuration reloaded", limit=found.limit)
 
     # --- events in
@@ -227,6 +242,8 @@ class Daemon:
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
+        found["cache"]["scrub"] = self._scrub.status()
+        found["sampler"] = self._executor.status()
         found["daemon"] = {
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 1),
@@ -247,10 +264,6 @@ class Daemon:
             case messages.Working(shard, fetched, _):
                 self._feed(ev.ShardProgressed(shard, fetched))
             case messages.Made(shard, outcome):
-                for aside in outcome.set_aside:
-                    _log.warning(
-                        "unit set aside", dataset=shard.dataset, key=aside.key, why=aside.reason
-                    )
                 self._feed(ev.ShardMade(shard, outcome))
             case messages.Failed(shard, cause, reason, _, unit):
                 _log.warning("shard not made", shard=str(shard), cause=cause, why=reason)
@@ -266,6 +279,10 @@ class Daemon:
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
             case ev.SavePlan():
+                for aside in command.set_aside:
+                    _log.warning(
+                        "unit set aside", dataset=command.dataset, key=aside.key, why=aside.reason
+                    )
                 self._set_aside[command.dataset] += command.set_aside
                 self._saver.save(command)
             case ev.MarkShard():

@@ -293,7 +293,9 @@ class DatasetState:
         """Served shards of other generations than the current one, and the one that is leased."""
         lasting = (leased, self.rules.generation)
         return [
-            s for _, s in sorted(self.live.items()) if s.served and s.shard.generation not in lasting
+            s
+            for _, s in sorted(self.live.items())
+            if s.served and s.shard.generation not in lasting
         ]
 
     @property

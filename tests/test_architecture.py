@@ -69,9 +69,13 @@ PARTS = {
     "ground": "disk errors layout",
     "meter": "complaints database disk errors events ground layout ledger state",
     "daemon": "catalog complaints config dataset errors events executors index layout leases ledger "
-    "listing meter model preflight reconcile recovery replies saving shards sampler.messages state status "
+    "listing meter model preflight reconcile recovery replies saving scrub shards sampler.messages state "
+    "status "
     "client.errors client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
+    "rounds": "model",
+    "scrub": "complaints dataset errors events layout model rounds sampler verify client._core "
+    "client.errors",
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
@@ -91,6 +95,7 @@ PURE = {
     "ingest",
     "pause",
     "room",
+    "rounds",
     "state",
     "waiting",
 }
