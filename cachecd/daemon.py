@@ -18,7 +18,8 @@ from typing import Any
 import structlog
 
 from cachecd import events as ev
-from cachecd import leases
+from cachecd import leases, preflight
+from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
@@ -30,13 +31,14 @@ from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
-from cachecd.model import SetAside, ShardId
-from cachecd.preflight import Figures, figures, listing_of, needs_restart, sampler_setup
+from cachecd.model import ShardId
+from cachecd.preflight import Figures, figures, listing_of, needs_restart
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
+from cachecd.scrub import Scrub
 from cachecd.shards import ShardWork
 from cachecd.state import State
 from cachecd.status import document
@@ -66,7 +68,7 @@ class Daemon:
         self._catalog = Catalog(self._layout.catalog)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
-        self._set_aside: dict[str, list[SetAside]] = {}
+        self._asides = Asides()
         self._events: deque[ev.Event] = deque()
         self._handling = False
         self._replies: dict[str, protocol.Reply] = {}
@@ -92,15 +94,27 @@ class Daemon:
             self._complaints,
             self._meter.check,
         )
+        self._scrub = Scrub(
+            config.cache.scrub,
+            self._layout,
+            self.state.datasets,
+            self._held_units,
+            self._feed,
+            self._complaints,
+            self._meter.check,
+        )
         if removed := remove_temporaries(self._layout):
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
             _log.warning("damaged manifest", what=line)
         self._executor = LocalExecutor(
-            sampler_setup(config),
+            preflight.sampler_setup(config),
             workers,
             config.sampler.python,
             self._deliver,
+            memory=preflight.worker_memory(config),
+            silence=config.sampler.unit_timeout,
+            name=preflight.workers_name(config),
         )
 
     # --- starting and stopping
@@ -115,7 +129,7 @@ class Daemon:
         recovered = recover(self._layout, self._catalog, index, rules, size, self.state)
         for generation, schema in recovered.schemas.items():
             self._schemas[name, generation] = schema
-        self._set_aside[name] = self._catalog.set_aside(name)
+        self._asides.found(name, self._catalog.set_aside(name))
         for line in recovered.found.removed:
             _log.warning("shard removed", why=line)
 
@@ -140,6 +154,7 @@ class Daemon:
                     self._feed,
                 )
                 self._spawn(listing)
+        self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
 
@@ -173,6 +188,7 @@ class Daemon:
             return
         self._config = config
         self.state.reconfigure(found.limit, found.datasets)
+        self._scrub.set_rate(config.cache.scrub)
         _log.info("configuration reloaded", limit=found.limit)
 
     # --- events in
@@ -222,11 +238,13 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
-        found = document(self.state, self._set_aside, time.monotonic())
+        found = document(self.state, self._asides, time.monotonic())
         found["cache"]["dir"] = str(self._layout.root)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
+        found["cache"]["scrub"] = self._scrub.status()
+        found["sampler"] = self._executor.status()
         found["daemon"] = {
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 1),
@@ -247,10 +265,6 @@ class Daemon:
             case messages.Working(shard, fetched, _):
                 self._feed(ev.ShardProgressed(shard, fetched))
             case messages.Made(shard, outcome):
-                for aside in outcome.set_aside:
-                    _log.warning(
-                        "unit set aside", dataset=shard.dataset, key=aside.key, why=aside.reason
-                    )
                 self._feed(ev.ShardMade(shard, outcome))
             case messages.Failed(shard, cause, reason, _, unit):
                 _log.warning("shard not made", shard=str(shard), cause=cause, why=reason)
@@ -266,11 +280,7 @@ class Daemon:
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
             case ev.SavePlan():
-                aside = self._set_aside[command.dataset]
-                aside[:] = (
-                    [a for a in aside if a.unit not in command.again] if command.again else aside
-                )
-                aside += command.set_aside
+                self._asides.changed(command)
                 self._saver.save(command)
             case ev.MarkShard():
                 self._saver.save(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,12 +152,24 @@ def sampler_setup(config: Config) -> Setup:
     )
 
 
+def worker_memory(config: Config) -> int:
+    """Bytes of memory that each sampler process may take."""
+    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return config.sampler.memory or everything // 2 // config.sampler.workers
+
+
+def workers_name(config: Config) -> str:
+    """Names the sampler processes of this cache directory, wherever it is mounted; it must exist."""
+    found = config.cache.dir.stat()
+    return f"{found.st_dev:x}-{found.st_ino:x}"
+
+
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Which keys differ that a running daemon cannot change."""
 
     def fixed(config: Config) -> dict[str, Any]:
         values = config.model_dump(mode="json")
-        for key in ("limit", "reserve_free"):
+        for key in ("limit", "reserve_free", "scrub"):
             del values["cache"][key]
         for dataset in values["datasets"].values():
             for key in ("grow", "evict", "limit"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachecd.dataset import DatasetState
@@ -9,7 +10,9 @@ from cachecd.model import SetAside
 from cachecd.state import State
 
 
-def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> dict[str, Any]:
+def document(
+    state: State, set_aside: Mapping[str, Sequence[SetAside]], now: float
+) -> dict[str, Any]:
     """Everything a person or a program may want to know, in plain JSON values; sizes in bytes."""
     ledger = state.ledger
     return {
@@ -45,7 +48,7 @@ def document(state: State, set_aside: dict[str, list[SetAside]], now: float) -> 
 
 
 def _dataset(
-    state: State, dataset: DatasetState, set_aside: list[SetAside], now: float
+    state: State, dataset: DatasetState, set_aside: Sequence[SetAside], now: float
 ) -> dict[str, Any]:
     served = [live.shard for live in dataset.live.values() if live.served]
     plan = dataset.plan

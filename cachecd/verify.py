@@ -143,10 +143,10 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     except CorruptRecordError as error:
         faults.append(Fault(path, error.why, error.offset))
     except OSError as error:
-        faults.append(Fault(path, f"cannot be read: {error.strerror}", unreadable=True))
+        faults.append(_unreadable(path, error))
     try:
-        if disagreement := _disagreement(path, offsets, of_cache):
-            faults.append(disagreement)
+        if why := disagreement(path, offsets, of_cache=of_cache):
+            faults.append(why)
     except FileNotFoundError:
         if of_cache:
             if not path.exists():
@@ -155,15 +155,17 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     except CorruptSidecarError as error:
         faults.append(Fault(Layout.sidecar(path), error.why))
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        faults.append(Fault(Layout.sidecar(path), why, unreadable=True))
+        faults.append(_unreadable(Layout.sidecar(path), error))
     if offsets is None:
         return Checked(path, faults=tuple(faults))
     return Checked(path, len(offsets), size, tuple(faults))
 
 
-def _disagreement(path: Path, offsets: NDArray[np.uint64] | None, of_cache: bool) -> Fault | None:
-    """Where the sidecar says something else than the file; `offsets` None: that is not known."""
+def disagreement(path: Path, offsets: NDArray[np.uint64] | None, *, of_cache: bool) -> Fault | None:
+    """Where the sidecar says something else than the file; `offsets` None: that is not known.
+
+    CorruptSidecarError, FileNotFoundError, OSError.
+    """
     sidecar_path = Layout.sidecar(path)
     sidecar = Sidecar.read(str(sidecar_path))
     if of_cache and (named := _named_by(sidecar.meta)) != (path.parent.name, int(path.stem)):
@@ -186,6 +188,10 @@ def _disagreement(path: Path, offsets: NDArray[np.uint64] | None, of_cache: bool
     return None
 
 
+def _unreadable(path: Path, error: OSError) -> Fault:
+    return Fault(path, f"cannot be read: {error.strerror}", unreadable=True)
+
+
 def _named_by(meta: str) -> tuple[object, object]:
     try:
         document = json.loads(meta)
@@ -204,7 +210,7 @@ def _walk(directory: Path, refused: list[Fault]) -> Iterator[Path]:
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            refused.append(Fault(Path(error.filename), f"cannot be read: {error.strerror}"))
+            refused.append(_unreadable(Path(error.filename), error))
 
     for here, directories, names in os.walk(directory, onerror=refuse):
         yield from (Path(here, name) for name in names)

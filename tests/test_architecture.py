@@ -70,10 +70,15 @@ PARTS = {
     "complaints": "errors pause",
     "ground": "disk errors layout",
     "meter": "complaints database disk errors events ground layout ledger state",
-    "daemon": "catalog complaints config dataset errors events executors index layout leases ledger "
-    "listing meter model preflight reconcile recovery replies saving shards sampler.messages state status "
+    "aside": "events model",
+    "daemon": "aside catalog complaints config dataset errors events executors index layout leases ledger "
+    "listing meter model preflight reconcile recovery replies saving scrub shards sampler.messages state "
+    "status "
     "client.errors client.protocol",
     "service": "config daemon disk errors layout notify ownership preflight server",
+    "rounds": "model",
+    "scrub": "complaints dataset errors events layout model rounds sampler verify client._core "
+    "client.errors",
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
@@ -93,6 +98,7 @@ PURE = {
     "ingest",
     "pause",
     "room",
+    "rounds",
     "sampler.patience",
     "second_chance",
     "state",

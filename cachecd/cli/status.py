@@ -44,6 +44,17 @@ def _print(document: dict[str, Any]) -> None:
         print(f"  ingest stopped by the disk: {cache['stopped']}")
     if cache["corrupt_shards"]:
         print(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
+    if scrub := cache["scrub"]:
+        print(
+            f"  scrub at {size(scrub['bytes_per_second'])}/s: {scrub['round']:.0%} of this round, "
+            f"{scrub['unreadable_shards']} shards unreadable"
+        )
+    sampler = document["sampler"]
+    if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
+        print(
+            f"  {sampler['alive']} of {sampler['workers']} sampler processes alive, "
+            f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
+        )
     for name, dataset in document["datasets"].items():
         _print_dataset(name, dataset, size)
     for lease in document["leases"]:

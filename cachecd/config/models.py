@@ -81,12 +81,14 @@ class CacheConfig(SectionModel):
         ),
         examples=["32GiB"],
     )
-    scrub: Later[Duration | None] = Field(
+    scrub: Rate | None = Field(
         None,
         description=(
-            "How often every shard is read again and verified. Not available in this version."
+            "How fast cached shards are read again in the background, one after the other, so that "
+            "what the disk has lost is found and fetched again before a trainer misses it, in bytes "
+            "per second. Left out: not at all. Whatever a trainer reads is verified in any case."
         ),
-        examples=["7d"],
+        examples=["20MB/s"],
     )
 
     @model_validator(mode="after")
@@ -143,6 +145,23 @@ class SamplerConfig(SectionModel):
             "installed. Left out: the daemon's own."
         ),
         examples=["/home/me/project/.venv/bin/python"],
+    )
+    memory: PositiveSize | None = Field(
+        None,
+        description=(
+            "Memory that one worker may take; one that takes more is ended, and the unit it was at is "
+            "tried once more. Neither files that it maps nor processes that its transform starts "
+            "count. Left out: half of this machine's memory, divided among the workers."
+        ),
+        examples=["4GiB"],
+    )
+    unit_timeout: Duration = Field(
+        600.0,
+        description=(
+            "How long a transform may take for one record. A worker that has been silent for so long "
+            "is ended, and the unit it was at is tried once more."
+        ),
+        examples=["2m"],
     )
     egress_limit: Later[PositiveSize | None] = Field(
         None,

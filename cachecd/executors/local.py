@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import signal
-import struct
-import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from cachecd.errors import ConfigError
+from cachecd.executors.descendants import MARK, end_marked, mark_of
+from cachecd.executors.process import Bounds, SamplerProcess
 from cachecd.sampler import messages
 from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger("cachecd.executor")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
-_LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
-_NO_UNIT = struct.pack("<q", -1)
+_TIRED = 0.75  # the share of its memory with which a process is replaced once a shard is made
 
 
 class LocalExecutor:
@@ -33,10 +33,12 @@ class LocalExecutor:
     with the variables `environ` (this process's, if None) and this process's stderr. All are started
     by `start`, so that their imports are done by the time the first assignment comes.
 
-    A process that dies is replaced, and its assignment is Failed with the unit it was working on.
-    So is one that has been silent for `silence` seconds with an assignment in hand: it says something
-    every quarter of a second, unless a transform hangs. What it started dies with it. One that died
-    before it had done any assignment is replaced after a pause, which doubles up to 30 s.
+    A process that dies is replaced, and its assignment is Failed with the unit it was working on. So
+    is one that takes more than `memory` bytes, or has been silent for `silence` seconds with an
+    assignment in hand (it says something every quarter of a second, unless a transform hangs). What it
+    started dies with it, and what those of a killed executor of the same `name` left, at the start.
+    One that died before it was done with a single unit is replaced after a pause, which doubles with
+    each such death in a row, up to 30 s.
 
     Belongs to one event loop, on the main thread: the processes die with the thread that starts them.
     """
@@ -48,29 +50,47 @@ class LocalExecutor:
         python: Path | None,
         deliver: Callable[[FromSampler], None],
         environ: Mapping[str, str] | None = None,
+        memory: float = float("inf"),
         silence: float = 600.0,
+        name: str = "",
     ) -> None:
         self._setup = messages.pack(setup)
         self._command = (str(python or sys.executable), "-m", "cachecd.sampler")
         self._environ = environ
-        self._silence = silence
+        self._bounds = Bounds(memory, silence)
+        self._name = name or f"{id(self):x}"
         self._deliver = deliver
         self._workers = workers
         self._waiting: deque[Make] = deque()
-        self._processes: set[_Process] = set()
+        self._processes: set[SamplerProcess] = set()
         self._keepers: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
+        self._started = 0
+        self._restarts = 0
+        self._last_end = ""
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that are alive."""
         return [process.pid for process in self._processes]
 
+    def status(self) -> dict[str, Any]:
+        """How the processes fare: how many there should be and are, how often one died and was
+        replaced, and why the last did."""
+        return {
+            "workers": self._workers,
+            "alive": len(self._processes),
+            "restarts": self._restarts,
+            "last_end": self._last_end,
+        }
+
     async def start(self) -> None:
+        if self._workers:
+            end_marked(self._name)
         try:
             for _ in range(self._workers):
                 process = await self._start_one()
-                self._keepers.add(asyncio.create_task(self._keep(process)))
+                self._keep(self._look_after(process))
         except OSError as error:
             await self.close(0)
             raise ConfigError(
@@ -91,15 +111,26 @@ class LocalExecutor:
         for process in self._processes:
             process.kill()
         await asyncio.gather(*self._keepers)
+        if self._started:
+            end_marked(self._name)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has it done, by the end of `close` at the latest."""
+        task = asyncio.ensure_future(work)
+        self._keepers.add(task)
+        task.add_done_callback(self._keepers.discard)
 
     def _dispatch(self) -> None:
         """Gives what waits to those that have nothing to do."""
         for process in self._processes:
-            if self._waiting and process.make is None:
+            if self._waiting and process.free:
                 process.give(self._waiting.popleft())
 
-    async def _start_one(self) -> _Process:
-        process = _Process(self._command, self._environ)
+    async def _start_one(self) -> SamplerProcess:
+        self._started += 1
+        environ = os.environ if self._environ is None else self._environ
+        mark = {MARK: mark_of(self._name, self._started)}
+        process = SamplerProcess(self._command, {**environ, **mark}, self._started)
         await process.connect(self._setup)
         self._processes.add(process)
         if self._closing.is_set():
@@ -107,26 +138,26 @@ class LocalExecutor:
         self._dispatch()
         return process
 
-    async def _keep(self, process: _Process) -> None:
+    async def _look_after(self, process: SamplerProcess) -> None:
         """Looks after one process and, when it has died, its successors."""
         pause = 0.0
         while True:
             pause = 0.0 if await self._attend(process) else _longer(pause)
             while True:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), pause)
+                await self._sleep(pause)
                 if self._closing.is_set():
                     return
                 try:
                     process = await self._start_one()
                     break
                 except OSError as error:
-                    self._stuck(f"cannot start {self._command[0]}: {error}")
+                    self._last_end = f"cannot start {self._command[0]}: {error}"
+                    self._stuck(self._last_end)
                     pause = _longer(pause)
 
-    async def _attend(self, process: _Process) -> bool:
-        """Passes on what the process says until it has died; whether it had done any assignment."""
-        done = 0
+    async def _attend(self, process: SamplerProcess) -> bool:
+        """Passes on what the process says until it has died; whether it had done anything."""
+        done = False
 
         def heard(message: FromSampler) -> None:
             nonlocal done
@@ -134,24 +165,44 @@ class LocalExecutor:
                 return  # what nobody is told of is removed
             if isinstance(message, (Made, Failed)):
                 process.make = None
-                done += 1
+                done = True
+                if isinstance(message, Failed) and message.cause == "worker":
+                    process.retire()  # it came upon a defect, and may be damaged itself
+                    self._died(process, message.reason)
+                elif process.memory > _TIRED * self._bounds.memory:
+                    process.retire()  # if it leaks, it is to end where that costs nothing
             self._deliver(message)
             self._dispatch()
 
-        reason = await process.attend(heard, self._silence)
+        reason = await process.attend(heard, self._bounds)
         self._processes.discard(process)
         make, unit = process.make, process.unit
+        # One unit that crashes is not a crash loop: whoever makes the shard again gets beyond it.
+        done = done or (make is not None and unit not in (None, make.assignment.units[0].unit))
         process.close()
+        if not self._closing.is_set():
+            # Before its file is given up: a child that it forked may write to that.
+            end_marked(self._name, process.number)
         if make is not None:
             discard(make.path)
-        if self._closing.is_set():
+        if self._closing.is_set() or process.retired:
             return True
-        _log.warning("%s", reason)
+        self._died(process, reason)
         if make is not None:
             self._deliver(Failed(make.assignment.shard, "worker", reason, unit=unit))
         elif not done:
             self._stuck(reason)
-        return done > 0
+        return done
+
+    def _died(self, process: SamplerProcess, reason: str) -> None:
+        _log.warning("sampler process replaced", pid=process.pid, why=reason)
+        self._restarts += 1
+        self._last_end = reason
+
+    async def _sleep(self, seconds: float) -> None:
+        """Unless this closes meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _stuck(self, reason: str) -> None:
         """Answers one assignment that waits in vain, if no process is left to do it."""
@@ -160,131 +211,5 @@ class LocalExecutor:
             self._deliver(Failed(shard, "worker", f"no sampler process stays alive: {reason}"))
 
 
-class _Process:
-    """One sampler process, and what it has in hand."""
-
-    def __init__(self, command: tuple[str, ...], environ: Mapping[str, str] | None) -> None:
-        self.make: Make | None = None
-        # The process writes the number of the unit in hand there, and whatever kills it, it can be
-        # read: a crash must not be blamed on a neighbour.
-        self._progress = os.memfd_create("cachecd-progress")
-        os.pwrite(self._progress, _NO_UNIT, 0)
-        try:
-            self._popen = subprocess.Popen(
-                [*command, str(self._progress)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env=None if environ is None else dict(environ),
-                pass_fds=(self._progress,),
-                start_new_session=True,
-            )
-        except OSError:
-            os.close(self._progress)
-            raise
-        self.pid = self._popen.pid
-        self._heard_at = 0.0
-
-    async def connect(self, setup: bytes) -> None:
-        """Connects the pipes to the event loop, and says the first frame."""
-        loop = asyncio.get_running_loop()
-        self._replies = asyncio.StreamReader()
-        self._reading, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self._replies), self._popen.stdout
-        )
-        self._writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
-        self._writing.write(setup)
-
-    @property
-    def unit(self) -> int | None:
-        """The unit in hand, as the process last wrote it down."""
-        (unit,) = struct.unpack("<q", os.pread(self._progress, 8, 0))
-        known = self.make is not None and any(u.unit == unit for u in self.make.assignment.units)
-        return unit if known else None
-
-    def give(self, make: Make) -> None:
-        """Has it do an assignment. It must have none."""
-        os.pwrite(self._progress, _NO_UNIT, 0)
-        self.make = make
-        self._heard_at = asyncio.get_running_loop().time()
-        self._writing.write(messages.pack(make))
-
-    def hang_up(self) -> None:
-        """EOF: it is to end."""
-        if not self._writing.is_closing():  # asyncio's transports cannot be aborted twice
-            self._writing.abort()
-
-    def kill(self) -> None:
-        """Kills it and all that it started. Its number cannot be another's yet: it is not reaped."""
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-    async def attend(self, heard: Callable[[FromSampler], None], silence: float) -> str:
-        """Until it has died; how it did. Everything it said has been heard then."""
-        exited = _exit_of(self.pid)
-        listening = asyncio.create_task(self._listen(heard))
-        hung = False
-        try:
-            while not (exited.done() or listening.done() or hung):
-                await asyncio.wait(
-                    {exited, listening}, timeout=silence / 8, return_when=asyncio.FIRST_COMPLETED
-                )
-                now = asyncio.get_running_loop().time()
-                hung = self.make is not None and now - self._heard_at > silence
-            if not hung:
-                await asyncio.wait({exited}, timeout=_LAST_WORDS)
-            self.kill()
-            await exited
-            await asyncio.wait({listening}, timeout=_LAST_WORDS)
-        finally:
-            self.kill()
-            listening.cancel()
-        await asyncio.wait({listening})
-        if not listening.cancelled() and (error := listening.exception()):
-            _log.error("sampler process %d was not understood", self.pid, exc_info=error)
-        silent = f"said nothing for {silence:g} s (does a transform hang?) and " if hung else ""
-        return f"sampler process {self.pid} {silent}{_end(self._popen.wait())}"
-
-    async def _listen(self, heard: Callable[[FromSampler], None]) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while True:
-                length = int.from_bytes(await self._replies.readexactly(4), "little")
-                message = messages.unpack(await self._replies.readexactly(length))
-                self._heard_at = asyncio.get_running_loop().time()
-                assert not isinstance(message, (Setup, Make))
-                heard(message)
-
-    def close(self) -> None:
-        """Frees what it had. It must be dead."""
-        self.hang_up()
-        self._reading.close()
-        os.close(self._progress)
-
-
 def _longer(pause: float) -> float:
     return min(max(_FIRST_PAUSE, 2 * pause), _LONGEST_PAUSE)
-
-
-def _exit_of(pid: int) -> asyncio.Future[None]:
-    """Done when the child has ended, before it is reaped."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    handle = os.pidfd_open(pid)
-
-    def on_exit() -> None:
-        loop.remove_reader(handle)
-        os.close(handle)
-        if not ended.done():
-            ended.set_result(None)
-
-    loop.add_reader(handle, on_exit)
-    return ended
-
-
-def _end(status: int) -> str:
-    """How a process ended, from Popen's return code."""
-    if status >= 0:
-        return f"exited with status {status}"
-    name = signal.Signals(-status).name
-    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")

@@ -11,6 +11,7 @@ it has started outlive it (cachecd.sampler.guard).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import signal
@@ -27,12 +28,15 @@ from cachecd.sampler.guard import die_with_the_parent, start_guard
 from cachecd.sampler.messages import FromSampler, Make, Setup
 from cachecd.sampler.worker import Worker
 
+_OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
+
 
 def main(arguments: list[str]) -> None:
     # Even where EOF cannot be noticed, in native code that keeps the GIL.
     die_with_the_parent()
     if os.getpgrp() == os.getpid():
         start_guard()
+    _die_before_the_trainer()
     for number in (signal.SIGINT, signal.SIGTERM):
         # A service manager signals the whole group: the daemon drains, and ends this process by EOF.
         # A handler, unlike SIG_IGN, is not inherited by what a transform may start.
@@ -83,6 +87,14 @@ async def _serve(
     threading.Thread(target=listen, name="listen", daemon=True).start()
     while True:
         send(await worker.make(await inbox.get()))
+
+
+def _die_before_the_trainer() -> None:
+    """When the machine has no memory left: this process is replaced at no cost, the trainer is not."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
+        score = max(int(file.read()), _OOM_SCORE)
+        file.seek(0)
+        file.write(f"{score}")
 
 
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:

@@ -72,7 +72,6 @@ def test_aliases_stand_for_what_they_name(loaded, good):
 
 
 LATER = {
-    "cache.scrub": ("500GiB", "500GiB\n  scrub: 7d", "5:10"),
     "datasets.train.source.label.manifest": (
         "format: files",
         "format: files\n      label: {manifest: 's3://b/t.csv'}",

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from cachecd.config import Config, DatasetConfig, Percent, default_endpoint, load
 from cachecd.config.keys import every_key, section_at
-from cachecd.quantities import format_size
+from cachecd.quantities import format_duration, format_size
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "deploy" / "config"
@@ -55,7 +55,6 @@ def test_every_key_says_what_it_is_for_and_whether_this_version_takes_it(path):
 
 def test_the_unavailable_keys_are_exactly_those_of_later_versions():
     assert [path for path, key in KEYS.items() if not key.available] == [
-        "cache.scrub",
         "datasets.NAME.source.label.manifest",
         "datasets.NAME.sources",
         "datasets.NAME.split",
@@ -145,4 +144,6 @@ def _with_datasets(paths):
 def _written(value):
     if isinstance(value, bool):
         return [str(value).lower()]
-    return [str(value), format_size(value)] if isinstance(value, int) else [str(value)]
+    if isinstance(value, int):
+        return [str(value), format_size(value)]
+    return [str(value), *([format_duration(value)] if value > 1 else [])]

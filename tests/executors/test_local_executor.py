@@ -3,128 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import Executor, local
-from cachecd.executors.local import LocalExecutor
-from cachecd.model import Assignment, ShardId, UnitSlice
-from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
-from cachecd_client._core import decode_example
-from tests.contracts.source import read_back
-
-
-class Bench:
-    """An executor over files of the test's own, and what it delivers."""
-
-    def __init__(self, folder: Path, workers: int, **options: Any) -> None:
-        self.folder = folder
-        self.said: list[FromSampler] = []
-        dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
-        steps = {"transform": options.pop("transform", [])}
-        self.executor = LocalExecutor(
-            Setup({"train": {**dataset, **steps}}, 4, None),
-            workers,
-            options.pop("python", None),
-            self.said.append,
-            **options,
-        )
-
-    def submit(self, number: int, *bodies: bytes) -> None:
-        """An assignment of these objects."""
-        (self.folder / "src").mkdir(exist_ok=True)
-        units = []
-        for body in bodies:
-            unit = 1000 * number + len(units)
-            (self.folder / "src" / f"{unit}").write_bytes(body)
-            units.append(UnitSlice(unit, f"{unit}", len(body)))
-        assignment = Assignment(ShardId("train", number), "g", tuple(units))
-        self.executor.submit(Make(assignment, self.path(number), 1 << 20, None, (), {}))
-
-    def path(self, number: int) -> str:
-        return str(self.folder / f"{number}.tfrecord")
-
-    async def answer(self, number: int) -> Made | Failed:
-        """What became of the assignment."""
-
-        def found() -> list[Made | Failed]:
-            return [
-                m for m in self.said if isinstance(m, (Made, Failed)) and m.shard.number == number
-            ]
-
-        await until(lambda: bool(found()))
-        [answer] = found()
-        return answer
-
-    async def failed(self, number: int) -> Failed:
-        answer = await self.answer(number)
-        assert isinstance(answer, Failed), answer
-        assert not list(self.folder.glob(f"{number}.tfrecord*")), "nothing of it is left"
-        return answer
-
-    def payloads(self, number: int) -> list[bytes]:
-        records = read_back(Path(self.path(number))).records
-        return [decode_example(record)["payload"][1][0] for _, _, record in records]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
-    one = Bench(folder, workers, **options)
-    await one.executor.start()
-    try:
-        yield one
-    finally:
-        pids = one.executor.pids
-        await one.executor.close(10)
-        assert not any(is_alive(pid) for pid in pids)
-        assert one.executor.pids == []
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        before = descriptors()
-        await test()
-        assert descriptors() <= before, "descriptors are left open"
-
-    asyncio.run(main())
-
-
-def descriptors() -> Counter[str]:
-    """How many of each kind that an executor makes are open: pipes, pidfds and memfds."""
-    found: list[str] = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0])
-    return Counter(kind for kind in found if kind.startswith(("pipe", "anon_inode", "/memfd")))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
-WILD = "tests.sampler.steps:wild"
+from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Working
+from tests.executors.bench import Bench, bench, is_alive, run, until
 
 
 def test_assignments_are_made_each_answered_once(tmp_path: Path):
@@ -156,40 +48,12 @@ def test_processes_are_groups_of_their_own_and_as_many_as_workers(tmp_path: Path
     run(test)
 
 
-@pytest.mark.parametrize(
-    ("deed", "reason"),
-    [
-        (b"segfault", "was killed by SIGSEGV"),
-        (b"kill", r"was killed by SIGKILL \(out of memory\?\)"),
-        (b"really exit", "exited with status 3"),
-    ],
-)
-def test_a_process_that_dies_costs_its_assignment_and_names_the_unit(
-    tmp_path: Path, deed: bytes, reason: str
-):
-    async def test() -> None:
-        async with bench(tmp_path, transform=WILD) as b:
-            b.submit(1, b"fine", b"fine too", deed, b"never reached")
-            b.submit(2, b"waiting")
-            failed = await b.failed(1)
-            assert (failed.cause, failed.unit) == ("worker", 1002)
-            assert_matches(rf"sampler process \d+ {reason}$", failed.reason)
-            assert isinstance(await b.answer(2), Made)
-
-    run(test)
-
-
-def assert_matches(pattern: str, text: str) -> None:
-    import re
-
-    assert re.search(pattern, text), text
-
-
 def test_a_process_killed_from_outside_is_replaced(tmp_path: Path):
     async def test() -> None:
         async with bench(tmp_path, transform="tests.sampler.steps:first_then_wait") as b:
             b.submit(1, b"x", b"y")
-            await until(Path(b.path(1)).exists)
+            [process] = b.executor._processes
+            await until(lambda: process.unit == 1001)
             [pid] = b.executor.pids
             os.kill(pid, signal.SIGKILL)
             failed = await b.failed(1)
@@ -214,17 +78,6 @@ def test_an_idle_process_that_dies_is_replaced_and_costs_nothing(tmp_path: Path)
     run(test)
 
 
-def test_a_transform_that_hangs_is_killed_with_the_unit_named(tmp_path: Path):
-    async def test() -> None:
-        async with bench(tmp_path, transform=WILD, silence=1.0) as b:
-            b.submit(1, b"fine", b"hang")
-            failed = await b.failed(1)
-            assert (failed.cause, failed.unit) == ("worker", 1001)
-            assert_matches(r"said nothing for 1 s .*and was killed by SIGKILL", failed.reason)
-
-    run(test)
-
-
 def test_what_a_transform_started_dies_with_its_process(tmp_path: Path):
     async def test() -> None:
         child_file = tmp_path / "child"
@@ -241,7 +94,7 @@ def test_what_a_transform_started_dies_with_its_process(tmp_path: Path):
 
 
 def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The interpreter has no cachecd: every process ends at once."""
     pauses: list[float] = []
@@ -265,9 +118,9 @@ def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
             assert (failed.cause, failed.unit) == ("worker", None)
             assert "exited with status 7" in failed.reason
 
-    with caplog.at_level(logging.WARNING):
+    with capture_logs() as said:
         run(test)
-    assert "exited with status 7" in caplog.text
+    assert {line["why"] for line in said} == {"sampler process exited with status 7"}
 
 
 def test_an_interpreter_that_does_not_exist_is_a_configuration_error(tmp_path: Path):
@@ -344,9 +197,7 @@ def test_without_workers_there_is_nothing_to_start_or_close(tmp_path: Path):
     run(test)
 
 
-def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
     async def test() -> None:
         async with bench(tmp_path) as b:
             deliver = b.executor._deliver
@@ -362,5 +213,6 @@ def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(
             b.submit(2, b"y")
             assert isinstance(await b.answer(2), Made)
 
-    run(test)
-    assert "a defect" in caplog.text
+    with capture_logs() as said:
+        run(test)
+    assert "a defect" in repr([line.get("exc_info") for line in said])

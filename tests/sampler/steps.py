@@ -79,6 +79,11 @@ def first_then_wait(record: Record) -> Record:
     return record
 
 
+def slow(record: Record) -> Record:
+    time.sleep(0.2)
+    return record
+
+
 def endless(record: Record) -> Iterator[Record]:
     number = 0
     while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import os
 import re
 import sysconfig
@@ -18,6 +19,7 @@ from typing import Any
 
 from cachecd.config import TransformStep
 from cachecd.errors import ConfigError, UnitError
+from cachecd.sampler.transforms.guest import Guest
 
 Record = Mapping[str, Any]
 
@@ -27,26 +29,45 @@ _END = object()
 def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]] | None:
     """The steps as one function from a record to what they make of it; None if there are none.
 
-    Results come in order and are made when asked for. Exceptions of a step come out as UnitError
-    that names the step and the line. ConfigError if a function cannot be imported.
+    Results come in order and are made when asked for. Whatever a step raises comes out as UnitError
+    that names the step and the user's line, once a second try on the same record has failed too; what
+    the first try had made is not made again. MemoryError comes out as it is: it is the process that
+    has no memory. ConfigError if a function cannot be imported.
     """
-    chain = [_Step(step) for step in steps]
-    if not chain:
+    if not steps:
         return None
+    guest = Guest()
+    chain = [_Step(step, guest) for step in steps]
 
-    def transform(record: Record) -> Iterator[Record]:
-        results: Iterable[Record] = (record,)
+    def attempt(record: Record) -> Iterator[Record]:
+        results: Iterable[Record] = (dict(record),)  # a step may change what it is given
         for step in chain:
             results = step.over(results)
-        yield from results
+        return iter(results)
+
+    def transform(record: Record) -> Iterator[Record]:
+        made = 0
+        try:
+            for result in attempt(record):
+                made += 1
+                yield result
+            return
+        except UnitError as error:
+            first = error
+        try:
+            yield from itertools.islice(attempt(record), made, None)
+        except UnitError as again:
+            # A first try may have spoilt the record for the second: its own reason is the better one.
+            raise first from again
 
     return transform
 
 
 class _Step:
-    def __init__(self, step: TransformStep) -> None:
+    def __init__(self, step: TransformStep, guest: Guest) -> None:
         self._name = step.name
         self._call = _function(step)
+        self._guest = guest
 
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
@@ -73,10 +94,10 @@ class _Step:
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
         try:
-            return step()
-        except UnitError:
+            return self._guest.call(step)
+        except (UnitError, MemoryError):
             raise
-        except (Exception, SystemExit) as error:  # exit() costs the unit, not the process
+        except BaseException as error:  # exit() costs the unit, not the process
             # Without addresses, equal faults have equal reasons, and `status` can count them.
             told = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
             told = told.strip()
@@ -119,10 +140,15 @@ _OTHERS = tuple(
         str(Path(__file__).parents[2]),
     )
 )
+_INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, on this one's path
 
 
 def _place(error: BaseException) -> str:
     """The innermost line of the user's own code that the exception passed through, if any."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((*_OTHERS, "<"))]
+    own = [
+        f
+        for f in frames
+        if not f.filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(f.filename)
+    ]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

@@ -1,0 +1,229 @@
+"""One sampler process: told what to do, listened to, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from cachecd.sampler import messages
+from cachecd.sampler.messages import FromSampler, Make, Setup
+
+_log = structlog.get_logger("cachecd.executor")
+
+_LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
+_LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
+_LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
+_NO_UNIT = struct.pack("<q", -1)
+# What its end would free: neither what it shares with others nor the files that it maps.
+_OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a process may take: bytes of memory, and seconds of silence with something in hand."""
+
+    memory: float = float("inf")
+    silence: float = 600.0
+
+
+class _GarbledError(Exception):
+    """What came through the pipe is none of a sampler's messages."""
+
+
+class SamplerProcess:
+    """A process with these variables, the executor's `number`th, and what it has in hand."""
+
+    def __init__(self, command: tuple[str, ...], environ: Mapping[str, str], number: int) -> None:
+        self.make: Make | None = None
+        self.retired = False
+        """Told to end, and to be replaced without a pause."""
+        # The process writes the number of the unit in hand there, and whatever kills it, it can be
+        # read: a crash must not be blamed on a neighbour.
+        self._progress = os.memfd_create("cachecd-progress")
+        os.pwrite(self._progress, _NO_UNIT, 0)
+        try:
+            self._popen = subprocess.Popen(
+                [*command, str(self._progress)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env=dict(environ),
+                pass_fds=(self._progress,),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._progress)
+            raise
+        self.pid = self._popen.pid
+        self.number = number
+        self._silent_for = 0.0
+        self._marked = _NO_UNIT
+
+    async def connect(self, setup: bytes) -> None:
+        """Connects the pipes to the event loop, and says the first frame."""
+        loop = asyncio.get_running_loop()
+        self._replies = asyncio.StreamReader()
+        self._reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._replies), self._popen.stdout
+        )
+        self._writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
+        self._writing.write(setup)
+
+    @property
+    def unit(self) -> int | None:
+        """The unit in hand, as the process last wrote it down."""
+        (unit,) = struct.unpack("<q", self._mark())
+        known = self.make is not None and any(u.unit == unit for u in self.make.assignment.units)
+        return unit if known else None
+
+    def _mark(self) -> bytes:
+        return os.pread(self._progress, 8, 0)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its end would free; 0 if it has ended."""
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+            found = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
+            return sum(int(words[1]) << 10 for words in found)
+        return 0
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be given something."""
+        return self.make is None and not self.retired
+
+    def give(self, make: Make) -> None:
+        """Has it do an assignment. It must be free."""
+        os.pwrite(self._progress, _NO_UNIT, 0)
+        self.make = make
+        self._silent_for = 0.0
+        self._writing.write(messages.pack(make))
+
+    def retire(self) -> None:
+        """Has it end, with nothing in hand."""
+        self.retired = True
+        self._silent_for = 0.0
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """EOF: it is to end."""
+        if not self._writing.is_closing():  # asyncio's transports cannot be aborted twice
+            self._writing.abort()
+
+    def kill(self) -> None:
+        """Kills it and its group. Its number cannot be another's yet: it is not reaped."""
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def attend(self, heard: Callable[[FromSampler], None], bounds: Bounds) -> str:
+        """Until it has died; how it did. Everything it said has been heard then."""
+        exited = _exit_of(self.pid)
+        listening = asyncio.create_task(self._listen(heard))
+        why = ""
+        try:
+            while not (exited.done() or listening.done() or why):
+                pause = min(_LOOK_EVERY, bounds.silence / 8)
+                await asyncio.wait(
+                    {exited, listening}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                # In pauses, not by the clock: nobody is silent while nobody listens, as when this
+                # process was stopped.
+                self._silent_for += pause
+                why = self._offence(bounds)
+            if not why:
+                await asyncio.wait({exited}, timeout=_LAST_WORDS)
+            self.kill()
+            await exited
+            await asyncio.wait({listening}, timeout=_LAST_WORDS)
+        finally:
+            self.kill()
+            listening.cancel()
+        await asyncio.wait({listening})
+        if not listening.cancelled() and (error := listening.exception()):
+            _log.error("message of a sampler process not taken", pid=self.pid, exc_info=error)
+            why = why or "was not understood and "
+            if isinstance(error, _GarbledError):
+                why = "wrote what is no message (does a transform write to its pipe?) and "
+                # It has gone on, nobody knows for how long: no unit is to blame.
+                os.pwrite(self._progress, _NO_UNIT, 0)
+        # Without numbers of processes equal ends have equal reasons, and `status` can count them.
+        return f"sampler process {why}{_end(self._popen.wait(), by_us=bool(why))}"
+
+    def _offence(self, bounds: Bounds) -> str:
+        """Why it must be ended, if it must."""
+        if (mark := self._mark()) != self._marked:
+            self._marked, self._silent_for = mark, 0.0  # it works
+        silence = bounds.silence if mark != _NO_UNIT else max(bounds.silence, _LONGEST_START)
+        if self.make is not None and self._silent_for > silence:
+            return (
+                f"said nothing for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
+            )
+        if self.retired and self._silent_for > _LAST_WORDS:
+            return "did not end when it was told to and "
+        if self.memory > bounds.memory:
+            return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
+        return ""
+
+    async def _listen(self, heard: Callable[[FromSampler], None]) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                length = int.from_bytes(await self._replies.readexactly(4), "little")
+                if length > messages.MAX_FRAME:
+                    raise _GarbledError(f"frame of {length} bytes")
+                message = self._unpack(await self._replies.readexactly(length))
+                self._silent_for = 0.0
+                heard(message)
+
+    def _unpack(self, body: bytes) -> FromSampler:
+        """A message about what is in hand."""
+        try:
+            message = messages.unpack(body)
+        except Exception as error:  # anything may be in it
+            raise _GarbledError(f"no message: {body[:200]!r}") from error
+        if isinstance(message, (Setup, Make)) or (
+            self.make is None or message.shard != self.make.assignment.shard
+        ):
+            raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
+        return message
+
+    def close(self) -> None:
+        """Frees what it had. It must be dead."""
+        self.hang_up()
+        self._reading.close()
+        os.close(self._progress)
+
+
+def _exit_of(pid: int) -> asyncio.Future[None]:
+    """Done when the child has ended, before it is reaped."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    handle = os.pidfd_open(pid)
+
+    def on_exit() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        if not ended.done():
+            ended.set_result(None)
+
+    loop.add_reader(handle, on_exit)
+    return ended
+
+
+def _end(status: int, *, by_us: bool) -> str:
+    """How a process ended, from Popen's return code."""
+    if status >= 0:
+        return f"exited with status {status}"
+    name = signal.Signals(-status).name
+    hint = " (out of memory?)" if name == "SIGKILL" and not by_us else ""
+    return f"was killed by {name}{hint}"

@@ -1,0 +1,143 @@
+"""Every byte and every length of a shard and of its sidecar, damaged, as an epoch and a FileSet read them.
+
+What is delivered is what was written, or it is not delivered; and it is said that something was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd_client import FileSet, Schema, _core
+from cachecd_client.epoch import Epoch
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
+from cachecd_client.lease import HeldLease
+from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.schema import Feature
+from tests.client.records import write
+
+N = 5
+SCHEMA = Schema(
+    (Feature("key", "bytes", "bytes", ()), Feature("label", "int64", "int64", ())),
+)
+
+Rows = dict[int, bytes]  # label -> key
+
+
+class Reports:
+    """A daemon's end that takes reports."""
+
+    def __init__(self) -> None:
+        self.made: list[ReportCorrupt] = []
+
+    def ask(self, report: ReportCorrupt, timeout: float) -> None:
+        self.made.append(report)
+
+
+@pytest.fixture
+def shard(cache_dir: Any) -> Path:
+    """A cache's only shard."""
+    records = [SCHEMA.encode({"label": n, "key": f"key {n}".encode() * (n % 3)}) for n in range(N)]
+    path: Path = cache_dir.root / "shards/train/0000000001.tfrecord"
+    return write(path, records, SCHEMA)
+
+
+@pytest.fixture
+def leased(cache_dir: Any, shard: Path) -> Iterator[Epoch]:
+    manifest = cache_dir.manifest(shards=1, num_records=N, schema=SCHEMA.to_json())
+    reports: Any = Reports()
+    with Epoch(HeldLease(manifest), reports, HeldLease.close, number=0) as found:
+        yield found
+
+
+GOOD: Rows = {n: f"key {n}".encode() * (n % 3) for n in range(N)}
+
+
+def rows(loader: Any) -> Rows:
+    """What a pass delivers, which must all have been written."""
+    found: Rows = {}
+    for batch in loader:
+        for label, key in zip(batch["label"].tolist(), batch["key"], strict=True):
+            assert GOOD.get(label) == bytes(key), "something that nobody wrote was delivered"
+            found[label] = bytes(key)
+    return found
+
+
+def damages(path: Path) -> Iterator[tuple[str, int]]:
+    """Damages the file in every way, one after the other, and tells which; mends it at the end."""
+    good = path.read_bytes()
+    try:
+        for at in range(len(good)):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+            yield "flipped", at
+        for length in range(len(good)):
+            path.write_bytes(good[:length])
+            yield "cut", length
+    finally:
+        path.write_bytes(good)
+
+
+def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(leased, shard):
+    offsets = _core.scan(str(shard)).tolist()
+    for kind, at in damages(shard):
+        leased._reported.clear()
+        leased._transport.made.clear()
+        hit = max(n for n, offset in enumerate(offsets) if offset <= at)
+        try:
+            found = rows(leased.numpy(batch_size=N))
+        except CorruptRecordError:
+            assert (kind, hit) == ("cut", 0), "only if no record is left"
+            found = {}
+        lost = {hit} if kind == "flipped" else set(range(hit, N))
+        assert found == {n: key for n, key in GOOD.items() if n not in lost}, (kind, at)
+        reported = {(report.shard, report.offset) for report in leased._transport.made}
+        assert reported, (kind, at)
+        if found:
+            assert {(1, offsets[n]) for n in lost} <= reported, (kind, at)
+
+
+def test_whatever_is_damaged_of_a_leased_shards_sidecar_costs_no_record(leased, shard):
+    sidecar = shard.with_name(shard.name + ".idx")
+    with_meta = sidecar.stat().st_size - 12 * N - 2 * 4
+    for kind, at in damages(sidecar):
+        leased._reported.clear()
+        leased._transport.made.clear()
+        assert rows(leased.numpy(batch_size=N)) == GOOD
+        # What says where the records are is all that a trainer needs of it. The rest is the daemon's.
+        needed = at < 36 or with_meta - 8 * N - 4 <= at < with_meta
+        if kind == "cut" or needed:
+            assert [(r.shard, r.offset) for r in leased._transport.made] == [(1, 0)], (kind, at)
+
+
+def outcome(read: Callable[[], Rows]) -> Rows | type[Exception]:
+    try:
+        return read()
+    except (CorruptRecordError, CorruptSidecarError) as error:
+        return type(error)
+
+
+def test_whatever_is_damaged_of_a_file_set_is_an_error_or_a_noted_loss(shard):
+    def read(**options: Any) -> Rows:
+        loader = FileSet(shard).numpy(batch_size=N, **options)
+        found = rows(loader)
+        assert found == GOOD or loader.corrupt
+        return found
+
+    offsets = _core.scan(str(shard)).tolist()
+    for kind, at in damages(shard):
+        if kind == "cut":
+            assert outcome(read) is CorruptSidecarError, at
+            continue
+        hit = max(n for n, offset in enumerate(offsets) if offset <= at)
+        assert read() == {n: key for n, key in GOOD.items() if n != hit}, at
+        assert outcome(lambda: read(on_corrupt="raise")) is CorruptRecordError, at
+
+
+def test_whatever_is_damaged_of_a_file_sets_sidecar_is_an_error(shard):
+    for damage in damages(shard.with_name(shard.name + ".idx")):
+        assert outcome(lambda: rows(FileSet(shard).numpy(batch_size=N))) is CorruptSidecarError, (
+            damage
+        )

@@ -1,0 +1,117 @@
+"""An executor over files of the test's own, and what it delivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cachecd.executors.local import LocalExecutor
+from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
+from cachecd_client._core import decode_example
+from tests.contracts.source import read_back
+
+
+class Bench:
+    """An executor over files of the test's own, and what it delivers."""
+
+    def __init__(self, folder: Path, workers: int, **options: Any) -> None:
+        self.folder = folder
+        self.said: list[FromSampler] = []
+        dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
+        steps = {"transform": options.pop("transform", [])}
+        self.executor = LocalExecutor(
+            Setup({"train": {**dataset, **steps}}, 4, None),
+            workers,
+            options.pop("python", None),
+            self.said.append,
+            **options,
+        )
+
+    def submit(self, number: int, *bodies: bytes) -> None:
+        """An assignment of these objects."""
+        (self.folder / "src").mkdir(exist_ok=True)
+        units = []
+        for body in bodies:
+            unit = 1000 * number + len(units)
+            (self.folder / "src" / f"{unit}").write_bytes(body)
+            units.append(UnitSlice(unit, f"{unit}", len(body)))
+        assignment = Assignment(ShardId("train", number), "g", tuple(units))
+        self.executor.submit(Make(assignment, self.path(number), 1 << 20, None, (), {}))
+
+    def path(self, number: int) -> str:
+        return str(self.folder / f"{number}.tfrecord")
+
+    async def answer(self, number: int) -> Made | Failed:
+        """What became of the assignment."""
+
+        def found() -> list[Made | Failed]:
+            return [
+                m for m in self.said if isinstance(m, (Made, Failed)) and m.shard.number == number
+            ]
+
+        await until(lambda: bool(found()))
+        [answer] = found()
+        return answer
+
+    async def failed(self, number: int) -> Failed:
+        answer = await self.answer(number)
+        assert isinstance(answer, Failed), answer
+        assert not list(self.folder.glob(f"{number}.tfrecord*")), "nothing of it is left"
+        return answer
+
+    def payloads(self, number: int) -> list[bytes]:
+        records = read_back(Path(self.path(number))).records
+        return [decode_example(record)["payload"][1][0] for _, _, record in records]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
+    one = Bench(folder, workers, **options)
+    await one.executor.start()
+    try:
+        yield one
+    finally:
+        pids = one.executor.pids
+        await one.executor.close(10)
+        assert not any(is_alive(pid) for pid in pids)
+        assert one.executor.pids == []
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        before = descriptors()
+        await test()
+        assert descriptors() <= before, "descriptors are left open"
+
+    asyncio.run(main())
+
+
+def descriptors() -> Counter[str]:
+    """How many of each kind that an executor makes are open: pipes, pidfds and memfds."""
+    found: list[str] = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0])
+    return Counter(kind for kind in found if kind.startswith(("pipe", "anon_inode", "/memfd")))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,216 @@
+"""A transform that does to its process what the record's payload says."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+Record = dict[str, Any]
+
+_hoard: list[bytearray] = []
+_tries: dict[bytes, int] = {}
+
+
+def do(record: Record) -> Record | None:
+    """The record again, with what the deed returns; `NOTES` names a folder for numbers of processes."""
+    deed, _, argument = record["payload"].partition(b" ")
+    done = DEEDS[deed.decode()](argument.decode())
+    return {"key": record["key"], "payload": record["payload"], "done": done or b""}
+
+
+def note(name: str, pid: int) -> None:
+    """For the test, all at once."""
+    folder = Path(os.environ["NOTES"])
+    (folder / f"{name}.new").write_text(f"{pid}")
+    (folder / f"{name}.new").rename(folder / name)
+
+
+def fine(_: str) -> None:
+    """Nothing."""
+
+
+def raise_(what: str) -> NoReturn:
+    raise {
+        "error": ValueError("no good"),
+        "interrupt": KeyboardInterrupt(),
+        "cancelled": asyncio.CancelledError(),
+        "generator": GeneratorExit(),
+        "exit": SystemExit(3),
+        "memory": MemoryError(),
+    }[what]
+
+
+def raise_once(name: str) -> bytes:
+    tries = _tries[name.encode()] = _tries.get(name.encode(), 0) + 1
+    if tries == 1:
+        raise ConnectionResetError("not this time")
+    return b"%d" % tries
+
+
+def spin(_: str) -> NoReturn:
+    """Keeps the GIL, but for Python's own switching."""
+    while True:
+        pass
+
+
+def stuck_in_c(_: str) -> None:
+    """Keeps the GIL for good: a PyDLL does not let it go."""
+    ctypes.PyDLL(None).sleep(3600)
+
+
+def wait_for_a_child(name: str) -> None:
+    """Forks a child that hangs."""
+    if not (pid := os.fork()):
+        time.sleep(3600)
+        os._exit(0)
+    note(name, pid)
+    os.waitpid(pid, 0)
+
+
+def leak(megabytes: str) -> None:
+    _hoard.append(bytearray(b"x") * (int(megabytes) << 20))
+
+
+def leak_for_ever(_: str) -> None:
+    while True:
+        leak("16")
+        time.sleep(0.01)
+
+
+def segfault(_: str) -> None:
+    ctypes.string_at(0)
+
+
+def really_exit(status: str) -> None:
+    os._exit(int(status))
+
+
+def killed(_: str) -> None:
+    """As the kernel does it when memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_twice(name: str) -> bytes:
+    """Both parent and child come back from here."""
+    pid = os.fork()
+    if pid:
+        note(name, pid)
+        return b"parent"
+    return b"child"
+
+
+def fork_and_raise(name: str) -> bytes:
+    if pid := os.fork():
+        note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return b"parent"
+    raise ValueError("in the child")
+
+
+def fork_and_exit(name: str) -> bytes:
+    if pid := os.fork():
+        note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return b"parent"
+    sys.exit(7)
+
+
+def daemonise(name: str) -> None:
+    """Leaves a process in a session of its own, whose parent is dead, and goes on."""
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    note(name, os.getpid())
+    time.sleep(3600)
+    os._exit(0)
+
+
+def daemonise_and_die(name: str) -> NoReturn:
+    daemonise(name)
+    os._exit(4)
+
+
+def start_and_hang(name: str) -> None:
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    note(name, child.pid)
+    time.sleep(3600)
+
+
+def close_everything(_: str) -> None:
+    os.closerange(3, 4096)
+
+
+def close_the_streams(_: str) -> None:
+    for stream in (0, 1, 2):
+        os.close(stream)
+
+
+def write_everywhere(_: str) -> None:
+    """Into every pipe it can find, ours among them."""
+    for fd in range(3, 256):
+        if os.path.exists(f"/proc/self/fd/{fd}") and "pipe:" in os.readlink(f"/proc/self/fd/{fd}"):
+            try:
+                os.write(fd, b"hello, this is a log line\n" * 10)
+            except OSError:
+                continue
+
+
+def shout(_: str) -> None:
+    """Five megabytes to each stream."""
+    for _ in range(5):
+        print("x" * (1 << 20))  # noqa: T201
+        print("y" * (1 << 20), file=sys.stderr)  # noqa: T201
+
+
+def rearrange(_: str) -> None:
+    """Everything a process has that its parent set up."""
+    os.chdir("/")
+    os.umask(0o777)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdout = sys.stderr = None
+    os.environ.clear()
+
+
+def endless_threads(_: str) -> None:
+    """Ten, which the interpreter would wait for, one of them busy."""
+    for _ in range(9):
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+    threading.Thread(target=spin, args=("",)).start()
+
+
+DEEDS: dict[str, Any] = {
+    "fine": fine,
+    "raise": raise_,
+    "raise-once": raise_once,
+    "spin": spin,
+    "stuck-in-c": stuck_in_c,
+    "wait-for-a-child": wait_for_a_child,
+    "leak": leak,
+    "leak-for-ever": leak_for_ever,
+    "segfault": segfault,
+    "abort": lambda _: os.abort(),
+    "exit": really_exit,
+    "killed": killed,
+    "fork-twice": fork_twice,
+    "fork-and-raise": fork_and_raise,
+    "fork-and-exit": fork_and_exit,
+    "daemonise": daemonise,
+    "daemonise-and-die": daemonise_and_die,
+    "start-and-hang": start_and_hang,
+    "close-everything": close_everything,
+    "close-the-streams": close_the_streams,
+    "write-everywhere": write_everywhere,
+    "shout": shout,
+    "rearrange": rearrange,
+    "endless-threads": endless_threads,
+}

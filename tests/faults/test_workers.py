@@ -1,0 +1,293 @@
+"""What a transform can do to its process: the unit pays for it, and nobody else.
+
+Two real processes serve all tests of this file; each harm is done beside a neighbour that works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cachecd.sampler.messages import Failed, Made
+from cachecd_client._core import decode_example
+from tests.contracts.source import read_back
+from tests.executors.bench import Bench, is_alive, until
+from tests.faults.deeds import DEEDS
+
+SILENCE = 1.5
+MEMORY = 240 << 20
+
+
+class Workers:
+    """An executor with two processes, run by the test's calls alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.log = (folder / "stderr").open("w+")
+        self._loop = asyncio.new_event_loop()
+        self._stderr = os.dup(2)
+        os.dup2(self.log.fileno(), 2)  # the processes' stderr is ours
+        self.bench = Bench(
+            folder,
+            2,
+            transform="tests.faults.deeds:do",
+            environ={**os.environ, "NOTES": str(self.notes)},
+            silence=SILENCE,
+            memory=MEMORY,
+        )
+        self.executor = self.bench.executor
+        self._number = 0
+        self._loop.run_until_complete(self.executor.start())
+
+    def close(self) -> None:
+        pids = self.executor.pids
+        self._loop.run_until_complete(self.executor.close(5))
+        os.dup2(self._stderr, 2)
+        os.close(self._stderr)
+        self.log.close()
+        self._loop.close()
+        assert not any(map(is_alive, pids))
+
+    def make(self, *deeds: str) -> tuple[int, Made | Failed]:
+        """One shard of these; a neighbour's, made meanwhile, must come out right."""
+        assert {deed.split()[0] for deed in deeds} <= DEEDS.keys()
+        number, neighbour = self._number + 1, self._number + 2
+        self._number += 2
+
+        async def both() -> Made | Failed:
+            self.bench.submit(number, *(deed.encode() for deed in deeds))
+            self.bench.submit(neighbour, b"fine", b"fine")
+            other = await self.bench.answer(neighbour)
+            assert isinstance(other, Made)
+            assert not other.outcome.set_aside
+            return await self.bench.answer(number)
+
+        answer = self._loop.run_until_complete(both())
+        assert done(self.bench.path(neighbour)) == {0: b"", 1: b""}
+        if isinstance(answer, Failed):
+            assert not list(self.bench.folder.glob(f"{number}.tfrecord*")), "nothing of it is left"
+        self.poll(self.ready)
+        return number, answer
+
+    def made(self, *deeds: str) -> tuple[dict[int, bytes], dict[int, str]]:
+        """What each deed returned, and the reasons of those that are set aside."""
+        number, answer = self.make(*deeds)
+        assert isinstance(answer, Made), answer
+        path = self.bench.path(number)
+        reasons = {aside.unit % 1000: aside.reason for aside in answer.outcome.set_aside}
+        return done(path), reasons
+
+    def failed(self, deed: str) -> str:
+        """Its reason; the deed is the third of four, and is named."""
+        before = self.executor.status()
+        number, answer = self.make("fine", "fine", deed, "fine")
+        assert isinstance(answer, Failed), answer
+        assert (answer.cause, answer.unit) == ("worker", 1000 * number + 2)
+        assert self.executor.status() == {
+            "workers": 2,
+            "alive": 2,
+            "restarts": before["restarts"] + 1,
+            "last_end": answer.reason,
+        }
+        return answer.reason
+
+    def failed_at_once(self, *deeds: str) -> list[str]:
+        """Their reasons, each in a process of its own and the second of three."""
+        first = self._number + 1
+        self._number += len(deeds)
+
+        async def all_of_them() -> list[Failed]:
+            for number, deed in enumerate(deeds, first):
+                self.bench.submit(number, b"fine", deed.encode(), b"fine")
+            return [await self.bench.failed(number) for number in range(first, self._number + 1)]
+
+        answers = self._loop.run_until_complete(all_of_them())
+        for number, answer in enumerate(answers, first):
+            assert (answer.cause, answer.unit) == ("worker", 1000 * number + 1)
+        self.poll(self.ready)
+        return [answer.reason for answer in answers]
+
+    def ready(self) -> bool:
+        return [process.free for process in self.executor._processes] == [True, True]
+
+    def poll(self, condition: Callable[[], bool]) -> None:
+        self._loop.run_until_complete(until(condition))
+
+    def noted(self, name: str) -> int:
+        """A number that a deed left."""
+        self.poll((self.notes / name).exists)
+        return int((self.notes / name).read_text())
+
+
+def done(path: str) -> dict[int, bytes]:
+    """What each record's deed returned."""
+    records = read_back(Path(path)).records
+    return {unit % 1000: decode_example(r)["done"][1][0] for unit, _, r in records}
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    found = Workers(tmp_path_factory.mktemp("workers"))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+# --- what costs the unit, and not even its process
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("error", "ValueError: no good"),
+        ("exit", "SystemExit: 3"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("cancelled", "asyncio.exceptions.CancelledError"),
+        ("generator", "GeneratorExit"),
+    ],
+)
+def test_whatever_it_raises_costs_the_unit_alone_and_names_the_users_line(
+    workers: Workers, what: str, name: str
+):
+    pids = set(workers.executor.pids)
+    found, reasons = workers.made("fine", f"raise {what}", "fine")
+    assert found == {0: b"", 2: b""}
+    assert reasons.keys() == {1}
+    assert reasons[1].startswith(f"tests.faults.deeds:do raised {name} (")
+    assert "deeds.py:" in reasons[1]
+    assert set(workers.executor.pids) == pids
+
+
+def test_what_fails_once_is_tried_again_at_once(workers: Workers):
+    found, reasons = workers.made("raise-once a", "fine", "raise-once b")
+    assert (found, reasons) == ({0: b"2", 1: b"", 2: b"2"}, {})
+
+
+# --- what costs the process
+
+
+@pytest.mark.parametrize(
+    ("deed", "end"),
+    [
+        ("segfault", "was killed by SIGSEGV"),
+        ("abort", "was killed by SIGABRT"),
+        ("exit 0", "exited with status 0"),
+        ("killed", "was killed by SIGKILL (out of memory?)"),
+    ],
+)
+def test_a_death_costs_the_assignment_and_names_the_unit(workers: Workers, deed: str, end: str):
+    assert workers.failed(deed) == f"sampler process {end}"
+
+
+HUNG = (
+    f"sampler process said nothing for {SILENCE:g} s (does a transform hang? sampler.unit_timeout) and "
+    "was killed by SIGKILL"
+)
+
+
+def test_a_hang_is_found_by_its_silence(workers: Workers):
+    """One that lets other threads run, one that keeps the GIL."""
+    assert workers.failed_at_once("spin", "stuck-in-c") == [HUNG, HUNG]
+
+
+def test_what_takes_too_much_memory_is_ended(workers: Workers):
+    assert workers.failed("leak-for-ever") == (
+        "sampler process took more than 240 MiB of memory (sampler.memory) and was killed by SIGKILL"
+    )
+
+
+def test_a_process_without_memory_is_replaced_and_says_so(workers: Workers):
+    assert workers.failed("raise memory") == "MemoryError"
+
+
+def test_a_process_that_leaks_slowly_is_replaced_between_two_shards_at_no_cost(workers: Workers):
+    before, restarts = set(workers.executor.pids), workers.executor.status()["restarts"]
+    found, reasons = workers.made("leak 180", "fine")
+    assert (found, reasons) == ({0: b"", 1: b""}, {})
+    workers.poll(lambda: len(set(workers.executor.pids) - before) == 1)
+    assert workers.executor.status()["restarts"] == restarts
+
+
+# --- what it leaves behind
+
+
+def test_what_it_started_dies_with_its_process_whatever_its_session(workers: Workers):
+    """A forked child that it waits for, one in a session of its own, and one whose parent is dead."""
+    assert workers.failed_at_once("wait-for-a-child a", "start-and-hang b") == [HUNG, HUNG]
+    workers.failed("daemonise-and-die c")
+    children = [workers.noted(name) for name in ("a", "b", "c")]
+    workers.poll(lambda: not any(map(is_alive, children)))
+
+
+def test_a_child_that_comes_back_from_the_fork_ends_there(workers: Workers):
+    found, reasons = workers.made("fine", "fork-twice twice", "fine", "fork-twice again", "fine")
+    assert (found, reasons) == (
+        {0: b"", 1: b"parent", 2: b"", 3: b"parent", 4: b""},
+        {},
+    )
+    children = [workers.noted(name) for name in ("twice", "again")]
+    workers.poll(lambda: not any(map(is_alive, children)))
+
+
+def test_a_child_that_raises_or_exits_ends_as_any_child_would(workers: Workers):
+    found, reasons = workers.made("fork-and-raise raised", "fork-and-exit exited", "fine")
+    assert (found, reasons) == ({0: b"parent", 1: b"parent", 2: b""}, {})
+    assert workers.noted("raised") == 1
+    assert workers.noted("exited") == 7
+
+
+# --- what it does to its surroundings
+
+
+def test_descriptors_that_it_closes_cost_the_assignment(workers: Workers):
+    workers.failed("close-everything")
+
+
+def test_what_it_writes_to_our_pipe_is_not_taken_for_a_message(workers: Workers):
+    _, answer = workers.make("fine", "write-everywhere", "fine")
+    assert isinstance(answer, Failed)
+    assert answer.unit is None, "it had gone on, nobody knows for how long"
+    assert answer.reason == (
+        "sampler process wrote what is no message (does a transform write to its pipe?) and was "
+        "killed by SIGKILL"
+    )
+
+
+def test_closed_streams_do_not_let_a_print_into_the_shard(workers: Workers):
+    found, reasons = workers.made("close-the-streams", "shout", "close-the-streams", "shout")
+    assert (found, reasons) == (dict.fromkeys(range(4), b""), {}), "sound: it could be read back"
+
+
+def test_what_it_prints_without_end_harms_nobody(workers: Workers):
+    found, reasons = workers.made("shout", "shout")
+    assert (found, reasons) == ({0: b"", 1: b""}, {})
+
+
+def test_directory_umask_handlers_and_streams_that_it_changes_harm_nobody(workers: Workers):
+    number, answer = workers.make("rearrange", "fine", "rearrange")
+    assert isinstance(answer, Made)
+    expected = 0o666 & ~umask()
+    for file in workers.bench.folder.glob(f"{number}.tfrecord*"):
+        assert stat.S_IMODE(file.stat().st_mode) == expected
+    # Nor does it what comes after, in the same process.
+    assert [workers.made("fine", "raise error")[0] for _ in range(2)] == [{0: b""}] * 2
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_threads_that_never_end_do_not_keep_its_process(workers: Workers):
+    found, reasons = workers.made("endless-threads", "fine")
+    assert (found, reasons) == ({0: b"", 1: b""}, {})
+    workers.failed("exit 1")
+    workers.failed("exit 1")

@@ -1,0 +1,86 @@
+"""A daemon whose transform is hostile: what it does costs its units, and the daemon says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.e2e.daemons import REPOSITORY, Daemon, wait_until
+
+FINE = 60
+HARM = {
+    "010": b"segfault",
+    "020": b"exit 3",
+    "030": b"raise error",
+    "040": b"daemonise-and-die left",
+    "050": b"spin",
+}
+
+
+def daemon(folder: Path, transform: str, **environ: str) -> Daemon:
+    source = {"url": f"file://{folder}/source", "format": "files"}
+    train = {"source": source, "transform": transform}
+    return Daemon(
+        folder,
+        {"train": train},
+        {"PYTHONPATH": f"{REPOSITORY}:{folder}", "NOTES": str(folder), **environ},
+        shard_size="64KiB",
+        sampler={"workers": 2, "unit_timeout": "1s", "memory": "1GiB"},
+    )
+
+
+def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tmp_path: Path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(FINE):
+        (source / f"{number:03d}").write_bytes(b"fine " + bytes(2000))
+    for key, deed in HARM.items():
+        (source / key).write_bytes(deed)
+    with daemon(tmp_path, "tests.faults.deeds:do") as served:
+        served.start()
+        wait_until(lambda: served.status()["datasets"]["train"]["whole"], 60)
+        status = served.status()
+        train, sampler = status["datasets"]["train"], status["sampler"]
+        assert train["records"] == FINE - len(HARM)
+        assert train["set_aside"]["units"] == len(HARM)
+        reasons = {e["key"]: e["reason"] for e in train["set_aside"]["examples"]}
+        assert reasons.pop("030").startswith("tests.faults.deeds:do raised ValueError: no good (")
+        assert reasons == {
+            "010": "sampler process was killed by SIGSEGV",
+            "020": "sampler process exited with status 3",
+            "040": "sampler process exited with status 4",
+            "050": "sampler process said nothing for 1 s (does a transform hang? "
+            "sampler.unit_timeout) and was killed by SIGKILL",
+        }
+        assert status["cache"]["reserved"] == 0, "what was reserved for them is returned"
+        assert train["stopped"] == ""
+        assert served.temporaries() == []
+        assert sampler["restarts"] == 2 * 4, "two tries each, but for what raised"
+        assert sampler["alive"] == sampler["workers"] == 2
+        assert "sampler process" in sampler["last_end"]
+        assert not Path(f"/proc/{(tmp_path / 'left').read_text()}").exists()
+        said = served.said()
+        assert said.count("unit set aside") == len(HARM)
+        assert said.count("sampler process replaced") == 2 * 4
+
+
+def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tmp_path: Path):
+    (tmp_path / "source").mkdir()
+    for number in range(10):
+        (tmp_path / "source" / f"{number}").write_bytes(b"x")
+    module = tmp_path / "crashing.py"
+    module.write_text("import os\nos.abort()\n")
+    with daemon(tmp_path, "crashing:step") as served:
+        served.start()
+        wait_until(lambda: served.status()["sampler"]["restarts"] >= 6)
+        status = served.status()
+        assert status["sampler"]["last_end"] == "sampler process was killed by SIGABRT"
+        assert "was killed by SIGABRT" in status["datasets"]["train"]["stopped"]
+        assert status["datasets"]["train"]["set_aside"]["units"] == 0, "no unit is to blame"
+        restarts = served.status()["sampler"]["restarts"]
+        module.write_text("def step(record):\n    return record\n")
+        os.utime(module, (1, 1))  # Python's cache goes by the second
+        wait_until(lambda: served.status()["datasets"]["train"]["whole"], 60)
+        train = served.status()["datasets"]["train"]
+        assert (train["records"], train["stopped"]) == (10, "")
+        assert served.status()["sampler"]["restarts"] <= restarts + 4
