@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,18 @@ from numpy.typing import NDArray
 
 from cachecd.database import Database
 from cachecd.disk import refusing
+from cachecd.live import flags_of
 from cachecd.model import Assignment, SetAside, Shard, ShardId
+from cachecd.shardtable import ROW, Rows
 
 VERSION = 2
 # A larger damaged file would take room a second time, which the limit may not leave.
 _KEPT_DAMAGED = 256 << 10
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
 _ROWS_AT_ONCE = 100
+# What a start reads at once, so that it takes little memory however much there is.
+_ROWS_READ = 10_000
+_UNITS_READ = 256  # shards; one may hold 4,096 units
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shards (
@@ -51,13 +56,8 @@ CREATE TABLE IF NOT EXISTS schemas (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRow:
-    """A shard as the catalog has it."""
-
-    shard: Shard
-    retired: bool
-    barred: bool
+# A shard, the units it holds records of, whether it is retired, and barred.
+Adopted = tuple[Shard, Sequence[int] | NDArray[np.uint64], bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,32 @@ class Catalog:
 
     # --- reading, at a start
 
-    def shards(self, dataset: str) -> list[ShardRow]:
-        """All rows of a dataset, by number."""
-        rows = self._db.execute(
-            "SELECT number, generation, records, data_bytes, allocated, retired, barred"
-            " FROM shards WHERE dataset = ? ORDER BY number",
-            (dataset,),
-        )
-        return [
-            ShardRow(Shard(ShardId(dataset, number), *shard), bool(retired), bool(barred))
-            for number, *shard, retired, barred in rows
-        ]
+    def shards(self, dataset: str) -> tuple[list[str], Rows]:
+        """All shards of a dataset, by number: the generations that there are, and rows of ROW."""
+        places: dict[str, int] = {}
+        found = [np.zeros(0, ROW)]
+        columns = "records, data_bytes, allocated, retired, barred, generation"
+        for some in self._pages(columns, dataset, _ROWS_READ):
+            numbers = [(*row[:-1], places.setdefault(row[-1], len(places))) for row in some]
+            table, rows = np.array(numbers, np.int64).T, np.zeros(len(some), ROW)
+            for name, column in zip(
+                ("number", "records", "data_bytes", "allocated"), table, strict=False
+            ):
+                rows[name] = column
+            rows["flags"], rows["generation"] = flags_of(table[4], table[5]), table[6]
+            found.append(rows)
+        return list(places), np.concatenate(found)
+
+    def _pages(self, columns: str, dataset: str, rows: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The number and these columns of all shards of a dataset, so many rows at a time."""
+        last = -1
+        while some := self._db.execute(
+            f"SELECT number, {columns} FROM shards WHERE dataset = ? AND number > ?"
+            " ORDER BY number LIMIT ?",
+            (dataset, last, rows),
+        ):
+            yield some
+            last = some[-1][0]
 
     def units(self, shard: ShardId) -> NDArray[np.uint64]:
         """The units that a shard holds records of; empty if it has no row."""
@@ -123,6 +138,19 @@ class Catalog:
             "SELECT units FROM shards WHERE dataset = ? AND number = ?", _key(shard)
         ).fetchone()
         return np.frombuffer(zlib.decompress(row[0]) if row else b"", np.uint64)
+
+    def units_held(
+        self, dataset: str, generation: str, without: Container[int]
+    ) -> Iterator[NDArray[np.uint64]]:
+        """The units of all shards of a generation that are not barred, many shards at a time; but
+        for those of the shards `without`."""
+        for some in self._pages("units, generation, barred", dataset, _UNITS_READ):
+            blobs = [
+                zlib.decompress(units)
+                for number, units, mine, barred in some
+                if mine == generation and not barred and number not in without
+            ]
+            yield np.frombuffer(b"".join(blobs), np.uint64)
 
     def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
         """The assignments that were open when the daemon last ran: number, generation, and for each
@@ -204,24 +232,24 @@ class Catalog:
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 
-    def adopt(
-        self,
-        shard: Shard,
-        units: Sequence[int] | NDArray[np.uint64],
-        retired: bool = False,
-        barred: bool = False,
-    ) -> None:
-        """A valid shard was found on disk without a row, or with one that may be wrong."""
-        with self._db.transaction():
-            self._insert(shard, units, retired, barred)
+    def adopt(self, shards: Iterable[Adopted]) -> None:
+        """Valid shards were found on disk without a row, or with one that may be wrong."""
+        todo = list(shards)
+        for start in range(0, len(todo), _ROWS_AT_ONCE):
+            with self._db.transaction():
+                for shard in todo[start : start + _ROWS_AT_ONCE]:
+                    self._insert(*shard)
 
-    def mark(self, shard: ShardId, *, barred: bool) -> None:
-        """No later lease names the shard, across restarts too: it is retired, or barred."""
+    def mark(self, dataset: str, numbers: Sequence[int], *, barred: bool) -> None:
+        """No later lease names these shards, across restarts too: they are retired, or barred.
+        Repeatable: of many, it is not one transaction."""
         column = "barred" if barred else "retired"
-        with self._db.transaction():
-            self._db.execute(
-                f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?", _key(shard)
-            )
+        for start in range(0, len(numbers), _ROWS_AT_ONCE):
+            with self._db.transaction():
+                self._db.executemany(
+                    f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?",
+                    [(dataset, number) for number in numbers[start : start + _ROWS_AT_ONCE]],
+                )
 
     def remove(self, shard: ShardId) -> None:
         """The shard's files are gone."""

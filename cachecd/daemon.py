@@ -282,7 +282,7 @@ class Daemon:
             case ev.SavePlan():
                 self._asides.changed(command)
                 self._saver.save(command)
-            case ev.MarkShard():
+            case ev.MarkShards():
                 self._saver.save(command)
             case ev.UnlinkShard(shard):
                 self._spawn(self._shards.unlink(shard))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from cachecd.errors import DiskError
+from cachecd.live import LiveShards
 from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.second_chance import SecondChances
+from cachecd.shardtable import Numbers, ShardSet
+from cachecd.walk import Walk
 
 _TRIES_PER_UNIT = 2
 
@@ -27,27 +31,6 @@ class DatasetRules:
     pin: bool = False
     limit: int | None = None
     seed: int = 0
-
-
-@dataclass(slots=True)
-class LiveShard:
-    """A shard on disk; *served* until it is retired or barred, kept while a lease names it."""
-
-    shard: Shard
-    retired: bool = False
-    barred: bool = False
-    verifying: bool = False
-    unlinking: bool = False
-    leased: bool = False  # somebody held a lease that names it: it was not fetched in vain
-    released: bool = False  # the plan no longer counts its units as held
-
-    @property
-    def served(self) -> bool:
-        return not (self.retired or self.barred or self.verifying)
-
-    @property
-    def doomed(self) -> bool:
-        return (self.retired or self.barred) and not (self.verifying or self.unlinking)
 
 
 @dataclass(slots=True)
@@ -70,7 +53,7 @@ class DatasetState:
 
     rules: DatasetRules
     plan: Plan
-    live: dict[int, LiveShard] = field(default_factory=dict)
+    live: LiveShards = field(init=False)
     making: dict[int, Making] = field(default_factory=dict)
     retry: dict[int, float] = field(default_factory=dict)  # number -> not before
     tries: dict[tuple[int, int | None], int] = field(default_factory=dict)
@@ -93,6 +76,7 @@ class DatasetState:
     rate_began: float = 0
 
     def __post_init__(self) -> None:
+        self.live = LiveShards(self.rules.name)
         self.allowed = self._least_allowed()
         self.second_chances = SecondChances(self.rules.pin)
 
@@ -124,12 +108,7 @@ class DatasetState:
 
     def data(self, generation: str | None = None) -> int:
         """Data bytes of served shards, of one generation or of the current one."""
-        wanted = generation or self.rules.generation
-        return sum(
-            s.shard.data_bytes
-            for s in self.live.values()
-            if s.served and s.shard.generation == wanted
-        )
+        return self.live.served(generation or self.rules.generation).data_bytes
 
     @property
     def whole(self) -> bool:
@@ -139,22 +118,12 @@ class DatasetState:
     @property
     def being_verified(self) -> int | None:
         """A shard of the current generation that is out of service while its report is looked into."""
-        generation = self.rules.generation
-        suspect = (
-            n for n, s in self.live.items() if s.verifying and s.shard.generation == generation
-        )
-        return min(suspect, default=None)
+        return self.live.verifying(self.rules.generation)
 
     @property
     def has_work(self) -> bool:
         """Whether something could be made if there were room."""
         return self.plan.has_work or bool(self.retry)
-
-    def served(self, generation: str) -> list[LiveShard]:
-        """Served shards of a generation, oldest first."""
-        return [
-            s for _, s in sorted(self.live.items()) if s.served and s.shard.generation == generation
-        ]
 
     # --- which set an epoch gets
 
@@ -163,26 +132,24 @@ class DatasetState:
         one that is still here; None if there is none yet."""
         if self.ready(needed):
             return self.rules.generation
-        old = [s.shard for _, s in sorted(self.live.items()) if s.served]
-        old = [s for s in old if s.generation != self.rules.generation]
-        return old[-1].generation if old and not self.rules.pin else None
+        old = self.live.superseded(self.rules.generation)
+        if self.rules.pin or not len(old):
+            return None
+        return self.live[int(old[-1])].shard.generation
 
     def ready(self, needed: int) -> bool:
         """Whether the current generation can be leased for an epoch that needs `needed` bytes."""
-        served = bool(self.served(self.rules.generation))
+        served = self.live.served(self.rules.generation).shards > 0
         if self.rules.pin:
             return served and self.whole
         if not self.rules.wait or needed == 0:
             return served and (self.data() >= needed or self.whole)
-        walked = list(self._walk())
-        have = self.evicted - sum(self.gaps.values()) + sum(size for size, _ in walked)
-        return any(shard for _, shard in walked) and (have >= needed or self.whole)
+        walked = self._walk()
+        return bool(walked.served.any()) and (walked.data_bytes >= needed or self.whole)
 
     def made(self) -> int:
         """Data bytes of all shards that the current generation ever had."""
-        current = self.rules.generation
-        there = (s.shard.data_bytes for s in self.live.values() if s.shard.generation == current)
-        return self.evicted + sum(there)
+        return self.evicted + self.live.data_bytes(self.rules.generation)
 
     def needed(self, epoch: int) -> int:
         """Data bytes that the set of this epoch needs."""
@@ -190,21 +157,14 @@ class DatasetState:
             return self.rules.first + epoch * (self.rules.per_epoch or 0)
         return self.rules.first
 
-    def choose(self, epoch: int, generation: str) -> list[Shard]:
-        """The shards of an epoch's set, ascending."""
-        served = [s.shard for s in self.served(generation)]
+    def choose(self, epoch: int, generation: str) -> ShardSet:
+        """An epoch's set."""
         if not self.rules.wait or generation != self.rules.generation:
-            return served
+            return self.live.served_set(generation)
         # Exactly the plan's shards for this epoch, however fast the link was.
-        chosen: list[Shard] = []
-        total = self.evicted - sum(self.gaps.values())
-        for size, shard in self._walk():
-            if total >= self.needed(epoch) and chosen:
-                break
-            total += size
-            if shard is not None:
-                chosen.append(shard)
-        return chosen or served  # the oldest of them may never be made: there is no room
+        chosen = self._walk().first(self.needed(epoch))
+        # The oldest of them may never be made: there is no room.
+        return self.live.set_of(chosen) if len(chosen) else self.live.served_set(generation)
 
     def allow_after(self, lease: Lease) -> None:
         """Lets the dataset grow by what the epoch of this lease may add to its set."""
@@ -214,22 +174,14 @@ class DatasetState:
                 after = self.needed(lease.epoch + 1)
             self.allowed = max(self.allowed, after)
 
-    def _walk(self) -> Iterator[tuple[int, Shard | None]]:
+    def _walk(self) -> Walk:
         """The current generation's shards in the plan's order, up to the first that is still to be made
-        or being verified: data bytes, and the shard if it is served. What was evicted before the oldest
-        one is not among them."""
+        or being verified. What was evicted before the oldest one is not among them."""
         suspect = self.being_verified
         open_ones = [*self.making, *self.retry, *([] if suspect is None else [suspect])]
         end = min(open_ones, default=None)
-        current = self.rules.generation
-        there = {n: s for n, s in self.live.items() if s.shard.generation == current}
-        for number in sorted(there.keys() | self.gaps.keys()):
-            if end is not None and number > end:
-                return
-            if live := there.get(number):
-                yield live.shard.data_bytes, live.shard if live.served else None
-            else:
-                yield self.gaps[number], None
+        before = self.evicted - sum(self.gaps.values())
+        return self.live.walk(self.rules.generation, self.gaps, end, before)
 
     def evict(self, shard: Shard) -> None:
         """The shard is gone, from `live` too."""
@@ -238,14 +190,13 @@ class DatasetState:
         self.evicted += shard.data_bytes
         self.evicted_shards += 1
         self.gaps[shard.id.number] = shard.data_bytes
-        oldest = min((*self.live, *self.plan.open), default=None)
+        there = [] if self.live.first is None else [self.live.first]
+        oldest = min((*there, *self.plan.open), default=None)
         self.gaps = {n: s for n, s in self.gaps.items() if oldest is not None and n > oldest}
 
     # --- rotation
 
-    def to_retire(
-        self, generation: str, capacity: int, floor: int, excess: int = 0
-    ) -> list[LiveShard]:
+    def to_retire(self, generation: str, capacity: int, floor: int, excess: int = 0) -> Numbers:
         """Which shards of the leased generation an epoch boundary retires at the limit, oldest first.
 
         Only while there is something to put in their place; together with what was retired and not
@@ -253,60 +204,36 @@ class DatasetState:
         no shard that nobody has read; and never so many that less than `floor` data bytes stay. `excess`:
         there must be so much less whether or not anything could come instead.
         """
+        live, none = self.live, np.zeros(0, np.int64)
         if self.rules.pin:
-            return []
-        candidates = self.served(generation)
-        most = max((s.shard.allocated for s in candidates), default=0)
-        coming = self.plan.missing_bytes if self.plan.has_work else len(self.retry)
-        if self.rules.wait:
-            coming = min(coming, int(min(self.allowed, float(1 << 62))) - self.made())
-        if coming <= 0 and excess <= 0:
-            return []
-        # No more than what could come in its place, and the rest of a shard.
-        owed = self.debt + self._retired(generation)
-        quota = min(int(self.rules.refresh * capacity) - owed, max(coming, excess) + most)
+            return none
+        # Those of a generation that is over were not retired to be refilled.
+        current = self.rules.generation
+        owed = self.debt + live.retired_allocated(current if generation == current else None)
         proven = self.sealed_since_boundary
         if owed == 0:
             # All caught up: the link may do more than it was asked for; one shard at least, since a
             # cache at its limit has nothing else to measure the link by.
-            smallest = candidates[0].shard.allocated if candidates else 0
+            smallest = live.oldest_allocated(generation)
             proven = max(proven, 2 * self.last_retired, smallest)
             if self.source.failing and excess <= 0:
                 proven = smallest  # enough to find out whether anything comes
-        quota = min(quota, proven)
-        stays = sum(s.shard.data_bytes for s in candidates)
-        chosen: list[LiveShard] = []
-        for live in candidates[:-1]:
-            quota -= live.shard.allocated
-            stays -= live.shard.data_bytes
-            if quota < 0 or stays < floor or not live.leased:
-                break
-            chosen.append(live)
-        return chosen
-
-    def _retired(self, generation: str) -> int:
-        """Allocated by retired shards that are still there; those of a generation that is over were
-        not retired to be refilled."""
-        current = self.rules.generation
-        return sum(
-            s.shard.allocated
-            for s in self.live.values()
-            if s.retired and (generation != current or s.shard.generation == current)
-        )
-
-    def superseded(self, leased: str = "") -> list[LiveShard]:
-        """Served shards of other generations than the current one, and the one that is leased."""
-        lasting = (leased, self.rules.generation)
-        return [
-            s
-            for _, s in sorted(self.live.items())
-            if s.served and s.shard.generation not in lasting
-        ]
+        quota = min(int(self.rules.refresh * capacity) - owed, proven)
+        if quota <= 0:  # what is missing takes a look at every unit of the source
+            return none
+        coming = self.plan.missing_bytes if self.plan.has_work else len(self.retry)
+        if self.rules.wait:
+            coming = min(coming, int(min(self.allowed, float(1 << 62))) - self.made())
+        if coming <= 0 and excess <= 0:
+            return none
+        # No more than what could come in its place, and the rest of a shard.
+        quota = min(quota, max(coming, excess) + live.most_allocated(generation))
+        return live.oldest(generation, quota, floor)
 
     @property
     def preparing(self) -> bool:
         """Whether an old generation is served until the current one is ready."""
-        return bool(self.superseded())
+        return len(self.live.superseded(self.rules.generation)) > 0
 
     # --- the source
 

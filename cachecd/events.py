@@ -226,10 +226,11 @@ class SavePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkShard:
-    """Note in the catalog that no later lease may name this shard: retired, or `barred`."""
+class MarkShards:
+    """Note in the catalog that no later lease may name these shards: retired, or `barred`."""
 
-    shard: ShardId
+    dataset: str
+    numbers: Sequence[int]
     barred: bool = False
 
 
@@ -300,7 +301,7 @@ Command = (
     StartShard
     | PublishShard
     | SavePlan
-    | MarkShard
+    | MarkShards
     | UnlinkShard
     | VerifyShard
     | WriteManifest

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachecd.dataset import DatasetRules
-from cachecd.model import Lease, Shard, ranges
+from cachecd.model import Lease
+from cachecd.shardtable import ShardSet
 
 # A rank that was granted a lease locks its manifest at once; half a minute covers one that is
 # stopped in between by a full machine.
@@ -45,24 +45,23 @@ def new_lease(
     job: str,
     epoch: int,
     generation: str,
-    shards: Sequence[Shard],
+    shards: ShardSet,
     serial: str,
 ) -> Lease:
-    """The lease of these shards (ascending). `serial` makes its name unique across restarts.
+    """The lease of these shards. `serial` makes its name unique across restarts.
 
     `fingerprint` names the set alone: the same dataset, generation and shards give the same.
     """
-    numbers = ranges(s.id.number for s in shards)
-    named = repr((rules.name, generation, numbers)).encode()
+    named = repr((rules.name, generation, shards.ranges)).encode()
     return Lease(
         id=f"{rules.name}.{epoch}.{hashlib.sha256(job.encode()).hexdigest()[:8]}.{serial}",
         dataset=rules.name,
         job=job,
         epoch=epoch,
         generation=generation,
-        shards=numbers,
-        num_records=sum(s.records for s in shards),
-        num_bytes=sum(s.data_bytes for s in shards),
+        shards=shards.ranges,
+        num_records=shards.records,
+        num_bytes=shards.data_bytes,
         seed=_order_seed(rules.seed, epoch),
         pinned=rules.pin,
         fingerprint=hashlib.sha256(named).hexdigest()[:16],

@@ -52,7 +52,12 @@ class Layout:
         return self.root / "index"
 
     def shard(self, shard: ShardId) -> Path:
-        return self.shards / shard.dataset / f"{shard.number:010d}.tfrecord"
+        return self.shards / shard.dataset / self.name(shard.number)
+
+    @staticmethod
+    def name(number: int) -> str:
+        """A shard's name in its dataset's folder."""
+        return f"{number:010d}.tfrecord"
 
     def temporary(self, shard: ShardId) -> Path:
         return self.tmp / f"{shard.dataset}.{shard.number:010d}.tfrecord"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachecd.disk import refusing, sync_directory
+from cachecd.disk import refusing
 from cachecd.errors import DiskError
 from cachecd.layout import Layout
 from cachecd.locks import is_locked, try_write_lock
@@ -42,11 +42,14 @@ class DamagedManifest:
 def write_manifest(
     layout: Layout, manifest: Manifest, announce: Callable[[int], None] = lambda cost: None
 ) -> Path:
-    """Puts a lease on disk, whole and durable when this returns; its path.
+    """Puts a lease on disk, whole when this returns; its path.
 
-    The group may read it (mode 0640), as holders of a lock must. `announce` is told beforehand what
-    it will occupy at most. DiskError leaves nothing behind, unless the disk refuses even that: then
-    `end` may do it later. FileExistsError if the lease is there already: a manifest never changes.
+    The group may read it (mode 0640), as holders of a lock must. Nothing is synced: a manifest need
+    not survive a power failure, which its holders do not survive either, and what such a failure
+    leaves is cleared at the next start (docs/decisions/0007-manifests-are-not-synced.md). `announce`
+    is told beforehand what it will occupy at most. DiskError leaves nothing behind, unless the disk
+    refuses even that: then `end` may do it later. FileExistsError if the lease is there already: a
+    manifest never changes.
     """
     path = layout.manifest(manifest.lease)
     new = layout.leases / _NEW
@@ -60,10 +63,7 @@ def write_manifest(
         try:
             with open(new, "xb", opener=_readable_by_group) as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
             os.rename(new, path)
-            sync_directory(path.parent)
         except OSError:
             for left in (new, path):
                 with contextlib.suppress(OSError):
@@ -125,17 +125,18 @@ def age_of(path: Path) -> float:
         return 0.0
 
 
-def probe(path: Path) -> bool:
+def probe(path: Path | str) -> bool:
     """Whether anybody holds a lock on the manifest at `path`; False if there is none."""
-    with refusing(f"cannot probe the lease {path}"):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return False
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             return is_locked(fd)
         finally:
             os.close(fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DiskError(f"cannot probe the lease {path}: {error.strerror or error}") from error
 
 
 def seems_held(path: Path) -> bool:
@@ -147,7 +148,7 @@ def seems_held(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Deletes the manifest at `path`, durably; False, and nothing changed, if anybody holds it.
+    """Deletes the manifest at `path`; False, and nothing changed, if anybody holds it.
 
     The write lock is held while it is unlinked. So whoever opened it before and locks it after
     finds the path gone and knows that it holds no lease. True also if there was none.
@@ -161,7 +162,6 @@ def end(path: Path) -> bool:
             if not try_write_lock(fd):
                 return False
             os.unlink(path)
-            sync_directory(path.parent)
             return True
         finally:
             os.close(fd)

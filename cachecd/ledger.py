@@ -37,7 +37,6 @@ class Ledger:
     # Free on the file system for us, less all that is reserved; and for how many shards it has inodes.
     spare: float = float("inf")
     spare_shards: float = float("inf")
-    _shards: dict[ShardId, int] = field(default_factory=dict)
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
     _reserved_by: dict[str, int] = field(default_factory=dict)
@@ -79,9 +78,6 @@ class Ledger:
         """Used and reserved by one dataset's shards."""
         return self._used_by.get(dataset, 0) + self._reserved_by.get(dataset, 0)
 
-    def allocated(self, shard: ShardId) -> int:
-        return self._shards[shard]
-
     def measured(self, metadata: int, spare: float, spare_shards: float = float("inf")) -> None:
         """Everything but shards and temporary files occupies `metadata` bytes now, and the file
         system can give us `spare` more, and inodes for so many shards."""
@@ -112,16 +108,15 @@ class Ledger:
         self.cancel(shard)
         self.spare -= allocated
         self.spare_shards -= 1
-        self.adopt(shard, allocated)
+        self.adopt(shard.dataset, allocated)
 
-    def adopt(self, shard: ShardId, allocated: int) -> None:
-        """Counts a shard found on disk."""
-        self._shards[shard] = allocated
-        self._add(self._used_by, shard.dataset, allocated)
+    def adopt(self, dataset: str, allocated: int) -> None:
+        """Counts shards found on disk."""
+        self._add(self._used_by, dataset, allocated)
 
-    def free(self, shard: ShardId) -> None:
-        """The shard's files are gone."""
-        self._add(self._used_by, shard.dataset, -self._shards.pop(shard))
+    def free(self, dataset: str, allocated: int) -> None:
+        """The files of a shard that was sealed or adopted are gone."""
+        self._add(self._used_by, dataset, -allocated)
 
     def is_reserved(self, shard: ShardId) -> bool:
         return shard in self._reserved

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -94,6 +93,10 @@ class Shard:
     allocated: int
 
 
+# Inclusive ranges of shard numbers, ascending: ((1, 3), (7, 7)) is 1, 2, 3, 7.
+Ranges = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The file set a job holds for one epoch."""
@@ -103,7 +106,7 @@ class Lease:
     job: str
     epoch: int
     generation: str
-    shards: tuple[tuple[int, int], ...]  # inclusive ranges of shard numbers, ascending
+    shards: Ranges
     num_records: int
     num_bytes: int
     seed: int
@@ -114,14 +117,3 @@ class Lease:
         """Whether the lease names this shard of its dataset."""
         at = bisect_right(self.shards, (number, sys.maxsize)) - 1
         return at >= 0 and self.shards[at][0] <= number <= self.shards[at][1]
-
-
-def ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as inclusive ranges: [1, 2, 3, 7] -> ((1, 3), (7, 7))."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return tuple(found)

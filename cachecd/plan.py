@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.unitcount import UnitCount, Units
 from cachecd_client._core import Permutation
 
 WINDOW = 16
@@ -83,8 +84,7 @@ class Plan:
         self._bytes_out = 0
         self._applied = 0  # outcomes up to this number have had their effect on the plan
         self._outcomes: dict[int, Outcome] = {}  # finished, not yet applied
-        self._holders: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._aside: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._count = UnitCount()
 
     # --- the listing
 
@@ -99,8 +99,7 @@ class Plan:
         self._blocks.append(end)
         key = (self._seed + 0x9E3779B97F4A7C15 * (len(self._blocks) - 1)) % (1 << 64)
         self._permutations.append(Permutation(end - begin, key))
-        self._holders = np.concatenate([self._holders, np.zeros(end - begin, np.int32)])
-        self._aside = np.concatenate([self._aside, np.zeros(end - begin, np.bool_)])
+        self._count.extend(end - begin)
 
     @property
     def num_units(self) -> int:
@@ -108,13 +107,13 @@ class Plan:
 
     @property
     def num_aside(self) -> int:
-        return int(self._aside.sum())
+        return self._count.num_aside
 
     @property
     def has_work(self) -> bool:
         """Whether any unit is neither held, nor being made, nor set aside."""
         left_over = self._remainder or any(o.remainder for o in self._outcomes.values())
-        return bool(left_over) or bool(((self._holders == 0) & ~self._aside).any())
+        return bool(left_over) or self._count.num_free > 0
 
     @property
     def estimated_bytes(self) -> int:
@@ -126,7 +125,7 @@ class Plan:
     @property
     def missing_bytes(self) -> int:
         """What the units take that are neither held, nor being made, nor set aside."""
-        free = np.flatnonzero((self._holders == 0) & ~self._aside).astype(np.uint64)
+        free = self._count.all_free()
         left_over = sum(max(u.size - u.offset, 0) for u in self._remainder)
         for outcome in self._outcomes.values():
             left_over += sum(max(u.size - u.offset, 0) for u in outcome.remainder)
@@ -161,7 +160,7 @@ class Plan:
         assignment = Assignment(ShardId(self.dataset, number), self.generation, tuple(taken))
         self.open[number] = assignment
         self.next_number = number + 1
-        self._count(assignment.units, 1)
+        self._count.hold(_numbers(assignment.units))
         return assignment
 
     def _estimate(self, size: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -178,7 +177,7 @@ class Plan:
         except BaseException:
             taken = before[0][: len(before[0]) - len(self._remainder)]
             self._remainder, (_, self._position, self._passes) = deque(before[0]), before
-            self._count(taken, 1)
+            self._count.hold(_numbers(taken))
             raise
 
     def _take(self) -> list[UnitSlice]:
@@ -191,14 +190,13 @@ class Plan:
             if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
                 return taken
             taken.append(self._remainder.popleft())
-            self._holders[unit.unit] -= 1
+            self._count.release([unit.unit])
             filled += cost
         own = {unit.unit for unit in taken}
         left = self.num_units  # one cycle at most
         while left and len(taken) < MAX_UNITS and (filled < self._target or not taken):
             numbers, walked = self._ahead(min(MAX_UNITS, left))
-            free = (self._holders[numbers] == 0) & ~self._aside[numbers]
-            places = np.flatnonzero(free)
+            places = np.flatnonzero(self._count.free(numbers))
             costs = self._estimate(self._units.sizes(numbers[places]))
             fits = int(np.searchsorted(np.cumsum(costs), self._target - filled, side="right"))
             fits = min(max(fits, 0 if taken else 1), MAX_UNITS - len(taken))
@@ -231,9 +229,9 @@ class Plan:
     def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> None:
         """Shard `number` is done and holds records of the units `held` (none if it is empty)."""
         assignment = self.open.pop(number)
-        self._count(assignment.units, -1)
-        self.hold(held)
-        self._count(outcome.remainder, 1)  # reserved until its turn comes
+        self._count.release(_numbers(assignment.units))
+        self._count.hold(held)
+        self._count.hold(_numbers(outcome.remainder))  # reserved until its turn comes
         self.set_aside(s.unit for s in outcome.set_aside)
         size_in = sum(max(u.size - u.offset, 0) for u in assignment.units)
         size_in -= sum(max(u.size - u.offset, 0) for u in outcome.remainder)
@@ -255,7 +253,7 @@ class Plan:
     def without(self, number: int, aside: SetAside) -> Assignment:
         """Takes a unit on which workers die out of an open assignment, and sets it aside."""
         old = self.open[number]
-        self._count([u for u in old.units if u.unit == aside.unit], -1)
+        self._count.release([u.unit for u in old.units if u.unit == aside.unit])
         self.set_aside([aside.unit])
         self.open[number] = Assignment(
             old.shard, old.generation, tuple(u for u in old.units if u.unit != aside.unit)
@@ -264,25 +262,19 @@ class Plan:
 
     def set_aside(self, units: Iterable[int]) -> None:
         """These units are not handed out again."""
-        for unit in units:
-            self._aside[unit] = True
+        self._count.set_aside(list(units))
 
     def take_back(self, units: Iterable[int]) -> None:
         """These units, set aside before, are handed out again when the walk comes by."""
-        for unit in units:
-            self._aside[unit] = False
+        self._count.take_back(list(units))
 
-    def hold(self, units: Sequence[int]) -> None:
-        """A live shard holds records of these (distinct) units."""
-        self._holders[np.asarray(units, np.int64)] += 1
+    def hold(self, units: Units) -> None:
+        """A live shard holds records of these units, or several do: each names a unit once."""
+        self._count.hold(units)
 
-    def release(self, units: Sequence[int]) -> None:
+    def release(self, units: Units) -> None:
         """A shard that held records of these units is gone."""
-        self._holders[np.asarray(units, np.int64)] -= 1
-
-    def _count(self, units: Iterable[UnitSlice], by: int) -> None:
-        for unit in units:
-            self._holders[unit.unit] += by
+        self._count.release(units)
 
     # --- across restarts
 
@@ -326,23 +318,23 @@ class Plan:
         self._bytes_in, self._bytes_out = saved["bytes_in"], saved["bytes_out"]
         self._applied = saved["applied"]
         self._remainder.extend(slices(saved["remainder"]))
-        self._count(self._remainder, 1)
+        self._count.hold(_numbers(self._remainder))
         for number, (data, sidecar, fetched, remainder) in saved["outcomes"].items():
             outcome = Outcome(0, data, sidecar, 0, fetched, 0.0, slices(remainder))
             self._outcomes[int(number)] = outcome
-            self._count(outcome.remainder, 1)
+            self._count.hold(_numbers(outcome.remainder))
         for assignment in open_assignments:
             number = assignment.shard.number
             if number <= self._applied or number in self._outcomes:
                 continue  # it was finished, but its row outlived a failed write
             self.open[assignment.shard.number] = assignment
-            self._count(assignment.units, 1)
+            self._count.hold(_numbers(assignment.units))
 
     def resume(self, parts: Iterable[UnitSlice]) -> None:
         """What is left of units that live shards hold the beginning of, and no saved plan knows."""
         for part in parts:
             self._remainder.append(part)
-            self._holders[part.unit] += 1
+            self._count.hold([part.unit])
 
     def skip_to(self, number: int, cursor: int) -> None:
         """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""
@@ -359,13 +351,13 @@ class Plan:
         mine = {(u.unit, u.ordinal) for u in self._left_over()}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
         self._outcomes[number] = replace(_NOTHING, remainder=rest)
-        self._count(rest, 1)
+        self._count.hold(_numbers(rest))
         self.next_number = number + 1
 
     def drop(self, begun: Container[tuple[int, int]]) -> None:
         """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
         done = [u for u in self._left_over() if (u.unit, u.ordinal) in begun]
-        self._count(done, -1)
+        self._count.release(_numbers(done))
         self._remainder = deque(u for u in self._remainder if u not in done)
         for number, outcome in self._outcomes.items():
             rest = tuple(u for u in outcome.remainder if u not in done)
@@ -379,3 +371,7 @@ class Plan:
     def cursor(self) -> int:
         """The walk's position, counted over all passes; what sidecars carry."""
         return self._passes * self.num_units + self._position
+
+
+def _numbers(units: Iterable[UnitSlice]) -> list[int]:
+    return [unit.unit for unit in units]

@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
+from cachecd.live import flags_of
 from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
+from cachecd.shardtable import ROW, Rows
 from cachecd.state import State
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
@@ -79,11 +83,14 @@ def take_up(
         _start_over(plan, found, index, saved)
     state.add_dataset(dataset)
     begun = _begun([k for k in found.kept if _speaks_of(k, plan, index)])
+    _adopt_known(found, dataset, catalog, state)
+    state.adopt_shards(name, *_rows(found.kept))
     for kept in found.kept:
-        _adopt(kept, dataset, catalog, index, state, begun)
+        _adopt(kept, dataset, catalog, index, begun)
     plan.drop(begun)
-    # Shards may be marked and what they owe not saved yet.
-    dataset.debt = max(dataset.debt, _retired_bytes(dataset))
+    # Shards may be marked and what they owe not saved yet; older generations' are no debt.
+    owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
+    dataset.debt = max(dataset.debt, owed)
     asides = catalog.set_aside(name)
     plan.set_aside(aside.unit for aside in asides)
     dataset.second_chances.found(asides)
@@ -96,7 +103,8 @@ def take_up(
 def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
     """Numbers go on after every number ever used; the walk where the youngest sidecar says, if it
     is of this walk (the catalog was lost), else at its beginning."""
-    highest = max((k.shard.id.number for k in found.kept), default=0)
+    highest = int(found.known[1]["number"].max(initial=0))
+    highest = max([highest, *(k.shard.id.number for k in found.kept)])
     if saved:
         highest = max(highest, saved["plan"]["next_number"] - 1)
     cursor = 0
@@ -130,13 +138,6 @@ def _cut_units(kept: list[Kept], index: Index, begun: set[tuple[int, int]]) -> l
     return cut
 
 
-def _retired_bytes(dataset: DatasetState) -> int:
-    """What the retired shards of the current generation take: older ones are no debt."""
-    generation = dataset.rules.generation
-    retired = (s.shard for s in dataset.live.values() if s.retired and not s.barred)
-    return sum(shard.allocated for shard in retired if shard.generation == generation)
-
-
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
     return [
         Assignment(
@@ -158,16 +159,37 @@ def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
     return known and (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
 
 
+def _adopt_known(found: Found, dataset: DatasetState, catalog: Catalog, state: State) -> None:
+    """Adds the shards that are as the catalog has them, and the units that it says they hold."""
+    name = dataset.rules.name
+    state.adopt_shards(name, *found.known)
+    if len(found.known[1]):
+        others = {kept.shard.id.number for kept in found.kept}
+        for units in catalog.units_held(name, dataset.plan.generation, others):
+            dataset.plan.hold(units)
+
+
+def _rows(kept: list[Kept]) -> tuple[list[str], Rows]:
+    generations = sorted({k.shard.generation for k in kept})
+    rows = [
+        (
+            k.shard.id.number, k.shard.records, k.shard.data_bytes, k.shard.allocated,
+            generations.index(k.shard.generation), 0, flags_of(k.retired, k.barred),
+        )
+        for k in kept
+    ]  # fmt: skip
+    return generations, np.array(rows, ROW)
+
+
 def _adopt(
     kept: Kept,
     dataset: DatasetState,
     catalog: Catalog,
     index: Index,
-    state: State,
     begun: set[tuple[int, int]],
 ) -> None:
+    """Tells the plan of a shard that the policy has, and that a sidecar vouches for."""
     shard, plan = kept.shard, dataset.plan
-    state.adopt_shard(shard, kept.retired, kept.barred)
     if shard.id.number >= plan.next_number:
         speaks = not kept.barred and _speaks_of(kept, plan, index)
         plan.overtake(shard.id.number, _cut_units([kept], index, begun) if speaks else ())
@@ -211,15 +233,16 @@ def _schemas(
 ) -> dict[str, dict[str, Any]]:
     """The schema of each generation that has shards, and of the current one if it is known."""
     name = dataset.rules.name
-    schemas: dict[str, dict[str, Any]] = {}
-    for kept in found.kept:
-        if kept.adopted and "schema" in kept.adopted:
-            schemas[kept.shard.generation] = kept.adopted["schema"]
-    for generation in {k.shard.generation for k in found.kept} | {dataset.rules.generation}:
+    schemas = dict(found.schemas)
+    examples = {kept.shard.generation: kept.shard.id for kept in found.kept}
+    generations, rows = found.known
+    for place, first in zip(*np.unique(rows["generation"], return_index=True), strict=True):
+        examples[generations[place]] = ShardId(name, int(rows["number"][first]))
+    for generation in {*examples, dataset.rules.generation}:
         if known := catalog.schema(name, generation):
             schemas[generation] = known
             continue
-        schema = schemas.get(generation) or _schema_on_disk(layout, found, generation)
+        schema = schemas.get(generation) or _schema_on_disk(layout, examples.get(generation))
         if schema:
             schemas[generation] = schema
             catalog.save_schema(name, generation, schema)
@@ -227,14 +250,13 @@ def _schemas(
     return schemas
 
 
-def _schema_on_disk(layout: Layout, found: Found, generation: str) -> dict[str, Any] | None:
-    """As any shard's sidecar has it; the catalog may have missed it when its disk was full."""
-    for kept in found.kept:
-        if kept.shard.generation == generation:
-            path = layout.sidecar(layout.shard(kept.shard.id))
-            schema: dict[str, Any] | None = json.loads(Sidecar.read(str(path)).meta).get("schema")
-            return schema
-    return None
+def _schema_on_disk(layout: Layout, shard: ShardId | None) -> dict[str, Any] | None:
+    """As a shard's sidecar has it; the catalog may have missed it when its disk was full."""
+    if shard is None:
+        return None
+    path = layout.sidecar(layout.shard(shard))
+    schema: dict[str, Any] | None = json.loads(Sidecar.read(str(path)).meta).get("schema")
+    return schema
 
 
 def lease_of(manifest: Manifest) -> Lease:
@@ -258,12 +280,18 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
     """Takes up every manifest on disk; a line for each that is damaged.
 
     A damaged manifest that somebody holds may name any shard: until it ends, all stay. One that
-    nobody holds goes: whoever was granted it cannot read it either.
+    nobody holds goes: whoever was granted it cannot read it either. Nor could anybody read by one of
+    shards that are gone: a power failure may bring back a manifest that was deleted before they were.
     """
     found, damaged = read_manifests(layout)
+    lines = []
     for manifest in found:
-        lease = lease_of(manifest)
-        state.adopt_lease(lease, now, age_of(layout.manifest(manifest.lease)))
+        lease, path = lease_of(manifest), layout.manifest(manifest.lease)
+        dataset = state.datasets.get(lease.dataset)
+        if dataset and not dataset.live.has_all(lease.shards) and end(path):
+            lines.append(f"{path}: it names shards that are gone (nobody holds it: removed)")
+            continue
+        state.adopt_lease(lease, now, age_of(path))
         if lease.dataset in state.datasets:
             # A shard of its that is lost must not come back as another under the same number.
             plan = state.datasets[lease.dataset].plan
@@ -271,14 +299,15 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
             if highest >= plan.next_number:
                 plan.overtake(highest)
     for bad in damaged:
-        if not bad.held:
-            end(bad.path)
+        removed = not bad.held and end(bad.path)
+        fate = "nobody holds it: removed" if removed else "held"
+        lines.append(f"{bad.path}: {bad.why} ({fate})")
         name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)
             lease = Lease(bad.path.stem, name, "(damaged)", 0, "", everything, 0, 0, 0, False, "")
             state.adopt_lease(lease, now, age_of(bad.path))
-    return [f"{bad.path}: {bad.why}{' (held)' if bad.held else ''}" for bad in damaged]
+    return lines
 
 
 def manifest_of(

@@ -43,20 +43,18 @@ class Room:
             not self.fits(dataset)
             and dataset.has_work
             and not any(d.making for d in self.datasets.values())
-            and not any(
-                s.unlinking or s.verifying for d in self.datasets.values() for s in d.live.values()
-            )
+            and not any(d.live.unsettled for d in self.datasets.values())
         )
 
     def kept_for_leases(self) -> bool:
         """Whether there is room that only waits for leases to end."""
-        return any(s.doomed for d in self.datasets.values() for s in d.live.values())
+        return any(d.live.any_doomed for d in self.datasets.values())
 
     def shards_for(self, dataset: DatasetState, data: int) -> int:
         """How many shards so many data bytes take: shards are rarely full to the last byte, so go by
         those that are there."""
-        sizes = [live.shard.data_bytes for live in dataset.live.values() if live.served]
-        typical = sum(sizes) // len(sizes) if sizes else self.shard_size
+        there = dataset.live.served()
+        typical = there.data_bytes // there.shards if there.shards else self.shard_size
         return -(-max(data, 0) // max(typical, 1))
 
     def _share(self, dataset: DatasetState, room: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.errors import DiskError
-from cachecd.events import MarkShard, SavePlan
+from cachecd.events import MarkShards, SavePlan
 from cachecd.pause import Pause
 
 _WHAT = "catalog not written"
@@ -30,7 +30,7 @@ class PlanSaver:
         self._plan_of = plan_of
         self._complaints = complaints
         self._clock = clock
-        self._waiting: deque[SavePlan | MarkShard] = deque()
+        self._waiting: deque[SavePlan | MarkShards] = deque()
         self._pause = Pause(shortest=0.1)
 
     @property
@@ -38,7 +38,7 @@ class PlanSaver:
         """Whether something is not saved yet."""
         return bool(self._waiting)
 
-    def save(self, command: SavePlan | MarkShard) -> None:
+    def save(self, command: SavePlan | MarkShards) -> None:
         """Saves this, after all that waits. Never raises."""
         self._waiting.append(command)
         self.catch_up()
@@ -68,9 +68,9 @@ class PlanSaver:
             if self._complaints:
                 self._complaints.works(_WHAT, "")
 
-    def _save(self, command: SavePlan | MarkShard) -> None:
-        if isinstance(command, MarkShard):
-            self._catalog.mark(command.shard, barred=command.barred)
+    def _save(self, command: SavePlan | MarkShards) -> None:
+        if isinstance(command, MarkShards):
+            self._catalog.mark(command.dataset, command.numbers, barred=command.barred)
             return
         plan = self._plan_of(command.dataset)
         self._catalog.save_progress(

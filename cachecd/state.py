@@ -14,16 +14,17 @@ passed, the locks alone decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState, LiveShard
+from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, finish
 from cachecd.ledger import Ledger
 from cachecd.model import Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.room import Room
+from cachecd.shardtable import Numbers, Rows
 from cachecd.waiting import Hindrances, not_ready
 
 
@@ -53,9 +54,13 @@ class State:
 
     def adopt_shard(self, shard: Shard, retired: bool, barred: bool = False) -> None:
         """A valid shard found on disk; its units are held in the plan by the caller, unless barred."""
-        live = LiveShard(shard, retired, barred, released=barred)
-        self.datasets[shard.id.dataset].live[shard.id.number] = live
-        self.ledger.adopt(shard.id, shard.allocated)
+        self.datasets[shard.id.dataset].live.add(shard, retired, barred)
+        self.ledger.adopt(shard.id.dataset, shard.allocated)
+
+    def adopt_shards(self, dataset: str, generations: Sequence[str], rows: Rows) -> None:
+        """Many at once, as LiveShards.add_all has them."""
+        self.datasets[dataset].live.add_all(generations, rows)
+        self.ledger.adopt(dataset, int(rows["allocated"].sum()))
 
     def adopt_lease(self, lease: Lease, now: float, age: float = 0.0) -> None:
         """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
@@ -64,7 +69,8 @@ class State:
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         if dataset := self.datasets.get(lease.dataset):
             dataset.allow_after(lease)
-            _mark_read(dataset, lease)
+            dataset.live.hold(lease.id, lease.shards)
+            dataset.live.read(lease.shards)
 
     def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
         """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
@@ -117,8 +123,8 @@ class State:
             case ev.DiskChecked(refused):
                 self.disk.refused = refused
             case ev.Tick():
-                for name in self.datasets:
-                    self._unlink_unheld(name, out)
+                for each in self.datasets.values():
+                    self._unlink_unheld(each, out)
             case ev.Draining():
                 self._draining = True
         if not self._draining:
@@ -155,7 +161,7 @@ class State:
         rules = dataset.rules
         needed = dataset.needed(asked.epoch)
         dataset.allowed = max(dataset.allowed, needed)  # a job may begin in its middle
-        served = bool(dataset.served(rules.generation))
+        served = dataset.live.served(rules.generation).shards > 0
         if rules.wait and not served:  # whatever was made is gone: one more, at least
             dataset.allowed = max(dataset.allowed, dataset.made() + 1)
         stuck = self._room.stuck(dataset)
@@ -179,10 +185,11 @@ class State:
         serial = f"{self._boot}{self._serial}"
         lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
         dataset.allow_after(lease)
+        dataset.live.hold(lease.id, lease.shards)
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         out.append(ev.WriteManifest(lease))
-        self._unlink_unheld(rules.name, out)
+        self._unlink_unheld(dataset, out)
         return lease.id
 
     def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
@@ -192,7 +199,7 @@ class State:
             out.append(ev.ReplyRefused(request, "lease-lost", message))
             return
         if not state.read and (dataset := self.datasets.get(state.lease.dataset)):
-            _mark_read(dataset, state.lease)
+            dataset.live.read(state.lease.shards)
         state.read = True
         state.held_by.add(rank)
         out.append(ev.ReplyDone(request))
@@ -202,15 +209,18 @@ class State:
         if self._by_epoch.get((lease.dataset, lease.job, lease.epoch)) == lease.id:
             del self._by_epoch[lease.dataset, lease.job, lease.epoch]
         dataset = self.datasets.get(lease.dataset)
-        if dataset and not state.read:
+        if dataset is None:
+            return
+        if not state.read:
             dataset.in_vain[lease.job] = lease.epoch
-        self._unlink_unheld(lease.dataset, out)
+        dataset.live.let_go(lease.id)
+        self._unlink_unheld(dataset, out)
 
     def _holder(self) -> Lease | None:
         """The oldest lease for which shards are kept that no later lease names."""
         for held in sorted(self.leases.values(), key=lambda s: (s.since, s.lease.id)):
             dataset = self.datasets.get(held.lease.dataset)
-            if dataset and any(s.doomed and held.lease.names(n) for n, s in dataset.live.items()):
+            if dataset and dataset.live.any_doomed_in(held.lease.shards):
                 return held.lease
         return None
 
@@ -219,39 +229,32 @@ class State:
     def _boundary(self, dataset: DatasetState, generation: str, out: list[ev.Command]) -> None:
         """An epoch begins: retires what newer shards shall replace."""
         rules = dataset.rules
-        for live in dataset.superseded(generation):  # leases never mix generations: of no use now
-            self._retire(live, out)
+        # Leases never mix generations: older ones are of no use now.
+        self._retire(dataset, dataset.live.superseded(generation, rules.generation), out)
         floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
-        chosen: list[LiveShard] = []
+        retired = 0
         capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
         # Where nothing may be fetched, nothing would come in its place.
         if not self._room.fits(dataset) and (excess > 0 or not self._draining):
             chosen = dataset.to_retire(generation, capacity, floor, excess)
-        for live in chosen:
-            self._retire(live, out)
+            retired = self._retire(dataset, chosen, out)
         dataset.sealed_since_boundary = 0
-        if chosen:
-            dataset.last_retired = sum(live.shard.allocated for live in chosen)
+        if retired:
+            dataset.last_retired = retired
             out.append(ev.SavePlan(rules.name))
 
-    def _retire(self, live: LiveShard, out: list[ev.Command]) -> None:
-        live.retired = True
-        out.append(ev.MarkShard(live.shard.id))
+    def _retire(self, dataset: DatasetState, numbers: Numbers, out: list[ev.Command]) -> int:
+        """What these shards occupy that from now on no lease names."""
+        if not len(numbers):
+            return 0
+        out.append(ev.MarkShards(dataset.rules.name, tuple(numbers.tolist())))
+        return dataset.live.retire(numbers)
 
-    def _unlink_unheld(self, name: str, out: list[ev.Command]) -> None:
-        dataset = self.datasets.get(name)
-        if dataset is None:
-            return
-        if dataset.rules.pin:  # what a pinned set of old generation takes, the new one needs
-            for live in dataset.superseded():
-                self._retire(live, out)
-        if not any(live.doomed for live in dataset.live.values()):
-            return
-        leases = [s.lease for s in self.leases.values() if s.lease.dataset == name]
-        for number, live in dataset.live.items():
-            if live.doomed and not any(lease.names(number) for lease in leases):
-                live.unlinking = True
-                out.append(ev.UnlinkShard(live.shard.id))
+    def _unlink_unheld(self, dataset: DatasetState, out: list[ev.Command]) -> None:
+        rules, live = dataset.rules, dataset.live
+        if rules.pin:  # what a pinned set of old generation takes, the new one needs
+            self._retire(dataset, live.superseded(rules.generation), out)
+        out += [ev.UnlinkShard(ShardId(rules.name, number)) for number in live.unlink()]
 
     # --- shards
 
@@ -281,7 +284,7 @@ class State:
         assert outcome is not None, "published before it was made"
         self.ledger.seal(shard.id, shard.allocated)
         self.disk.end()
-        dataset.live[shard.id.number] = LiveShard(shard)
+        dataset.live.add(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
         out.append(finish(dataset, shard.id.number, outcome, shard, list(units)))
@@ -304,16 +307,16 @@ class State:
 
     def _unlinked(self, shard: ShardId, units: Iterable[int], out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.dataset]
-        live = dataset.live.pop(shard.number)
-        self.ledger.free(shard)
-        if not live.released:
+        live = dataset.live[shard.number]
+        gone, retired, released = live.shard, live.retired, live.released
+        dataset.live.remove(shard.number)
+        self.ledger.free(shard.dataset, gone.allocated)
+        if not released:
             dataset.plan.release(list(units))
         dataset.exhausted = False
-        dataset.evict(live.shard)
-        if live.retired and (
-            live.shard.generation == dataset.rules.generation or dataset.preparing
-        ):
-            dataset.debt += live.shard.allocated
+        dataset.evict(gone)
+        if retired and (gone.generation == dataset.rules.generation or dataset.preparing):
+            dataset.debt += gone.allocated
         out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
 
     def _corrupt_reported(self, shard: ShardId, out: list[ev.Command]) -> None:
@@ -335,11 +338,5 @@ class State:
             dataset.plan.release(list(units))
             dataset.exhausted = False
             self.corrupt_shards += 1
-            out.append(ev.MarkShard(shard, barred=True))
-        self._unlink_unheld(shard.dataset, out)
-
-
-def _mark_read(dataset: DatasetState, lease: Lease) -> None:
-    """What this lease names is not fetched in vain: rotation may have it."""
-    for number, live in dataset.live.items():
-        live.leased = live.leased or lease.names(number)
+            out.append(ev.MarkShards(shard.dataset, (shard.number,), barred=True))
+        self._unlink_unheld(dataset, out)

@@ -50,20 +50,20 @@ def document(
 def _dataset(
     state: State, dataset: DatasetState, set_aside: Sequence[SetAside], now: float
 ) -> dict[str, Any]:
-    served = [live.shard for live in dataset.live.values() if live.served]
-    plan = dataset.plan
+    live, plan = dataset.live, dataset.plan
+    served = live.served()
     reasons: dict[str, int] = {}
     for aside in set_aside:
         reasons[aside.reason] = reasons.get(aside.reason, 0) + 1
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
-        "shards": len(served),
-        "records": sum(s.records for s in served),
-        "data_bytes": sum(s.data_bytes for s in served),
+        "shards": served.shards,
+        "records": served.records,
+        "data_bytes": served.data_bytes,
         "allocated": state.ledger.of(dataset.rules.name),
-        "retired_shards": sum(live.retired for live in dataset.live.values()),
-        "barred_shards": sum(live.barred for live in dataset.live.values()),
+        "retired_shards": live.num_retired,
+        "barred_shards": live.num_barred,
         "evicted_shards": dataset.evicted_shards,
         "evicted_bytes": dataset.evicted,
         "making": len(dataset.making),
@@ -101,10 +101,4 @@ def _retired_bytes(state: State, lease_id: str) -> int:
     """What would be free if this lease ended: how a holder that stays stops rotation."""
     lease = state.leases[lease_id].lease
     dataset = state.datasets.get(lease.dataset)
-    if dataset is None:
-        return 0
-    return sum(
-        live.shard.allocated
-        for number, live in dataset.live.items()
-        if live.retired and lease.names(number)
-    )
+    return dataset.live.retired_bytes(lease.shards) if dataset else 0

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.catalog import SavedPlan, ShardRow
+from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
 from cachecd.model import SetAside, Shard, ShardId
 from cachecd.reconcile import Found, Kept
 from tests.policy_model import Records
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """A shard as the catalog has it."""
+
+    shard: Shard
+    retired: bool
+    barred: bool
 
 
 class Rows:

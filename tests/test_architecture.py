@@ -25,16 +25,20 @@ PARTS = {
     "layout": "model",
     # Policy: no I/O, no clock
     "events": "model",
-    "plan": "model client._core",
+    "unitcount": "",
+    "plan": "model unitcount client._core",
+    "shardtable": "model",
+    "walk": "shardtable",
+    "live": "model shardtable walk",
     "pause": "",
     "second_chance": "model",
-    "dataset": "errors model pause plan second_chance",
+    "dataset": "errors live model pause plan second_chance shardtable walk",
     "ledger": "model",
-    "grant": "dataset model",
+    "grant": "dataset model shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "dataset events ledger model pause room",
-    "state": "dataset events grant ingest ledger model pause room waiting",
+    "state": "dataset events grant ingest ledger model pause room shardtable waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -44,8 +48,8 @@ PARTS = {
     "blockfile": "disk errors client._core",
     "index": "blockfile digests disk model",
     "database": "disk errors",
-    "catalog": "database disk model",
-    "reconcile": "catalog disk errors layout model client._core client.errors",
+    "catalog": "database disk live model shardtable",
+    "reconcile": "catalog disk errors layout live model shardtable client._core client.errors",
     # The samplers, which run in processes of their own
     "config": "errors quantities",
     "sampler.messages": "model",
@@ -63,8 +67,8 @@ PARTS = {
     "shards": "catalog complaints disk errors events layout model pause saving verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset index layout leases model plan reconcile state client._core "
-    "client.protocol",
+    "recovery": "catalog dataset index layout leases live model plan reconcile shardtable state "
+    "client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -96,13 +100,17 @@ PURE = {
     "ledger",
     "grant",
     "ingest",
+    "live",
     "pause",
     "room",
     "rounds",
     "sampler.patience",
     "second_chance",
+    "shardtable",
     "state",
+    "unitcount",
     "waiting",
+    "walk",
 }
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 WITHOUT_IO = {

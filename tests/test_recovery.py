@@ -274,7 +274,7 @@ def test_a_new_generation_starts_over_and_holds_nothing_of_the_old(cache):
 
 def test_a_retired_shard_stays_retired(cache):
     cache.make()
-    cache.catalog.mark(ShardId("train", 1), barred=False)
+    cache.catalog.mark("train", [1], barred=False)
     cache.restart()
     assert cache.found.state.live[1].retired
 
@@ -291,7 +291,7 @@ def test_a_unit_set_aside_stays_set_aside(cache):
 
 def test_a_barred_shard_stays_barred_and_its_units_come_again(cache):
     held = {u.unit for u in cache.make().units}
-    cache.catalog.mark(ShardId("train", 1), barred=True)
+    cache.catalog.mark("train", [1], barred=True)
     cache.restart()
     assert not cache.found.state.live[1].served
     assert held <= set(cache.rest())
@@ -301,7 +301,8 @@ def test_a_row_noted_while_its_assignment_was_open_does_not_stop_the_next_start(
     assignment = cache.assign()
     cache.write(assignment)
     shard = Shard(assignment.shard, "1-a", len(assignment.units), 1, 1)
-    cache.catalog.adopt(shard, [u.unit for u in assignment.units])  # killed right after this
+    units = [u.unit for u in assignment.units]
+    cache.catalog.adopt([(shard, units, False, False)])  # killed right after this
     for _ in range(2):
         cache.restart()
         assert cache.numbers() == [1]
@@ -337,8 +338,8 @@ def test_a_catalog_locked_by_another_program_refuses_as_a_disk_error(cache):
     with contextlib.closing(sqlite3.connect(cache.layout.catalog)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DiskError, match="locked"):
-            cache.catalog.mark(ShardId("train", 1), barred=False)
-    cache.catalog.mark(ShardId("train", 1), barred=False)
+            cache.catalog.mark("train", [1], barred=False)
+    cache.catalog.mark("train", [1], barred=False)
 
 
 def test_a_damaged_catalog_is_set_apart_and_not_deleted(cache):

@@ -210,10 +210,11 @@ class World:
                     del self.manifests[lease], self.locks[lease]
                     self.model.ended(lease)
                     self.events.append(ev.LeaseEnded(lease))
-            case ev.MarkShard(shard, barred):
-                self.model.marked(shard, barred)
-                if not self.rows.refuses:
-                    self.rows.mark(shard, barred=barred)
+            case ev.MarkShards(name, marked, barred):
+                for shard in (ShardId(name, number) for number in marked):
+                    self.model.marked(shard, barred)
+                    if not self.rows.refuses:
+                        self.rows.mark(shard, barred=barred)
             case ev.ReplyGranted(request, lease) if lease in self.failed_manifests:
                 self.replies[request] = ev.ReplyWaiting(request, 0, 0, 0.0, "the disk refuses")
             case _:

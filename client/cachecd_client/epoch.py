@@ -11,8 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
@@ -22,6 +20,7 @@ from cachecd_client.options import Options
 from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Schema
+from cachecd_client.shardfiles import ShardFiles
 from cachecd_client.transport import Transport
 
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
@@ -49,9 +48,8 @@ class Epoch(FileSet):
         """`release` ends the lease; `number` differs from the manifest's in a repeated set."""
         # Not FileSet's __init__, which looks at each file: the lease vouches for them.
         manifest = held.manifest
-        numbers = manifest.numbers()
-        shards = held.path.parent.parent / "shards" / manifest.dataset
-        self._files = [_shard_path(shards, shard) for shard in numbers]
+        folder = held.path.parent.parent / "shards" / manifest.dataset
+        self._files = self._shards = ShardFiles(str(folder), manifest.shards)
         self._schema = None
         self.schema = Schema.from_json(manifest.schema)
         self.num_records = manifest.num_records
@@ -72,7 +70,6 @@ class Epoch(FileSet):
         self._of = of
         self._done = 0.0
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
-        self._shards = np.array(numbers, np.int64)
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._over = False
         self._reported: set[tuple[int, int]] = set()
@@ -167,7 +164,7 @@ class Epoch(FileSet):
             shuffle=not self.pinned,
             drop_last=not self.pinned,
             window=self.window,
-            shards=self._shards,
+            shards=self._shards.numbers,
             begin=self._begin,
             began=self._began,
             advanced=self._advanced,
@@ -191,10 +188,6 @@ class Epoch(FileSet):
                 self._reported.add((shard, offset))
             except CachecdError:
                 self._silent_until = time.monotonic() + _REPORT_PAUSE
-
-
-def _shard_path(folder: Path, number: int) -> str:
-    return str(folder / f"{number:010d}.tfrecord")
 
 
 def _seed(seed: int, number: int) -> int:

@@ -61,7 +61,7 @@ class FileSet:
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
-        self._files = [os.fsdecode(path) for path in paths]
+        self._files: Sequence[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError("a FileSet of no files: check what should have found some")
         if schema is not None and not isinstance(schema, Schema):

@@ -238,7 +238,9 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as its file holds it."""
-    return json.dumps(dataclasses.asdict(manifest), separators=(",", ":")).encode()
+    # Not asdict, which copies each range and each value of the schema: 3 ms for a hundred ranges.
+    body = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def decode_manifest(text: bytes) -> Manifest:

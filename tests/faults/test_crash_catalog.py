@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from cachecd.model import Assignment, ShardId
 from cachecd.recovery import recover_leases
 from cachecd_client._core import ShardWriter
+from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest, encode_manifest
 from tests.test_recovery import SCHEMA, SHARD_SIZE, Cache
 
@@ -132,8 +134,8 @@ def test_a_mark_survives_starts_that_go_by_the_sidecars(cache):
     cache.stop()
     cache.layout.catalog.unlink()
     cache.start()
-    cache.catalog.mark(ShardId("train", 1), barred=False)
-    cache.catalog.mark(ShardId("train", 2), barred=True)
+    cache.catalog.mark("train", [1], barred=False)
+    cache.catalog.mark("train", [2], barred=True)
     cache.restart()
     assert cache.found.state.live[1].retired
     assert cache.found.state.live[2].barred
@@ -142,7 +144,7 @@ def test_a_mark_survives_starts_that_go_by_the_sidecars(cache):
 
 def test_killed_between_retiring_and_noting_the_debt_no_more_is_retired_than_may_be(cache):
     cache.make(), cache.make()
-    cache.catalog.mark(ShardId("train", 1), barred=False)  # killed before the plan is saved
+    cache.catalog.mark("train", [1], barred=False)  # killed before the plan is saved
     cache.restart()
     state = cache.found.state
     assert state.debt == state.live[1].shard.allocated
@@ -176,11 +178,11 @@ def manifest(cache: Cache, last: int) -> Path:
 def test_a_number_that_a_lease_names_is_not_given_to_another_shard(cache):
     """Not even if the shard was lost with the catalog: the holder would read other records."""
     cache.make(), cache.make()
-    manifest(cache, last=5)
-    cache.stop()
-    cache.layout.catalog.unlink()
-    cache.start()
-    assert recover_leases(cache.layout, cache.state, 0.0) == []
+    with closing(HeldLease(manifest(cache, last=5))):
+        cache.stop()
+        cache.layout.catalog.unlink()
+        cache.start()
+        assert recover_leases(cache.layout, cache.state, 0.0) == []
     assert cache.plan.next_number == 6
     assert cache.assign().shard.number == 6
 

@@ -1,0 +1,245 @@
+"""What the daemon's state costs when it is large: one command.
+
+    python -m tests.bench.state
+
+makes a cache of 100,000 real shards at its limit (in /dev/shm, 1.5 GB, removed at the end), starts the
+real daemon on it, has 100 jobs take lease after lease, lets them hold, and prints what that took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cachecd_client.epoch import Epoch
+from cachecd_client.protocol import Acquire, Reply, Request
+from cachecd_client.session import Cache
+from cachecd_client.transport import Transport
+from tests.bench.cachedir import DATASET, CacheFolder, make
+
+ROOT = Path(__file__).parents[2]
+_TICK = os.sysconf("SC_CLK_TCK")
+# Figure -> the most it may be, and how it is printed.
+BARS = {
+    "start_s": (2.0, "start to ready, s"),
+    "acquire_p99_ms": (5.0, "acquire, 99th percentile, ms"),
+    "idle_cpu_percent": (1.0, "CPU of the idle daemon, %"),
+    "rss_mb": (150.0, "resident memory, MB"),
+}
+OTHERS = {
+    "start_cpu_s": "of which processor time, s",
+    "acquire_p50_ms": "acquire, median, ms",
+    "reply_p50_ms": "of which until the daemon's reply, median, ms",
+    "reply_p99_ms": "of which until the daemon's reply, 99th percentile, ms",
+    "peak_rss_mb": "resident memory at its greatest, MB",
+    "rebuild_s": "start to ready without the catalog, s",
+    "rebuild_cpu_s": "of which processor time, s",
+    "rebuild_peak_rss_mb": "resident memory at its greatest then, MB",
+}
+
+
+class Process:
+    """`cachecd run` as a process of its own; `start_s` from exec until it says that it is ready."""
+
+    def __init__(self, cache: CacheFolder, patience: float) -> None:
+        ready = cache.folder / "ready.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            told.bind(str(ready))
+            told.settimeout(patience)
+            path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+            environ = {**os.environ, "NOTIFY_SOCKET": str(ready), "PYTHONPATH": path}
+            command = [sys.executable, "-m", "cachecd", "run", str(cache.config)]
+            with (cache.folder / "log").open("ab") as log:
+                began = time.perf_counter()
+                self._process = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=environ, cwd=cache.folder
+                )
+            try:
+                assert told.recv(1000) == b"READY=1"
+            except TimeoutError:
+                self._process.kill()
+                raise AssertionError(
+                    f"not ready within {patience:g} s:\n{(cache.folder / 'log').read_text()}"
+                ) from None
+            finally:
+                ready.unlink()
+            self.start_s = time.perf_counter() - began
+            self.start_cpu_s = self.cpu_seconds()
+
+    def cpu_seconds(self) -> float:
+        """Spent by the process so far, without its samplers."""
+        text = Path(f"/proc/{self._process.pid}/stat").read_text()
+        user, system = text.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICK
+
+    def memory_mb(self, field: str) -> float:
+        """`field`: VmRSS now, VmHWM at its greatest."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1000
+        raise AssertionError(f"no {field}")
+
+    def settle(self) -> None:
+        """Waits until it has nothing more to do than to watch: the source is listed again at a start."""
+        deadline = time.monotonic() + 60
+        before = self.cpu_seconds()
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            now = self.cpu_seconds()
+            if now - before <= 0.03:
+                return
+            before = now
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    def kill(self) -> None:
+        """Idempotent."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def started(cache: CacheFolder, patience: float = 120.0) -> Iterator[Process]:
+    process = Process(cache, patience)
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.kill()
+
+
+class TimedTransport(Transport):
+    """Notes how long each Acquire took."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.replies_ms: list[float] = []
+
+    def ask(self, request: Request, timeout: float) -> Reply:
+        began = time.perf_counter()
+        reply = super().ask(request, timeout)
+        if isinstance(request, Acquire):
+            self.replies_ms.append((time.perf_counter() - began) * 1000)
+        return reply
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def measure(cache: CacheFolder, jobs: int, epochs: int, idle_s: float) -> dict[str, float]:
+    """One start with everything that is held to a bar."""
+    with started(cache) as process:
+        process.settle()
+        transport = TimedTransport(cache.endpoint)
+        acquired_ms: list[float] = []
+        held: list[Epoch | None] = [None] * jobs
+        with Cache(transport, 30.0) as session:
+            for epoch in range(epochs):
+                for job in range(jobs):
+                    began = time.perf_counter()
+                    found = session.acquire(DATASET, epoch, f"job-{job}")
+                    acquired_ms.append((time.perf_counter() - began) * 1000)
+                    assert found.num_records > 0.9 * cache.shards
+                    if (before := held[job]) is not None:
+                        before.release()
+                    held[job] = found
+            process.settle()
+            assert len(session.status()["leases"]) == jobs
+            cpu, began = process.cpu_seconds(), time.perf_counter()
+            time.sleep(idle_s)
+            share = (process.cpu_seconds() - cpu) / (time.perf_counter() - began)
+            return {
+                "start_s": process.start_s,
+                "start_cpu_s": process.start_cpu_s,
+                "acquire_p50_ms": percentile(acquired_ms, 0.5),
+                "acquire_p99_ms": percentile(acquired_ms, 0.99),
+                "reply_p50_ms": percentile(transport.replies_ms, 0.5),
+                "reply_p99_ms": percentile(transport.replies_ms, 0.99),
+                "idle_cpu_percent": 100 * share,
+                "rss_mb": process.memory_mb("VmRSS"),
+                "peak_rss_mb": process.memory_mb("VmHWM"),
+            }
+
+
+def rebuild(cache: CacheFolder) -> dict[str, float]:
+    """A start that finds the shards, but no catalog."""
+    cache.lose_catalog()
+    with started(cache, 600.0) as process:
+        return {
+            "rebuild_s": process.start_s,
+            "rebuild_cpu_s": process.start_cpu_s,
+            "rebuild_peak_rss_mb": process.memory_mb("VmHWM"),
+        }
+
+
+def table(runs: Sequence[dict[str, float]]) -> str:
+    """Medians, with the least and the greatest in brackets, as Markdown."""
+    lines = ["| figure | required | measured | |", "|---|--:|--:|---|"]
+    for key in runs[0]:
+        values = [run[key] for run in runs]
+        middle = statistics.median(values)
+        shown = f"{middle:.3g} ({min(values):.3g}-{max(values):.3g})"
+        most, name = BARS.get(key, (None, OTHERS.get(key, "")))
+        if most is None:
+            lines.append(f"| {name} | | {shown} | |")
+        else:
+            judged = "met" if middle <= most else "**missed**"
+            lines.append(f"| {name} | ≤ {most:g} | {shown} | {judged} |")
+    return "\n".join(lines) + "\n"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m tests.bench.state", description=__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = made.add_argument
+    add("--shards", type=int, default=100_000, help="in the cache (100000)")
+    add("--jobs", type=int, default=100, help="that hold a lease each (100)")
+    add("--epochs", type=int, default=5, help="leases that each job takes (5)")
+    add("--idle", type=float, default=20.0, help="seconds that the idle daemon is watched (20)")
+    add("--repeats", type=int, default=5, help="of everything but the rebuilding (5)")
+    add("--dir", type=Path, help="where the cache is made (/dev/shm, else $TMPDIR)")
+    add("--json", type=Path, metavar="FILE", help="every figure of every repeat")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    shm = Path("/dev/shm")
+    folder = options.dir or (shm if os.access(shm, os.W_OK) else None)
+    place = Path(tempfile.mkdtemp(prefix="cachecd-bench-", dir=folder))
+    try:
+        began = time.monotonic()
+        cache = make(place, options.shards)
+        sys.stderr.write(f"{options.shards} shards made in {time.monotonic() - began:.1f} s\n")
+        runs: list[dict[str, float]] = []
+        for _ in range(options.repeats):
+            runs.append(measure(cache, options.jobs, options.epochs, options.idle))
+            sys.stderr.write(json.dumps(runs[-1]) + "\n")
+        rebuilt = rebuild(cache)
+    finally:
+        shutil.rmtree(place)
+    document: dict[str, Any] = {"shards": options.shards, "jobs": options.jobs, "runs": runs}
+    sys.stdout.write(table(runs) + "\n" + table([rebuilt]))
+    if options.json:
+        options.json.write_text(json.dumps({**document, "rebuild": rebuilt}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
