@@ -144,12 +144,13 @@ class MetadataMeasured:
     """What everything under cache.dir but shards and temporary files occupies, in bytes.
 
     `spare` is what the file system has free, less what the configuration leaves to others;
-    `spare_shards`, for how many more shards it has inodes.
+    `spare_shards`, for how many more shards it has inodes. `coming` is about to be written.
     """
 
     allocated: int
     spare: float = float("inf")
     spare_shards: float = float("inf")
+    coming: int = 0
 
 
 @dataclass(frozen=True, slots=True)

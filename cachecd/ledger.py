@@ -34,6 +34,7 @@ class Ledger:
     limit: int
     footprint: int
     metadata: int = METADATA_SLACK
+    coming: int = 0  # of the metadata, what is not on disk yet
     # Free on the file system for us, less all that is reserved; and for how many shards it has inodes.
     spare: float = float("inf")
     spare_shards: float = float("inf")
@@ -49,7 +50,7 @@ class Ledger:
     @property
     def on_disk(self) -> int:
         """What is used now, without the slack kept for what grows between two measurements."""
-        return self.used - METADATA_SLACK
+        return self.used - METADATA_SLACK - self.coming
 
     @property
     def reserved(self) -> int:
@@ -78,10 +79,12 @@ class Ledger:
         """Used and reserved by one dataset's shards."""
         return self._used_by.get(dataset, 0) + self._reserved_by.get(dataset, 0)
 
-    def measured(self, metadata: int, spare: float, spare_shards: float = float("inf")) -> None:
-        """Everything but shards and temporary files occupies `metadata` bytes now, and the file
-        system can give us `spare` more, and inodes for so many shards."""
-        self.metadata = metadata + METADATA_SLACK
+    def measured(
+        self, metadata: int, spare: float, spare_shards: float = float("inf"), coming: int = 0
+    ) -> None:
+        """Everything but shards and temporary files occupies `metadata` bytes now, and is known to
+        take `coming` more; the file system can give us `spare` more, and inodes for so many shards."""
+        self.metadata, self.coming = metadata + coming + METADATA_SLACK, coming
         # A worker may not have taken yet what is reserved for it; one that has counts twice until
         # it is done, which errs on the safe side.
         self.spare = spare - self.reserved

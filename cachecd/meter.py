@@ -99,6 +99,6 @@ class Meter:
         # The log is emptied now and then, and will be back: its room is nobody else's.
         log = layout.catalog.with_name(layout.catalog.name + "-wal")
         self._measured = metadata_bytes(layout, self._state.datasets)
-        self._measured += max(0, CHECKPOINT_BYTES - allocated(log))
         self._ahead = ahead
-        self._feed(MetadataMeasured(self._measured + ahead, spare, for_shards))
+        coming = ahead + max(0, CHECKPOINT_BYTES - allocated(log))
+        self._feed(MetadataMeasured(self._measured, spare, for_shards, coming))

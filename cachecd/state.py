@@ -118,8 +118,8 @@ class State:
                 self._corrupt_reported(shard, out)
             case ev.ShardVerified(shard, sound, units):
                 self._verified(shard, sound, units, out)
-            case ev.MetadataMeasured(allocated, spare, spare_shards):
-                self.ledger.measured(allocated, spare, spare_shards)
+            case ev.MetadataMeasured(allocated, spare, spare_shards, coming):
+                self.ledger.measured(allocated, spare, spare_shards, coming)
             case ev.DiskChecked(refused):
                 self.disk.refused = refused
             case ev.Tick():

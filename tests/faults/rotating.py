@@ -148,7 +148,10 @@ class Rotating:
         assert os.listdir(cache / "tmp") == [], what
         leases = {f"{lease['lease']}.json" for lease in status["leases"]}
         assert set(os.listdir(cache / "leases")) == leases, what
-        assert allocated(cache) <= status["cache"]["used"] <= status["cache"]["limit"], what
+        assert allocated(cache) <= status["cache"]["limit"], what
+        shards_bytes = allocated(cache / "shards" / "train")
+        own = os.stat(cache / "shards" / "train").st_blocks * 512
+        assert shards_bytes - own == train["allocated"], what
         for batch in self.held.numpy(64, drop_last=False):
             rows = zip(batch["key"], batch["payload"], batch["_valid"], strict=True)
             for key, payload in [row[:2] for row in rows if row[2]]:
