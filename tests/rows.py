@@ -77,6 +77,7 @@ class Rows:
         shard: Shard | None = None,
         units: Sequence[int] | NDArray[np.uint64] = (),
         set_aside: Iterable[SetAside] = (),
+        again: Iterable[int] = (),
     ) -> None:
         self._write()
         if done is not None:
@@ -86,6 +87,8 @@ class Rows:
             self._open[plan.dataset, a.shard.number] = (a.generation, triples)
         if shard is not None:
             self.adopt(shard, units)
+        for unit in again:
+            self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
         self._plans[plan.dataset] = json.dumps(plan.fields)
 

@@ -183,7 +183,8 @@ class World:
                 self._start(assignment)
             case ev.PublishShard(shard, outcome):
                 self.publishing[shard] = (outcome, self.making.pop(shard))
-            case ev.SavePlan(name, _, _, _, aside):
+            case ev.SavePlan(name, _, _, _, aside, again):
+                self.model.of[name].aside -= set(again)
                 self.set_aside += aside
                 self.model.of[name].aside |= {a.unit for a in aside}
                 self.saver.save(command)
