@@ -127,7 +127,7 @@ class Policy(RuleBasedStateMachine):
         written, rest = assignment.units[:keep], list(assignment.units[keep:])
         bad: tuple[SetAside, ...] = ()
         if rest and aside:
-            bad = (SetAside(rest[0].unit, rest[0].key, "bad"),)
+            bad = (SetAside(rest[0].unit, rest[0].key, "bad", passing=keep % 2 == 0),)
             rest = rest[1:]
         if rest and rest[0].ordinal + 1 < RECORDS_PER_UNIT and written:
             split = rest[0]  # its first record still went in
@@ -234,7 +234,7 @@ class Policy(RuleBasedStateMachine):
             self.world.rules[name] = dataclasses.replace(rules, generation=following)
             self.world.restart()
 
-    @rule(seconds=st.sampled_from([0.25, 5.0, 120.0]))
+    @rule(seconds=st.sampled_from([0.25, 5.0, 120.0, 4000.0]))
     def time_passes(self, seconds):
         self.world.tick(seconds)
 
