@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
@@ -272,7 +274,10 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
                 plan.overtake(highest)
     for bad in damaged:
         if not bad.held:
-            end(bad.path)
+            with contextlib.suppress(
+                DiskError
+            ):  # a disk that refuses even this: the next start tries
+                end(bad.path)
         name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)

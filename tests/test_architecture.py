@@ -63,7 +63,7 @@ PARTS = {
     "shards": "catalog complaints disk errors events layout model pause saving verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset index layout leases model plan reconcile state client._core "
+    "recovery": "catalog dataset errors index layout leases model plan reconcile state client._core "
     "client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",

@@ -89,7 +89,8 @@ class Lives:
         self._started = 0.0
         self._spoilt: set[int] = set()
         self._damaged = False
-        self._unwanted: set[int] = set()
+        self._unwanted: set[int] = set()  # retired, as the catalog or the leases show
+        self._named: set[int] = set()  # by the latest lease
         self._timer: threading.Timer | None = None
         self._stops: int | None = None  # the rule that stops a sampler, at its so many-th hit
         self._stops_at = 0
@@ -239,9 +240,11 @@ class Lives:
         self.history.see(Remains.of(self.cache).shards)
         self._until(granted, f"epoch {self._epoch} is granted")
         self._epoch += 1
-        if not self._damaged:
-            again = self._unwanted.intersection(self._held[-1][0]._held.manifest.numbers())
-            assert not again, f"a lease names {again}, which were retired before the kill"
+        named = set(self._held[-1][0]._held.manifest.numbers())
+        again = self._unwanted & named
+        assert not again or self._damaged, f"a lease names {again}, which were retired before"
+        self._unwanted |= self._named - named  # whatever the catalog knows of that
+        self._named = named
         self._read(self._held[-1][0])
         self._poll()
 
