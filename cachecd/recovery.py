@@ -13,6 +13,7 @@ import numpy as np
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
@@ -299,8 +300,14 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
             if highest >= plan.next_number:
                 plan.overtake(highest)
     for bad in damaged:
-        removed = not bad.held and end(bad.path)
-        fate = "nobody holds it: removed" if removed else "held"
+        fate = "held"
+        if not bad.held:
+            try:
+                removed = end(bad.path)
+            except DiskError as error:  # the next start tries again
+                fate = str(error)
+            else:
+                fate = "nobody holds it: removed" if removed else "held"
         lines.append(f"{bad.path}: {bad.why} ({fate})")
         name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
         if bad.held and name in state.datasets:

@@ -67,7 +67,7 @@ PARTS = {
     "shards": "catalog complaints disk errors events layout model pause saving verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset index layout leases live model plan reconcile shardtable state "
+    "recovery": "catalog dataset errors index layout leases live model plan reconcile shardtable state "
     "client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",

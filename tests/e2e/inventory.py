@@ -45,15 +45,22 @@ def inventory(
     found = {}
     for entry in os.scandir(cache / "shards" / dataset):
         if _SHARD.fullmatch(entry.name) and int(entry.name[:10]) not in without:
-            sidecar = Sidecar.read(entry.path + ".idx")
-            data = Path(entry.path).read_bytes()
-            assert len(data) == sidecar.data_bytes, f"{entry.path} is {len(data)} bytes long"
-            assert np.array_equal(scan(entry.path, verify=True), sidecar.offsets), entry.path
-            found[int(entry.name[:10])] = Found(
-                Path(entry.path), entry.inode(), hashlib.sha256(data).hexdigest(),
-                sidecar.units, sidecar.ordinals,
-            )  # fmt: skip
+            try:
+                found[int(entry.name[:10])] = _whole(entry)
+            except FileNotFoundError:  # unlinked meanwhile, and a shard is before its sidecar
+                assert not os.path.exists(entry.path), f"{entry.path} has no sidecar"
     return found
+
+
+def _whole(entry: os.DirEntry[str]) -> Found:
+    sidecar = Sidecar.read(entry.path + ".idx")
+    data = Path(entry.path).read_bytes()
+    assert len(data) == sidecar.data_bytes, f"{entry.path} is {len(data)} bytes long"
+    assert np.array_equal(scan(entry.path, verify=True), sidecar.offsets), entry.path
+    return Found(
+        Path(entry.path), entry.inode(), hashlib.sha256(data).hexdigest(),
+        sidecar.units, sidecar.ordinals,
+    )  # fmt: skip
 
 
 def repeated(shards: dict[int, Found]) -> list[tuple[int, int]]:

@@ -93,8 +93,14 @@ def test_killed_at_random_instants_over_and_over_it_goes_on(crashes):
 
 
 def test_a_catalog_that_a_power_failure_took_or_tore_costs_no_shard_and_no_record(crashes):
-    damages = [d for d in power.DAMAGES if d.__name__.startswith(("catalog", "log"))]
+    damages = [d for d in power.DAMAGES if d.__name__.startswith("catalog")]
     stands(crashes, [Kill("growth", "fill", "write", LOG, 20) for _ in damages], damages)
+
+
+def test_a_catalog_older_than_the_shards_costs_no_shard_and_no_record(crashes):
+    """What was committed since the last checkpoint is lost, or the end of it."""
+    damages = [power.log_gone, power.log_zeroed, power.log_cut]
+    stands(crashes, [Kill("rotation", "release", "write", LOG, 30) for _ in damages], damages)
 
 
 def test_files_that_a_power_failure_left_empty_or_halved_are_never_seen(crashes):
