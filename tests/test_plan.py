@@ -182,7 +182,7 @@ def runs(sizes: list[int], chance: random.Random, steps: int, fit: int | None) -
             plan = again
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 20), st.integers(1, 200))
 def test_the_plan_is_the_same_however_slow_the_listing_and_wherever_it_was_interrupted(
     chance, steps, fit, units
