@@ -18,7 +18,7 @@ from cachecd.disk import refusing, sync_directory
 from cachecd.errors import DiskError
 from cachecd_client._core import masked_crc32c
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"CACHECDU"
 _HEAD = struct.Struct("<8sII8s")  # magic, version, bytes of the subject, id
 _HEADER = struct.Struct("<8sIIQQI")  # id, kind, units, first, bytes of the body, their CRC
@@ -125,8 +125,10 @@ class BlockFile:
 
     def read(self, at: int, count: int) -> bytes:
         """`count` bytes from byte `at`."""
-        with refusing(f"cannot read {self.path}"):
+        try:  # not `refusing`, which takes twice as long as the read
             found = os.pread(self._fd, count, at)
+        except OSError as error:
+            raise DiskError(f"cannot read {self.path}: {error.strerror or error}") from error
         if len(found) < count:
             raise DiskError(f"{self.path} ends in the middle of what it held; was it changed?")
         return found

@@ -32,7 +32,7 @@ from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
 from cachecd.model import ShardId
-from cachecd.preflight import Figures, figures, listing_of, needs_restart
+from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
@@ -84,6 +84,7 @@ class Daemon:
             lambda: self._config.cache.reserve_free,
             self._complaints,
             self._feed,
+            least_for_shards(found.datasets, config.cache.shard_size),
         )
         self._shards = ShardWork(
             self._layout,
@@ -121,7 +122,10 @@ class Daemon:
 
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
-        index = Index.open(self._layout.index, name, listing_of(self._config.datasets[name]))
+        dataset = self._config.datasets[name]
+        # Labels are numbered when all are known: such a source is sampled when it is listed.
+        early = dataset.source is not None and dataset.source.label is None
+        index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
         self._indexes[name] = index
@@ -139,21 +143,13 @@ class Daemon:
         if not self._offline:
             await self._executor.start()
             for name in self.state.datasets:
-                # A listing that was cut off waits: its classes, and so its labels, are not known yet.
-                if self._indexes[name].complete:
-                    self._feed(ev.Listed(name, len(self._indexes[name]), complete=True))
+                index = self._indexes[name]
+                self._feed(ev.Listed(name, len(index), index.complete))
                 source = self._config.datasets[name].source
                 assert source is not None, "the configuration requires a source"
                 connections = self._config.sampler.connections
-                listing = keep_listed(
-                    name,
-                    source,
-                    self._indexes[name],
-                    connections,
-                    self._meter.announce_index,
-                    self._feed,
-                )
-                self._spawn(listing)
+                room = self._meter.index_room.of(name)
+                self._spawn(keep_listed(name, source, index, connections, room, self._feed))
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))

@@ -48,7 +48,8 @@ class DatasetState:
     `debt`: allocated bytes that rotation has freed and the sampler has not refilled; with the retired
     shards still there, never more than `refresh` of the capacity. `allowed`: data bytes the dataset may
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
-    `gaps`: of those among them that have older ones before them.
+    `gaps`: of those among them that have older ones before them. `unlisted`: why the listing does not get
+    on, "" if it does.
     """
 
     rules: DatasetRules
@@ -59,6 +60,7 @@ class DatasetState:
     tries: dict[tuple[int, int | None], int] = field(default_factory=dict)
     described: bool = False
     listed: bool = False
+    unlisted: str = ""
     exhausted: bool = False
     allowed: float = 0
     debt: int = 0
@@ -239,12 +241,20 @@ class DatasetState:
 
     def listed_on(self, complete: bool, fresh: bool, now: float) -> None:
         """The listing has gone on; `fresh`: the store has just given it."""
-        self.plan.extend()
-        self.listed = complete
-        self.exhausted = False
+        self.plan.extend(complete)
+        self.listed, self.unlisted, self.exhausted = complete, "", False
         if fresh:
             self.source.end()
             self.second_chances.listed(now)
+
+    def listing_stopped(self, reason: str, stuck: bool, down: bool, now: float) -> None:
+        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again."""
+        self.unlisted = reason
+        if down:
+            self.source.begin(now, reason)
+        if stuck:
+            self.plan.make_do()
+            self.exhausted = False
 
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is

@@ -8,6 +8,7 @@ cachecd_client.errors.CachecdError
     ├── SourceError          a source cannot be listed or read
     │   ├── SourceUnreachableError   the store as a whole: network, credentials, bucket
     │   └── UnitError        one object: missing, truncated, undecodable
+    ├── NoRoomError          the limit has no room just now; what is evicted makes it
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
         └── NameTakenError   something lies where a new shard is to be
@@ -43,6 +44,10 @@ class UnitError(SourceError):
     def __init__(self, message: str = "", *, passing: bool = False) -> None:
         super().__init__(message)
         self.passing = passing
+
+
+class NoRoomError(WorldError):
+    """Under `cache.limit` there is no room now; what is evicted makes some."""
 
 
 class InUseError(WorldError):

@@ -53,7 +53,8 @@ class LeaseEnded:
 class Listed:
     """The listing of a dataset's source knows this many units, and whether that is all.
 
-    `fresh`: the store has just been asked, and has answered.
+    The plan's unit table tells which of them may be walked. `fresh`: the store has just been asked, and
+    has answered.
     """
 
     dataset: str
@@ -63,11 +64,17 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class IngestStopped:
-    """A dataset's source cannot be listed or read; `reason` is for people."""
+class ListingStopped:
+    """A dataset's source cannot be listed to its end; `reason` is for people. It is tried again.
+
+    `stuck`: not just now, so that what is listed is to be taken for all there is till then. `down`: the
+    store does not answer, or refuses, so that reading it may fail as well.
+    """
 
     dataset: str
     reason: str
+    stuck: bool = False
+    down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,7 @@ Event = (
     | LeaseUnheld
     | LeaseEnded
     | Listed
-    | IngestStopped
+    | ListingStopped
     | SchemaFound
     | ShardProgressed
     | ShardMade

@@ -1,8 +1,8 @@
 """The listing of a dataset's source: its units by number, on disk.
 
-A source may have tens of millions of objects, so none of them lives as a Python object: 8 bytes a
-unit stay in memory (its size), 16 more while the source is being listed (a digest of its key). The
-rest is read from the file where it is asked for.
+A source may have tens of millions of objects, so nothing of a unit stays in memory: what is asked
+for is read from the file, and the kernel keeps as much of that as it has memory to spare. A block of
+some thousand units takes a hundred bytes, and some hundreds more while the source is listed (known.py).
 
 Each append is durable before it counts, so a number that was once given out means the same unit
 for ever, whatever dies. The file's format is in docs/formats.md.
@@ -11,25 +11,32 @@ for ever, whatever dies. The file's format is in docs/formats.md.
 from __future__ import annotations
 
 import json
-from array import array
+import struct
+import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError
-from cachecd.digests import DigestSet, digests_of
 from cachecd.disk import refusing
+from cachecd.known import KnownKeys
 from cachecd.model import ObjectInfo, UnitSlice
 
-_ENTRY = np.dtype([("digest", "<u8", 2), ("size", "<u8"), ("end", "<u4"), ("key_bytes", "<u4")])
-_UNITS, _FINISHED = 1, 2
+_ENTRY = np.dtype([("size", "<u8"), ("end", "<u4"), ("key_bytes", "<u4")])
+_ONE_ENTRY, _TWO_ENTRIES = struct.Struct("<QII"), struct.Struct("<QIIQII")
+_UNITS, _FINISHED, _UNSORTED_UNITS = 1, 2, 3
 
 # With texts this long, a block's text stays below 2**32 bytes.
-_UNITS_A_BLOCK = 1 << 14
+UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
+
+# The first block that may be walked while the listing runs: a page of most stores. Each after it is
+# as long as all before it together.
+_FIRST_END = 1000
 
 
 class Index:
@@ -44,22 +51,28 @@ class Index:
     index then stays as it was, and the call may be repeated.
     """
 
-    def __init__(self, file: BlockFile) -> None:
+    def __init__(self, file: BlockFile, early: bool) -> None:
         """For `open` alone."""
         self.complete = False
         self.classes: tuple[str, ...] = ()
         self.total_bytes = 0
         self.discarded = ""
         self._file = file
+        self._early = early
         self._length = 0
-        self._sizes = np.empty(0, np.int64)  # longer than _length, to grow cheaply
-        # Of each block of units: the first unit's number, and where its entries and texts begin.
-        self._firsts, self._entries_at, self._texts_at = array("Q"), array("Q"), array("Q")
-        self._known: DigestSet | None = None
+        self._marks: list[int] = []  # the lengths at which the listing was complete
+        # Of each block: its first unit, and where its entries and its texts begin.
+        self._firsts: list[int] = []
+        self._entries_at: list[int] = []
+        self._texts_at: list[int] = []
+        self._ascending = bytearray()
+        self._known: KnownKeys | None = None
+        self._writing = threading.Lock()
 
     @staticmethod
-    def open(directory: Path, dataset: str, source: str) -> Index:
-        """The index of `dataset` in `directory`, taken on as it was left, or begun.
+    def open(directory: Path, dataset: str, source: str, *, early: bool = True) -> Index:
+        """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
+        may be walked before the listing is complete.
 
         A last append that was interrupted is forgotten. An index of another `source`, or one whose
         synced part is damaged, is replaced by an empty one with a new id; see `discarded`.
@@ -68,12 +81,12 @@ class Index:
             directory.mkdir(exist_ok=True)
         file = BlockFile(directory / f"{dataset}.units")
         try:
-            index = Index(file)
+            index = Index(file, early)
             try:
                 index._load(_encoded(source))
             except UnusableError as error:
                 file.begin(_encoded(source))
-                index = Index(file)
+                index = Index(file, early)
                 index.discarded = str(error)
         except BaseException:
             file.close()
@@ -96,43 +109,90 @@ class Index:
         """Bytes that the file occupies on disk."""
         return self._file.allocated
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ends of the blocks that may be walked. They follow from the listing alone, not from when
+        it was interrupted: where it was complete, and between these at doubling distances."""
+        found: list[int] = []
+        begin = 0
+        for mark in (*self._marks, None):
+            end, limit = begin + _FIRST_END, self._length + 1 if mark is None else mark
+            while self._early and end < limit:
+                found.append(end)
+                end += end - begin
+            if mark is not None:
+                found.append(mark)
+                begin = mark
+        return tuple(found)
+
+    def last_key(self) -> str | None:
+        """The key after which a listing that was cut off goes on; None if it begins anew, since it
+        was complete once, or is not in the order of its keys. Reads some of the file."""
+        last = None if self.complete or not self._length else self._keys().last
+        return None if last is None else _decoded(last)
+
+    def keys(self) -> Iterator[str]:
+        """All units' keys, by number. Reads the file through."""
+        for block in range(len(self._firsts)):
+            yield from map(_decoded, self._keys_of(block))
+
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""
         if not 0 <= number < self._length:
             raise IndexError(f"unit {number}, the index of {self.path.stem} has {self._length}")
         block = bisect_right(self._firsts, number) - 1
-        nth = number - self._firsts[block]
-        # The text begins where that of the unit before it ends.
-        before = min(nth, 1)
-        at = self._entries_at[block] + (nth - before) * _ENTRY.itemsize
-        entries = np.frombuffer(self._file.read(at, (1 + before) * _ENTRY.itemsize), _ENTRY)
-        entry, begin = entries[-1], int(entries[0]["end"]) if before else 0
-        text = self._file.read(self._texts_at[block] + begin, int(entry["end"]) - begin)
-        key_bytes = int(entry["key_bytes"])
-        return UnitSlice(
-            unit=number,
-            key=_decoded(text[:key_bytes]),
-            size=int(entry["size"]),
-            etag=_decoded(text[key_bytes:]),
-        )
+        size, key, etag = self._texts(block, number - self._firsts[block])
+        return UnitSlice(number, _decoded(key), size, _decoded(etag))
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Bytes of each of these units; IndexError if one is outside [0, len)."""
-        return self._sizes[: self._length][numbers]
+        if not len(numbers):
+            return np.zeros(0, np.int64)
+        order = np.argsort(numbers)
+        ascending = numbers[order]
+        if ascending[-1] >= self._length:
+            raise IndexError(f"unit {ascending[-1]}, the index of {self.path.stem} has {len(self)}")
+        blocks = len(self._firsts)
+        firsts, entries_at = (
+            np.array(of_all[:blocks], np.uint64) for of_all in (self._firsts, self._entries_at)
+        )
+        block = firsts.searchsorted(ascending, "right") - 1
+        at = entries_at[block] + (ascending - firsts[block]) * np.uint64(_ENTRY.itemsize)
+        read = self._file.read
+        entries = np.frombuffer(
+            b"".join([read(place, _ENTRY.itemsize) for place in at.tolist()]), _ENTRY
+        )
+        found = np.empty(len(numbers), np.int64)
+        found[order] = entries["size"]
+        return found
+
+    def _texts(self, block: int, nth: int) -> tuple[int, bytes, bytes]:
+        """Size, key and ETag of a block's unit."""
+        at = self._entries_at[block] + nth * _ENTRY.itemsize
+        if nth:  # the text begins where that of the unit before it ends
+            entries = self._file.read(at - _ENTRY.itemsize, 2 * _ENTRY.itemsize)
+            _, begin, _, size, end, key_bytes = _TWO_ENTRIES.unpack(entries)
+        else:
+            begin, (size, end, key_bytes) = (
+                0,
+                _ONE_ENTRY.unpack(self._file.read(at, _ENTRY.itemsize)),
+            )
+        text = self._file.read(self._texts_at[block] + begin, end - begin)
+        return size, text[:key_bytes], text[key_bytes:]
 
     def cost(self, objects: Sequence[ObjectInfo], classes: Iterable[str] = ()) -> int:
         """At least what append(objects), then finish(classes), will take on disk, in bytes; all of
         `objects` must be `new`."""
-        if not objects and self.complete and set(classes) <= set(self.classes):
+        if not objects and self._is_finished(classes):
             return 0
         texts = sum(_most_bytes(o.key) + _most_bytes(o.etag) for o in objects)
         names = sum(12 * len(name) + 4 for name in (*self.classes, *classes))
-        headers = (len(objects) // _UNITS_A_BLOCK + 2) * HEADER_BYTES
+        headers = (len(objects) // UNITS_A_BLOCK + 2) * HEADER_BYTES
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
 
     def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
         """Those whose keys have no number yet."""
-        known = self._digests().has(digests_of([_encoded(o.key) for o in objects]))
+        known = self._keys().has([_encoded(o.key) for o in objects])
         return [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
 
     def append(self, objects: Sequence[ObjectInfo]) -> int:
@@ -151,84 +211,102 @@ class Index:
                     f"of {len(etag)} bytes; expected a size of at least 0, and key and etag "
                     f"below {_LONGEST_TEXT} bytes"
                 )
-        known, digests = self._digests(), digests_of(keys)
-        unknown = np.flatnonzero(~known.has(digests)).tolist()
-        first_places: dict[bytes, int] = {}
-        for place in unknown:
-            first_places.setdefault(keys[place], place)
-        new = list(first_places.values())
-        for start in range(0, len(new), _UNITS_A_BLOCK):
-            places = new[start : start + _UNITS_A_BLOCK]
-            entries = np.empty(len(places), _ENTRY)
-            entries["digest"] = digests[places]
-            entries["size"] = [objects[p].size for p in places]
-            entries["key_bytes"] = [len(keys[p]) for p in places]
-            texts = [keys[p] + etags[p] for p in places]
-            entries["end"] = np.cumsum([len(t) for t in texts])
-            body = entries.tobytes() + b"".join(texts)
-            at = self._file.append(_UNITS, len(places), self._length, body)
-            known.add(digests[places])
-            self._take_on(at, entries)
+        with self._writing:
+            known = self._keys()
+            unknown = np.flatnonzero(~known.has(keys)).tolist()
+            first_places: dict[bytes, int] = {}
+            for place in unknown:
+                first_places.setdefault(keys[place], place)
+            new = list(first_places.values())
+            for start in range(0, len(new), UNITS_A_BLOCK):
+                places = new[start : start + UNITS_A_BLOCK]
+                entries = np.empty(len(places), _ENTRY)
+                entries["size"] = [objects[p].size for p in places]
+                entries["key_bytes"] = [len(keys[p]) for p in places]
+                texts = [keys[p] + etags[p] for p in places]
+                entries["end"] = np.cumsum([len(t) for t in texts])
+                self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
         return len(new)
+
+    def _append_block(
+        self, known: KnownKeys, keys: Sequence[bytes], entries: NDArray[np.void], texts: bytes
+    ) -> None:
+        ascending = all(a < b for a, b in pairwise(keys))
+        kind = _UNITS if ascending else _UNSORTED_UNITS
+        at = self._file.append(kind, len(keys), self._length, entries.tobytes() + texts)
+        self._take_on(at, len(keys), ascending)
+        self.total_bytes += int(entries["size"].sum())
+        self._known = None  # read anew, if the next line fails
+        known.add(min(keys), max(keys), ascending)
+        self._known = known
 
     def finish(self, classes: Iterable[str] = ()) -> None:
         """Marks the listing complete, durably. Known classes keep their ids, new ones follow."""
         merged = tuple(dict.fromkeys((*self.classes, *classes)))
-        if not self.complete or merged != self.classes:
-            self._file.append(_FINISHED, 0, self._length, json.dumps(merged).encode())
-        self.complete, self.classes = True, merged
-        self._known = None  # read again when the source is listed again
+        with self._writing:
+            if not self._is_finished(merged):
+                self._file.append(_FINISHED, 0, self._length, json.dumps(merged).encode())
+                self._marks.append(self._length)
+            self.complete, self.classes = True, merged
+            self._known = None  # read again when the source is listed again
+
+    def _is_finished(self, classes: Iterable[str]) -> bool:
+        whole = self.complete and self._marks[-1] == self._length
+        return whole and set(classes) <= set(self.classes)
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
-        self._file.close()
+        """Closes the file, after an append that is under way. Idempotent."""
+        with self._writing:
+            self._file.close()
 
     def _load(self, source: bytes) -> None:
-        loaded: list[NDArray[np.int64]] = []
         for kind, units, first, at, body in self._file.load(source):
             if first != self._length:
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")
-            if kind == _UNITS:
-                loaded.append(np.frombuffer(body, _ENTRY, units)["size"].astype(np.int64))
-                self._map_block(at, units)
-                self._length += units
-            else:
+            if kind == _FINISHED:
                 self.complete, self.classes = True, tuple(json.loads(body))
-        self._sizes = np.concatenate([self._sizes, *loaded])
-        self.total_bytes = int(self._sizes.sum())
+                self._marks.append(first)
+            else:
+                self._take_on(at, units, kind == _UNITS)
+                self.total_bytes += int(np.frombuffer(body, _ENTRY, units)["size"].sum())
 
-    def _map_block(self, at: int, units: int) -> None:
+    def _take_on(self, at: int, units: int, ascending: bool) -> None:
+        """Makes a block that has been written visible to readers: its length last."""
         # _firsts last: a reader finds a block by it.
+        self._ascending.append(ascending)
         self._texts_at.append(at + units * _ENTRY.itemsize)
         self._entries_at.append(at)
         self._firsts.append(self._length)
+        self._length += units
 
-    def _take_on(self, at: int, entries: NDArray[np.void]) -> None:
-        """Makes a block that has been written visible to readers."""
-        length = self._length + len(entries)
-        if length > len(self._sizes):
-            grown = np.empty(max(length, 2 * len(self._sizes)), np.int64)
-            grown[: self._length] = self._sizes[: self._length]
-            self._sizes = grown
-        self._sizes[self._length : length] = entries["size"]
-        self.total_bytes += int(entries["size"].sum())
-        self._map_block(at, len(entries))
-        self._length = length
-
-    def _digests(self) -> DigestSet:
-        """Of all keys; read from the file for each listing anew, and forgotten after it."""
+    def _keys(self) -> KnownKeys:
+        """Of all units; found out for each listing anew, and forgotten after it."""
         if self._known is None:
-            self._known = self._read_digests()
+            known = KnownKeys(self._keys_of)
+            for block, ascending in enumerate(self._ascending):
+                known.add(*self._range_of(block), bool(ascending))
+            self._known = known
         return self._known
 
-    def _read_digests(self) -> DigestSet:
-        blocks = [
-            np.frombuffer(self._file.read(begin, end - begin), _ENTRY)["digest"]
-            for begin, end in zip(self._entries_at, self._texts_at, strict=True)
-        ]
-        known = DigestSet()
-        known.add(np.concatenate([np.empty((0, 2), np.uint64), *blocks]))
-        return known
+    def _range_of(self, block: int) -> tuple[bytes, bytes]:
+        """The least and the greatest key of a block."""
+        if not self._ascending[block]:
+            keys = self._keys_of(block)
+            return min(keys), max(keys)
+        return self._texts(block, 0)[1], self._texts(block, self._units_of(block) - 1)[1]
+
+    def _units_of(self, block: int) -> int:
+        end = self._firsts[block + 1] if block + 1 < len(self._firsts) else self._length
+        return end - self._firsts[block]
+
+    def _keys_of(self, block: int) -> list[bytes]:
+        taken = self._units_of(block) * _ENTRY.itemsize
+        entries = np.frombuffer(self._file.read(self._entries_at[block], taken), _ENTRY)
+        ends = entries["end"].tolist()
+        texts = self._file.read(self._texts_at[block], ends[-1])
+        begins = [0, *ends[:-1]]
+        lengths = entries["key_bytes"].tolist()
+        return [texts[b : b + n] for b, n in zip(begins, lengths, strict=True)]
 
 
 def _encoded(text: str) -> bytes:

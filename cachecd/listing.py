@@ -1,23 +1,48 @@
-"""Brings the index of a source up to date with the store, again and again until it has succeeded."""
+"""Brings the index of a source up to date with the store, page by page, until it has succeeded.
+
+What fails is tried again, and goes on where it was: after the last key in a store that lists its keys
+in their order, from the beginning in others. What is listed can be sampled meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import random
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import TypeVar
 
 import structlog
 
 from cachecd.config import SourceConfig
-from cachecd.errors import DiskError, LimitTooSmallError, SourceError
-from cachecd.events import Event, IngestStopped, Listed
-from cachecd.index import Index
+from cachecd.errors import (
+    ConfigError,
+    DiskError,
+    NoRoomError,
+    SourceError,
+    SourceUnreachableError,
+)
+from cachecd.events import Event, Listed, ListingStopped
+from cachecd.index import UNITS_A_BLOCK, Index
+from cachecd.indexroom import DatasetRoom
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.sources.files import class_names, label_of
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
+# After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
+_PATIENCE = 5
+_AHEAD = 4  # pages
+_MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
+# A store whose contents change while it is listed may name an object twice, but not many.
+_MOST_REPEATED = 10_000
 
 _log = structlog.get_logger("cachecd.listing")
+_Found = TypeVar("_Found")
 
 
 async def keep_listed(
@@ -25,46 +50,202 @@ async def keep_listed(
     source: SourceConfig,
     index: Index,
     connections: int,
-    reserve: Callable[[int], None],
+    room: DatasetRoom,
     feed: Callable[[Event], None],
 ) -> None:
-    """Lists the source until that has succeeded once in this run; the index on disk serves till then."""
-    pause = 1.0
+    """Lists the source until that has succeeded once in this run; the index on disk serves till then.
+
+    Feeds Listed whenever more may be walked, and ListingStopped after every failure.
+    """
+    listing = Listing(source, index, room, lambda: feed(Listed(name, len(index), index.complete)))
+    failures = 0
     while True:
+        length = len(index)
         try:
-            await list_source(source, index, connections, reserve)
-        except (SourceError, DiskError, LimitTooSmallError) as error:
-            _log.warning("source not listed", dataset=name, why=str(error), again_in_s=pause)
-            feed(IngestStopped(name, str(error)))
+            await listing.go_on(lambda: open_store(source, connections))
+        except (SourceError, DiskError, NoRoomError, ConfigError) as error:
+            failures = failures + 1 if len(index) == length else 1
+            # The limit does not change by itself, nor does a store that goes round in circles.
+            stuck = failures >= _PATIENCE or isinstance(error, (ConfigError, CircleError))
+            down = isinstance(error, SourceError) and not isinstance(error, CircleError)
+            longest = min(2.0**failures, _LONGEST_PAUSE)
+            pause = random.uniform(0, longest)
+            _log.warning(
+                "source not listed",
+                dataset=name,
+                why=str(error),
+                units=len(index),
+                again_in_s=round(pause, 1),
+            )
+            feed(ListingStopped(name, str(error), stuck, down))
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
         else:
+            _log.info("source listed", dataset=name, units=len(index))
             feed(Listed(name, len(index), complete=True, fresh=True))
             return
 
 
-async def list_source(
-    source: SourceConfig, index: Index, connections: int, reserve: Callable[[int], None]
-) -> None:
-    """Brings the index up to date with the store: new objects are appended, none is renumbered.
+class CircleError(SourceUnreachableError):
+    """The store lists the same objects again and again."""
 
-    `reserve` is told what will be taken on disk before it is written, and raises if there is no room.
-    SourceUnreachableError as the store raises it; what has been listed so far stays.
+
+class Listing:
+    """One listing of a source, over as many attempts as it takes.
+
+    New objects are appended to the index, none is renumbered, and `progressed` is called whenever
+    the index has gained a block that may be walked.
     """
-    pages = await asyncio.to_thread(lambda: iter(open_store(source, connections).list()))
-    classes = set(index.classes)
-    while (page := await asyncio.to_thread(_next, pages)) is not None:
-        if source.label is not None:
-            labels = (label_of(source, found.key) for found in page)
-            classes.update(label for label in labels if label is not None)
-        # Listed again, a source needs no room for what is known: a cache that is full has none.
-        if new := index.new(page):
-            reserve(index.cost(new))
-            index.append(new)
-    names = class_names(classes)
-    reserve(index.cost((), names))
-    index.finish(names)
+
+    def __init__(
+        self, source: SourceConfig, index: Index, room: DatasetRoom, progressed: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._room = room
+        self._progressed = progressed
+        self._begun = False
+        self._after = ""  # everything up to this key is listed
+        self._ordered = True
+        self._classes: set[str] = set()
+        self._listed = 0  # objects that the store has named
+
+    async def go_on(self, opened: Callable[[], Store]) -> None:
+        """To the end, from where the last attempt came to. What was listed stays, whatever is raised:
+        SourceError, DiskError, or what the room refuses."""
+        await _aside(self._begin)
+        pages = _Pages(lambda: opened().list(self._after))
+        try:
+            await self._take_all(pages)
+        finally:
+            pages.close()
+        names = class_names(self._classes)
+        await self._write(self._index.cost((), names), lambda: self._index.finish(names))
+
+    async def _take_all(self, pages: _Pages) -> None:
+        while batch := await _aside(pages.next):
+            new, ordered = await _aside(partial(self._look_at, batch))
+            # Listed again, a source needs no room for what is known: a cache that is full has none.
+            if new:
+                ends = len(self._index.ends)
+                await self._write(self._index.cost(new), partial(self._index.append, new))
+                if len(self._index.ends) > ends:
+                    self._progressed()
+            self._listed += len(batch)
+            self._ordered = self._ordered and ordered
+            self._after = batch[-1].key
+
+    async def _write(self, cost: int, write: Callable[[], object]) -> None:
+        self._room.reserve(cost)
+        try:
+            await _aside(write)
+        finally:
+            self._room.settle()
+
+    def _begin(self) -> None:
+        """Finds out where the listing goes on, and which classes are known till there."""
+        if self._begun and self._ordered:
+            return
+        self._after, self._listed, self._classes = "", 0, set(self._index.classes)
+        if not self._begun and (last := self._index.last_key()) is not None:
+            self._after, self._listed = last, len(self._index)
+            if self._source.label is not None:
+                self._classes.update(filter(None, map(self._label, self._index.keys())))
+        self._begun = True
+
+    def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
+        """What is new of it, and whether its keys ascend from where the listing is."""
+        listed, new = self._listed + len(batch), self._index.new(batch)
+        different = len(self._index) + len(new)
+        if listed > different + _MOST_REPEATED:
+            raise CircleError(
+                f"the store has listed {listed} objects, of which only {different} differ: its "
+                "listing goes round in circles"
+            )
+        if self._source.label is not None:
+            self._classes.update(filter(None, map(self._label, (o.key for o in batch))))
+        keys = [self._after.encode("utf-8", "surrogatepass")]
+        keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
+        return new, all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
+
+    def _label(self, key: str) -> str | None:
+        return label_of(self._source, key)
 
 
-def _next(pages: Iterator[list[ObjectInfo]]) -> list[ObjectInfo] | None:
-    return next(pages, None)
+class _Pages:
+    """Pages of a listing, read ahead by a thread of its own, so that none that has come waits for the
+    next. `close` lets the thread go, once its store answers."""
+
+    def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
+        self._read: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_AHEAD)
+        self._end: list[BaseException | None] = []
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, args=(pages,), name="pages", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def next(self) -> list[ObjectInfo]:
+        """All that has come, at least a page and at most a few; empty at the end. Raises what the store
+        has raised after all that came before it."""
+        batch: list[ObjectInfo] = []
+        while not self._end and not (batch and self._read.empty()) and len(batch) < UNITS_A_BLOCK:
+            found = self._read.get()
+            if isinstance(found, list):
+                batch += found
+            else:
+                self._end.append(found)
+        if not batch and self._end and self._end[0] is not None:
+            raise self._end[0]
+        return batch
+
+    def _run(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
+        last: list[ObjectInfo] = []
+        empty = 0
+        try:
+            for page in pages():
+                empty = 0 if page else empty + 1
+                if page and page == last:
+                    raise CircleError("the store has listed the same page twice in a row")
+                if empty > _MOST_EMPTY:
+                    raise CircleError(f"the store has listed {empty} pages with nothing in them")
+                last = page
+                if not self._put(page):
+                    return
+        except BaseException as error:
+            self._put(error)
+        else:
+            self._put(None)
+
+    def _put(self, found: list[ObjectInfo] | BaseException | None) -> bool:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._read.put(found, timeout=0.1)
+                return True
+        return False
+
+
+async def _aside(work: Callable[[], _Found]) -> _Found:
+    """Does it in a thread that nobody waits for at the end: a store that hangs keeps no daemon from
+    ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Found] = loop.create_future()
+
+    def tell(found: _Found | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(found)  # type: ignore[arg-type]
+
+    def run() -> None:
+        found, failure = None, None
+        try:
+            found = work()
+        except BaseException as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(tell, found, failure)
+
+    threading.Thread(target=run, name="listing", daemon=True).start()
+    return await done

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from cachecd.complaints import Complaints
 from cachecd.database import CHECKPOINT_BYTES
 from cachecd.disk import allocated, free_bytes, inodes, metadata_bytes
-from cachecd.errors import DiskError, LimitTooSmallError
+from cachecd.errors import DiskError
 from cachecd.events import DiskChecked, Event, MetadataMeasured
 from cachecd.ground import Ground
+from cachecd.indexroom import IndexRoom
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK
 from cachecd.state import State
@@ -32,8 +33,11 @@ class Meter:
         reserve_free: Callable[[], int],
         complaints: Complaints,
         feed: Callable[[Event], None],
+        least: int,
     ) -> None:
-        """`reserve_free`: what the configuration leaves to others on the file system."""
+        """`reserve_free`: what the configuration leaves to others on the file system. `least`: what
+        indexes leave to the shards."""
+        self.index_room = IndexRoom(state.ledger, least, lambda: self._measure(0))
         self._layout = layout
         self._state = state
         self._ground = Ground(layout, list(state.datasets))
@@ -59,17 +63,6 @@ class Meter:
         """DiskError if what lies under cache.dir is not ours to alter."""
         self._ground.check()
 
-    def announce_index(self, cost: int) -> None:
-        """Counts what the index is about to take before it takes it; LimitTooSmallError if that is
-        too much."""
-        self._measure(self._ahead + cost)
-        ledger = self._state.ledger
-        if cost and ledger.room < 0:
-            raise LimitTooSmallError(
-                f"the listing needs {-ledger.room} bytes more than cache.limit ({ledger.limit}) leaves: "
-                f"raise cache.limit to at least {ledger.limit - ledger.room}"
-            )
-
     def announce_manifest(self, cost: int) -> None:
         """Counts a lease's manifest before it is written; DiskError if there is no room even for that.
 
@@ -81,6 +74,7 @@ class Meter:
         ledger = self._state.ledger
         shards = ledger.used - ledger.metadata + ledger.reserved
         free = ledger.limit - shards - self._measured - self._ahead - cost - _UNMEASURED
+        free -= self.index_room.writing
         if free < 0:
             raise DiskError(
                 f"no room for a lease of {cost} bytes: cache.limit ({ledger.limit}) is used up; end "
@@ -100,5 +94,5 @@ class Meter:
         log = layout.catalog.with_name(layout.catalog.name + "-wal")
         self._measured = metadata_bytes(layout, self._state.datasets)
         self._ahead = ahead
-        coming = ahead + max(0, CHECKPOINT_BYTES - allocated(log))
+        coming = ahead + self.index_room.ahead + max(0, CHECKPOINT_BYTES - allocated(log))
         self._feed(MetadataMeasured(self._measured, spare, for_shards, coming))

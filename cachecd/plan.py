@@ -7,11 +7,14 @@ order, and still every one of them is the same on every run.
 An outcome matters to later shards in two ways. What did not fit (the *remainder*) goes into the
 next shards, first come, first served. And what a byte of the source became (the *ratio*) decides
 how many units the next shards are given.
+
+While the listing runs, the walk goes over the blocks that are listed. Where it comes to their end it
+waits for the next one, rather than begin the next pass or close a shard early, so that how fast the
+listing was does not show in any shard (docs/decisions/0008).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.cycle import Cycle
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.unitcount import UnitCount, Units
-from cachecd_client._core import Permutation
 
 WINDOW = 16
 _RECORD_OVERHEAD = 36  # framing and sidecar
@@ -34,21 +37,29 @@ _FILL = 0.97
 # planning it keeps the event loop (50 ms), however small the objects are.
 MAX_UNITS = 4096
 _NOTHING = Outcome(0, 0, 0, 0, 0, 0.0)
+# Of a cache that holds nearly everything, much is walked over for each unit that is free.
+_LONGEST_REACH = 1 << 16
 
 
 class UnitTable(Protocol):
-    """The listing, as far as the plan needs it; units are numbered from 0."""
+    """The listing, as far as the plan needs it; units are numbered from 0.
+
+    `ends` are the ends of the blocks that are listed, ascending. They follow from the listing alone,
+    and once given stay the same.
+    """
 
     def __len__(self) -> int: ...
     @property
     def total_bytes(self) -> int: ...
+    @property
+    def ends(self) -> Sequence[int]: ...
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]: ...
     def unit(self, number: int) -> UnitSlice: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The next shard depends on the outcome of a shard that is still being made."""
+    """The next shard depends on the outcome of a shard that is being made, or on the listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +86,7 @@ class Plan:
         self._units = units
         self._seed = seed
         self._target = int(shard_size * _FILL)
-        self._blocks: list[int] = []  # ends of the listing's blocks: each is permuted by itself
-        self._permutations: list[Permutation] = []
-        self._passes = 0
-        self._position = 0
+        self._cycle = Cycle(seed)
         self._remainder: deque[UnitSlice] = deque()
         self._bytes_in = 0
         self._bytes_out = 0
@@ -88,22 +96,29 @@ class Plan:
 
     # --- the listing
 
-    def extend(self) -> None:
-        """Takes up the units that the listing has gained, as a block of their own."""
-        count = len(self._units)
-        if count > (self._blocks[-1] if self._blocks else 0):
-            self._add_block(count)
+    def extend(self, complete: bool = True) -> None:
+        """Takes up the blocks that the listing has gained; `complete`: there will be no more of them."""
+        for end in self._units.ends:
+            if end > self.num_units:
+                self._add_block(end)
+        self._cycle.more_to_come = not complete
+        self._cycle.move_to(self._cycle.position)
+
+    def make_do(self) -> None:
+        """The listing does not get on: what it has found till now is walked, again and again."""
+        if len(self._units) > self.num_units:
+            self._add_block(len(self._units))
+        self._cycle.more_to_come = False
+        self._cycle.move_to(self._cycle.position)
 
     def _add_block(self, end: int) -> None:
-        begin = self._blocks[-1] if self._blocks else 0
-        self._blocks.append(end)
-        key = (self._seed + 0x9E3779B97F4A7C15 * (len(self._blocks) - 1)) % (1 << 64)
-        self._permutations.append(Permutation(end - begin, key))
+        begin = self.num_units
+        self._cycle.add_block(end)
         self._count.extend(end - begin)
 
     @property
     def num_units(self) -> int:
-        return self._blocks[-1] if self._blocks else 0
+        return self._cycle.num_units
 
     @property
     def num_aside(self) -> int:
@@ -112,47 +127,52 @@ class Plan:
     @property
     def has_work(self) -> bool:
         """Whether any unit is neither held, nor being made, nor set aside."""
-        left_over = self._remainder or any(o.remainder for o in self._outcomes.values())
-        return bool(left_over) or self._count.num_free > 0
+        return self._count.num_free > 0 or bool(self._left_over())
 
     @property
     def estimated_bytes(self) -> int:
         """What the whole source takes as shards, by the ratio seen so far."""
         if self._bytes_in and self._bytes_out:
             return int(self._units.total_bytes * (self._bytes_out / self._bytes_in))
-        return self._units.total_bytes + _UNIT_OVERHEAD * self.num_units
+        return self._units.total_bytes + _UNIT_OVERHEAD * len(self._units)
 
     @property
     def missing_bytes(self) -> int:
-        """What the units take that are neither held, nor being made, nor set aside."""
-        free = self._count.all_free()
-        left_over = sum(max(u.size - u.offset, 0) for u in self._remainder)
-        for outcome in self._outcomes.values():
-            left_over += sum(max(u.size - u.offset, 0) for u in outcome.remainder)
-        sizes = np.append(self._units.sizes(free), np.int64(left_over))
-        return int(self._estimate(sizes).sum())
+        """About what the units take that are neither held, nor being made, nor set aside: those that
+        were never begun count as units of mean size."""
+        parts = np.array([max(u.size - u.offset, 0) for u in self._left_over()], np.int64)
+        fresh = self.estimated_bytes * self._count.num_free // max(len(self._units), 1)
+        return fresh + int(self._estimate(parts).sum())
 
     @property
     def coverage(self) -> float:
         """Share of the source that the walk has handed out at least once, 0..1."""
-        if self._passes:
+        cycle = self._cycle
+        if cycle.passes:
             return 1.0
-        return self._position / self.num_units if self.num_units else 0.0
+        return cycle.position / cycle.num_units if cycle.num_units else 0.0
 
     # --- assigning
 
     def assign(self) -> Assignment | Blocked | Exhausted:
-        """The next shard's units: at least one, and about as many as fill it."""
+        """The next shard's units: at least one, and about as many as fill it.
+
+        What the unit table raises passes through, and the plan is then as it was.
+        """
         number = self.next_number
         self._apply_up_to(number - WINDOW)
         while True:
             if number - self._applied > WINDOW:
                 return Blocked()
-            if taken := self._take_or_leave():
+            taken = self._take()
+            if isinstance(taken, Blocked):
+                return taken
+            if taken:
                 break
             # Nothing to hand out; what shards still being made leave over may change that, and is
             # taken up in their order so that the outcome is the same on every run.
             if self._applied == number - 1:
+                self._cycle.passes = max(self._cycle.passes, 1)
                 return Exhausted()
             if self._applied + 1 not in self._outcomes:
                 return Blocked()
@@ -160,7 +180,6 @@ class Plan:
         assignment = Assignment(ShardId(self.dataset, number), self.generation, tuple(taken))
         self.open[number] = assignment
         self.next_number = number + 1
-        self._count.hold(_numbers(assignment.units))
         return assignment
 
     def _estimate(self, size: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -169,69 +188,73 @@ class Plan:
             return np.maximum(scaled, _RECORD_OVERHEAD)
         return size + _UNIT_OVERHEAD
 
-    def _take_or_leave(self) -> list[UnitSlice]:
-        """As `_take`; if a unit cannot be read from the index, everything stays as it was."""
-        before = tuple(self._remainder), self._position, self._passes
-        try:
-            return self._take()
-        except BaseException:
-            taken = before[0][: len(before[0]) - len(self._remainder)]
-            self._remainder, (_, self._position, self._passes) = deque(before[0]), before
-            self._count.hold(_numbers(taken))
-            raise
-
-    def _take(self) -> list[UnitSlice]:
-        """Remainders first, then fresh units from the walk, until the target is reached."""
+    def _take(self) -> list[UnitSlice] | Blocked:
+        """Remainders first, then fresh units from the walk, until the target is reached; all are held
+        then. Blocked, and nothing changed, if what would come next is not listed yet."""
         taken: list[UnitSlice] = []
         filled = 0
-        while self._remainder:
-            unit = self._remainder[0]
+        for unit in self._remainder:
             cost = int(self._estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
             if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
-                return taken
-            taken.append(self._remainder.popleft())
-            self._count.release([unit.unit])
-            filled += cost
-        own = {unit.unit for unit in taken}
-        left = self.num_units  # one cycle at most
-        while left and len(taken) < MAX_UNITS and (filled < self._target or not taken):
-            numbers, walked = self._ahead(min(MAX_UNITS, left))
-            places = np.flatnonzero(self._count.free(numbers))
-            costs = self._estimate(self._units.sizes(numbers[places]))
-            fits = int(np.searchsorted(np.cumsum(costs), self._target - filled, side="right"))
-            fits = min(max(fits, 0 if taken else 1), MAX_UNITS - len(taken))
-            chosen = [int(n) for n in numbers[places[:fits]] if int(n) not in own]
-            taken += [self._units.unit(n) for n in chosen]
-            filled += int(costs[:fits].sum())
-            if fits < len(places):  # the next one does not fit: it is the next shard's first
-                self._advance(int(places[fits]))
                 break
-            self._advance(walked)
-            left -= walked
+            taken.append(unit)
+            filled += cost
+        left_over, fresh, position = len(taken), np.zeros(0, np.uint64), self._cycle.position
+        if left_over == len(self._remainder):
+            walked = self._next_fresh(filled, left_over)
+            if isinstance(walked, Blocked):
+                return walked
+            fresh, position = walked
+            taken += [self._units.unit(number) for number in fresh.tolist()]
+        for _ in range(left_over):
+            self._remainder.popleft()
+        self._count.hold(fresh)
+        self._cycle.move_to(position)
         return taken
 
-    def _ahead(self, count: int) -> tuple[NDArray[np.uint64], int]:
-        """Up to `count` units from the walk's position on, within one block."""
-        block = bisect_right(self._blocks, self._position)
-        begin = self._blocks[block - 1] if block else 0
-        count = min(count, self._blocks[block] - self._position)
-        taken = self._permutations[block].take(self._position - begin, count)
-        return taken + np.uint64(begin), count
+    def _next_fresh(self, filled: int, count: int) -> tuple[NDArray[np.uint64], int] | Blocked:
+        """The free units that come next, as many as fit with the `count` that are `filled`, and the
+        position after the last of them; the first fits into an empty shard whatever its size."""
+        chosen: list[NDArray[np.uint64]] = []
+        cycle = self._cycle
+        after = position = cycle.position
+        left = cycle.left if self._count.num_free or cycle.more_to_come else 0
+        while count < MAX_UNITS and (filled < self._target or not count):
+            if not left:
+                if cycle.more_to_come:
+                    return Blocked()
+                break
+            numbers = cycle.ahead(position, min(self._reach(filled), left))
+            places = np.flatnonzero(self._count.free(numbers))
+            costs = np.cumsum(self._estimate(self._units.sizes(numbers[places])))
+            fits = int(np.searchsorted(costs, self._target - filled, side="right"))
+            fits = min(max(fits, 0 if count else 1), MAX_UNITS - count, len(places))
+            if fits:
+                chosen.append(numbers[places[:fits]])
+                after = position + int(places[fits - 1]) + 1
+                filled += int(costs[fits - 1])
+                count += fits
+            if fits < len(places):
+                break
+            position += len(numbers)
+            left -= len(numbers)
+        return np.concatenate([np.zeros(0, np.uint64), *chosen]), after
 
-    def _advance(self, count: int) -> None:
-        self._position += count
-        if self._position == self.num_units:
-            self._position = 0
-            self._passes += 1
+    def _reach(self, filled: int) -> int:
+        """How far to look ahead at a time: no choice depends on it, only how soon it is made."""
+        mean = max(self.estimated_bytes // max(len(self._units), 1), 1)
+        wanted = min((self._target - filled) // mean + 16, MAX_UNITS)
+        free = max(self._count.num_free, 1)
+        return min(wanted * max(self.num_units // free, 1), _LONGEST_REACH)
 
     # --- outcomes
 
     def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> None:
         """Shard `number` is done and holds records of the units `held` (none if it is empty)."""
         assignment = self.open.pop(number)
-        self._count.release(_numbers(assignment.units))
-        self._count.hold(held)
-        self._count.hold(_numbers(outcome.remainder))  # reserved until its turn comes
+        self.hold(held)
+        self.hold([u.unit for u in outcome.remainder])  # reserved until its turn comes
+        self.release([u.unit for u in assignment.units])
         self.set_aside(s.unit for s in outcome.set_aside)
         size_in = sum(max(u.size - u.offset, 0) for u in assignment.units)
         size_in -= sum(max(u.size - u.offset, 0) for u in outcome.remainder)
@@ -253,8 +276,8 @@ class Plan:
     def without(self, number: int, aside: SetAside) -> Assignment:
         """Takes a unit on which workers die out of an open assignment, and sets it aside."""
         old = self.open[number]
-        self._count.release([u.unit for u in old.units if u.unit == aside.unit])
         self.set_aside([aside.unit])
+        self.release([u.unit for u in old.units if u.unit == aside.unit])
         self.open[number] = Assignment(
             old.shard, old.generation, tuple(u for u in old.units if u.unit != aside.unit)
         )
@@ -262,11 +285,11 @@ class Plan:
 
     def set_aside(self, units: Iterable[int]) -> None:
         """These units are not handed out again."""
-        self._count.set_aside(list(units))
+        self._count.set_aside(units)
 
     def take_back(self, units: Iterable[int]) -> None:
         """These units, set aside before, are handed out again when the walk comes by."""
-        self._count.take_back(list(units))
+        self._count.take_back(units)
 
     def hold(self, units: Units) -> None:
         """A live shard holds records of these units, or several do: each names a unit once."""
@@ -288,9 +311,9 @@ class Plan:
             "version": 1,
             "seed": self._seed,
             "next_number": self.next_number,
-            "blocks": self._blocks,
-            "passes": self._passes,
-            "position": self._position,
+            "blocks": self._cycle.blocks,
+            "passes": self._cycle.passes,
+            "position": self._cycle.position,
             "remainder": triples(self._remainder),
             "bytes_in": self._bytes_in,
             "bytes_out": self._bytes_out,
@@ -314,21 +337,21 @@ class Plan:
         for end in saved["blocks"]:
             self._add_block(end)
         self.next_number = saved["next_number"]
-        self._passes, self._position = saved["passes"], saved["position"]
+        self._cycle.passes, self._cycle.position = saved["passes"], saved["position"]
         self._bytes_in, self._bytes_out = saved["bytes_in"], saved["bytes_out"]
         self._applied = saved["applied"]
         self._remainder.extend(slices(saved["remainder"]))
-        self._count.hold(_numbers(self._remainder))
+        self.hold([u.unit for u in self._remainder])
         for number, (data, sidecar, fetched, remainder) in saved["outcomes"].items():
             outcome = Outcome(0, data, sidecar, 0, fetched, 0.0, slices(remainder))
             self._outcomes[int(number)] = outcome
-            self._count.hold(_numbers(outcome.remainder))
+            self.hold([u.unit for u in outcome.remainder])
         for assignment in open_assignments:
             number = assignment.shard.number
             if number <= self._applied or number in self._outcomes:
                 continue  # it was finished, but its row outlived a failed write
             self.open[assignment.shard.number] = assignment
-            self._count.hold(_numbers(assignment.units))
+            self.hold([u.unit for u in assignment.units])
 
     def resume(self, parts: Iterable[UnitSlice]) -> None:
         """What is left of units that live shards hold the beginning of, and no saved plan knows."""
@@ -340,8 +363,7 @@ class Plan:
         """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""
         self.next_number = number + 1
         self._applied = number
-        if self.num_units:
-            self._passes, self._position = divmod(cursor, self.num_units)
+        self._cycle.skip_to(cursor)
 
     def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
         """Number `number` is taken by a shard that was made after this plan was last saved, and that
@@ -351,13 +373,13 @@ class Plan:
         mine = {(u.unit, u.ordinal) for u in self._left_over()}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
         self._outcomes[number] = replace(_NOTHING, remainder=rest)
-        self._count.hold(_numbers(rest))
+        self.hold([u.unit for u in rest])
         self.next_number = number + 1
 
     def drop(self, begun: Container[tuple[int, int]]) -> None:
         """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
         done = [u for u in self._left_over() if (u.unit, u.ordinal) in begun]
-        self._count.release(_numbers(done))
+        self.release([u.unit for u in done])
         self._remainder = deque(u for u in self._remainder if u not in done)
         for number, outcome in self._outcomes.items():
             rest = tuple(u for u in outcome.remainder if u not in done)
@@ -370,8 +392,4 @@ class Plan:
     @property
     def cursor(self) -> int:
         """The walk's position, counted over all passes; what sidecars carry."""
-        return self._passes * self.num_units + self._position
-
-
-def _numbers(units: Iterable[UnitSlice]) -> list[int]:
-    return [unit.unit for unit in units]
+        return self._cycle.cursor

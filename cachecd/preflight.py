@@ -55,8 +55,19 @@ def figures(config: Config) -> Figures:
 
 def minimum(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
     """The smallest limit under which every dataset reaches `first` and can rotate."""
+    return METADATA_SLACK + _EMPTY_CACHE + _shards(rules, shard_size, footprint(shard_size))
+
+
+def least_for_shards(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
+    """What an index of whatever length leaves to the shards, so that they reach `first` and rotate; the
+    half of a shard is for the catalog, which grows with them."""
+    return _shards(rules, shard_size, footprint(shard_size) // 2)
+
+
+def _shards(rules: tuple[DatasetRules, ...], shard_size: int, more: int) -> int:
+    """What shards that reach `first` and rotate take on the disk, and so much `more` a dataset."""
     shard = footprint(shard_size)
-    total = METADATA_SLACK + _EMPTY_CACHE
+    total = 0
     for dataset in rules:
         if dataset.pin:
             total += 2 * shard  # what it really needs is known once it is listed
@@ -64,7 +75,7 @@ def minimum(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
             # Rotation replaces at least one shard, and at most `refresh` of the capacity.
             one_in = -(-shard // dataset.refresh)
             first = -(-dataset.first // int(_FILLED * shard_size)) * shard
-            total += int(max(first, one_in)) + shard
+            total += int(max(first, one_in)) + more
     return total
 
 

@@ -72,15 +72,13 @@ def take_up(
     same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk
     if saved and same_walk:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
-        if index.complete:
-            plan.extend()  # what was listed and not yet planned
+        plan.extend(index.complete)  # what was listed and not yet planned
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))
     else:
         catalog.forget_plan(name)
-        if index.complete:
-            plan.extend()
+        plan.extend(index.complete)
         _start_over(plan, found, index, saved)
     state.add_dataset(dataset)
     begun = _begun([k for k in found.kept if _speaks_of(k, plan, index)])

@@ -100,8 +100,8 @@ class State:
                     self._ended(state, out)
             case ev.Listed(dataset, _, complete, fresh):
                 self.datasets[dataset].listed_on(complete, fresh, now)
-            case ev.IngestStopped(dataset, reason):
-                self.datasets[dataset].source.begin(now, reason)
+            case ev.ListingStopped(dataset, reason, stuck, down):
+                self.datasets[dataset].listing_stopped(reason, stuck, down, now)
             case ev.SchemaFound(dataset):
                 self.datasets[dataset].described = True
             case ev.ShardProgressed(shard, fetched):

@@ -73,7 +73,7 @@ def _dataset(
         "whole": dataset.whole,
         "first": dataset.rules.first,
         "bytes_per_second": round(dataset.rate_now(now)),
-        "stopped": dataset.source.reason,
+        "stopped": dataset.source.reason or dataset.unlisted,
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
             "units": len(set_aside),

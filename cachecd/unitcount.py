@@ -1,74 +1,129 @@
-"""Which units of a source are spoken for: held by shards, or set aside. Pure."""
+"""Which units of a source are spoken for: held by shards, or set aside. Pure.
+
+Two bits a unit, so that tens of millions fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-Units = Sequence[int] | NDArray[np.int64] | NDArray[np.uint64]
+Units = Sequence[int] | NDArray[np.uint64] | NDArray[np.int64]
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)  # of each byte
 
 
 class UnitCount:
     """For each unit how many hold it (live shards, open assignments, what is left over), and whether
     it was set aside. A unit is *free* if nobody holds it and it was not set aside.
 
-    How many are free is kept, not counted: a source may have tens of millions.
+    How many are free is kept, not counted: a source may have tens of millions. Units that there are
+    not yet may be held and set aside in advance.
     """
 
     def __init__(self) -> None:
-        self._holders: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._aside: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.num_free = 0
         self.num_aside = 0
+        self._length = 0
+        self._held = np.zeros(0, np.uint8)  # bit 8 * i + k of the units is bit k of byte i
+        self._aside = np.zeros(0, np.uint8)
+        # Of units held more than once, how often more. They are few: a unit in several shards is
+        # so large that there are few units.
+        self._more: dict[int, int] = {}
 
     def extend(self, count: int) -> None:
-        """There are `count` more, all free."""
-        self._holders = np.concatenate([self._holders, np.zeros(count, np.int32)])
-        self._aside = np.concatenate([self._aside, np.zeros(count, np.bool_)])
-        self.num_free += count
-
-    def hold(self, units: Units) -> None:
-        """One more holds each of these; a unit named twice is held twice."""
-        self._add(units, 1)
-
-    def release(self, units: Units) -> None:
-        """One less holds each of these."""
-        self._add(units, -1)
-
-    def set_aside(self, units: Units) -> None:
-        """These are not free, until they are taken back."""
-        new = self._distinct(units)
-        new = new[~self._aside[new]]
-        self.num_free -= int(np.count_nonzero(self._holders[new] == 0))
-        self.num_aside += len(new)
-        self._aside[new] = True
-
-    def take_back(self, units: Units) -> None:
-        """These are no longer set aside."""
-        old = self._distinct(units)
-        old = old[self._aside[old]]
-        self.num_free += int(np.count_nonzero(self._holders[old] == 0))
-        self.num_aside -= len(old)
-        self._aside[old] = False
+        """There are `count` more, free unless they were marked in advance."""
+        begin, end = self._length, self._length + count
+        self._make_room(end)
+        taken = self._held | self._aside
+        # By whole bytes but for the two at the ends: a block may have millions of units.
+        inner = range(-(-begin // 8) * 8, end // 8 * 8)
+        if len(inner) > 0:
+            ends = np.r_[begin : inner.start, inner.stop : end]
+            marked = int(_ONES[taken[inner.start // 8 : inner.stop // 8]].sum())
+        else:
+            ends, marked = np.arange(begin, end), 0
+        self._length = end
+        self.num_free += count - marked - int(_bits(taken, ends).sum())
 
     def free(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are free."""
-        at = np.asarray(units, np.int64)
-        found: NDArray[np.bool_] = (self._holders[at] == 0) & ~self._aside[at]
-        return found
+        numbers = np.asarray(units)
+        return ~(_bits(self._held, numbers) | _bits(self._aside, numbers))
 
-    def all_free(self) -> NDArray[np.uint64]:
-        """The numbers of all that are free."""
-        return np.flatnonzero((self._holders == 0) & ~self._aside).astype(np.uint64)
+    def hold(self, units: Units) -> None:
+        """Each of these is held once more; one that is named twice, twice."""
+        numbers, times = _counted(units)
+        if not len(numbers):
+            return
+        self._make_room(int(numbers[-1]) + 1)
+        known = _bits(self._held, numbers)
+        extra = times - ~known
+        for place in np.flatnonzero(extra).tolist():
+            number = int(numbers[place])
+            self._more[number] = self._more.get(number, 0) + int(extra[place])
+        self._mark(numbers[~known])
 
-    def _add(self, units: Units, by: int) -> None:
-        distinct = self._distinct(units)
-        before = np.count_nonzero(self.free(distinct))
-        np.add.at(self._holders, np.asarray(units, np.int64), by)
-        self.num_free += int(np.count_nonzero(self.free(distinct)) - before)
+    def release(self, units: Units) -> None:
+        """Each of these is held once less."""
+        numbers, times = _counted(units)
+        if self._more:
+            for place, number in enumerate(numbers.tolist()):
+                if extra := self._more.pop(number, 0):
+                    if extra > times[place]:
+                        self._more[number] = extra - int(times[place])
+                    times[place] -= extra
+        gone = numbers[times > 0]
+        gone = gone[_bits(self._held, gone)]
+        np.bitwise_and.at(self._held, gone >> 3, ~_mask(gone))
+        self.num_free += int((~_bits(self._aside, gone[gone < self._length])).sum())
 
-    @staticmethod
-    def _distinct(units: Units) -> NDArray[np.int64]:
-        return np.unique(np.asarray(units, np.int64))
+    def set_aside(self, units: Iterable[int]) -> None:
+        """These are not free until they are taken back."""
+        for unit in units:
+            self._make_room(unit + 1)
+            self._put_aside(np.array([unit], np.int64), True)
+
+    def take_back(self, units: Iterable[int]) -> None:
+        """These are set aside no longer."""
+        for unit in units:
+            self._put_aside(np.array([unit], np.int64), False)
+
+    def _put_aside(self, one: NDArray[np.int64], aside: bool) -> None:
+        if bool(_bits(self._aside, one)[0]) != aside:
+            by = 1 if aside else -1
+            self.num_aside += by
+            self.num_free -= by * int(one[0] < self._length and not _bits(self._held, one)[0])
+            np.bitwise_xor.at(self._aside, one >> 3, _mask(one))
+
+    def _mark(self, numbers: NDArray[np.int64]) -> None:
+        np.bitwise_or.at(self._held, numbers >> 3, _mask(numbers))
+        within = numbers[numbers < self._length]
+        self.num_free -= int((~_bits(self._aside, within)).sum())
+
+    def _make_room(self, length: int) -> None:
+        missing = -(-length // 8) - len(self._held)
+        if missing > 0:
+            missing = max(missing, len(self._held) // 4)  # to grow cheaply
+            self._held = np.append(self._held, np.zeros(missing, np.uint8))
+            self._aside = np.append(self._aside, np.zeros(missing, np.uint8))
+
+
+def _counted(units: Units) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers, ascending, and how often each is named."""
+    numbers, times = np.unique(np.asarray(units, np.int64), return_counts=True)
+    return numbers, times.astype(np.int64)
+
+
+def _mask(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return np.uint8(1) << (numbers & 7).astype(np.uint8)
+
+
+def _bits(
+    marks: NDArray[np.uint8], numbers: NDArray[np.int64] | NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    shift = numbers.dtype.type(3)
+    seven = numbers.dtype.type(7)
+    found: NDArray[np.uint8] = marks[numbers >> shift] >> (numbers & seven).astype(np.uint8)
+    return (found & np.uint8(1)).view(np.bool_)

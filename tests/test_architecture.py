@@ -26,7 +26,8 @@ PARTS = {
     # Policy: no I/O, no clock
     "events": "model",
     "unitcount": "",
-    "plan": "model unitcount client._core",
+    "cycle": "client._core",
+    "plan": "cycle model unitcount",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "model shardtable walk",
@@ -46,7 +47,9 @@ PARTS = {
     "ownership": "disk errors locks",
     "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
-    "index": "blockfile digests disk model",
+    "known": "digests",
+    "index": "blockfile disk known model",
+    "indexroom": "errors ledger",
     "database": "disk errors",
     "catalog": "database disk live model shardtable",
     "reconcile": "catalog disk errors layout live model shardtable client._core client.errors",
@@ -63,7 +66,7 @@ PARTS = {
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "listing": "config errors events index model sampler",
+    "listing": "config errors events index indexroom model sampler",
     "shards": "catalog complaints disk errors events layout model pause saving verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
@@ -73,7 +76,7 @@ PARTS = {
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
     "ground": "disk errors layout",
-    "meter": "complaints database disk errors events ground layout ledger state",
+    "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model",
     "daemon": "aside catalog complaints config dataset errors events executors index layout leases ledger "
     "listing meter model preflight reconcile recovery replies saving scrub shards sampler.messages state "
@@ -95,6 +98,7 @@ PURE = {
     "model",
     "quantities",
     "events",
+    "cycle",
     "plan",
     "dataset",
     "ledger",

@@ -14,6 +14,22 @@ from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
 from tests.world import SHARD_SIZE, Units
 
 
+class Listing(Units):
+    """A listing that runs: its blocks end after 10, 20, 40 ... units, and where it ends."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__(sizes)
+        self.listed = 0
+
+    def __len__(self) -> int:
+        return self.listed
+
+    @property
+    def ends(self) -> list[int]:
+        ends = [10 << k for k in range(20) if 10 << k <= self.listed]
+        return ends + ([self.listed] if self.listed == len(self._sizes) else [])
+
+
 def plan_of(sizes: list[int], seed: int = 17) -> Plan:
     plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE)
     plan.extend()
@@ -136,6 +152,90 @@ def test_new_objects_are_walked_after_those_that_were_known():
     rest = [plan.assign().units[0].unit for _ in range(6)]
     assert sorted(known + rest[:2]) == [0, 1, 2, 3]
     assert sorted(rest[2:]) == [4, 5, 6, 7]
+
+
+def runs(sizes: list[int], chance: random.Random, steps: int, fit: int | None) -> list:
+    """Shards of a plan whose listing gets on by up to so many units between any two of its steps; and
+    that is begun anew from what it saved whenever chance has it so."""
+    units = Listing(sizes)
+    plan = Plan("train", "g", units, 17, SHARD_SIZE)
+    shards, held = {}, Counter()
+    while True:
+        units.listed = min(units.listed + chance.randint(0, steps), len(sizes))
+        plan.extend(units.listed == len(sizes))
+        found = plan.assign()
+        if isinstance(found, Assignment):
+            shards[found.shard.number] = [(u.unit, u.ordinal) for u in found.units]
+        elif plan.open:
+            late = plan.open[chance.choice(sorted(plan.open))]
+            made = outcome(late, fit)
+            now = sorted({u.unit for u in late.units} - {u.unit for u in made.remainder})
+            held.update(now)
+            plan.finish(late.shard.number, made, now)
+        elif isinstance(found, Exhausted):
+            return [shards[n] for n in sorted(shards)]
+        if chance.random() < 0.1:
+            again = Plan("train", "g", units, 17, SHARD_SIZE)
+            again.restore(plan.to_json(), plan.open.values())
+            again.extend(units.listed == len(sizes))
+            again.hold(sorted(held.elements()))
+            plan = again
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 20), st.integers(1, 200))
+def test_the_plan_is_the_same_however_slow_the_listing_and_wherever_it_was_interrupted(
+    chance, steps, fit, units
+):
+    sizes = [random.Random(i).randrange(0, 20_000) for i in range(units)]
+    at_once = runs(sizes, random.Random(0), 10**6, fit)
+    assert runs(sizes, random.Random(chance), steps, fit) == at_once
+    assert {unit for shard in at_once for unit, _ in shard} == set(range(units))
+
+
+def test_a_shard_that_the_listed_units_do_not_fill_waits_for_more_of_them():
+    units = Listing([1000] * 500)
+    plan = Plan("train", "g", units, 17, SHARD_SIZE)
+    plan.extend(complete=False)
+    assert isinstance(plan.assign(), Blocked)
+    units.listed = 25
+    plan.extend(complete=False)
+    assert (isinstance(plan.assign(), Blocked), plan.num_units) == (True, 20)
+    units.listed = 85
+    plan.extend(complete=False)
+    first = plan.assign()
+    assert len(first.units) > 40
+    assert {u.unit for u in first.units[:10]} == set(range(10))  # block by block
+    finish(plan, first)
+    assert isinstance(plan.assign(), Blocked)
+
+
+def test_a_listing_that_is_stuck_is_walked_to_what_it_came_to_and_from_the_beginning_again():
+    units = Listing([SHARD_SIZE] * 500)
+    units.listed = 13
+    plan = Plan("train", "g", units, 17, SHARD_SIZE)
+    plan.extend(complete=False)
+    known = [plan.assign().units[0].unit for _ in range(10)]
+    assert isinstance(plan.assign(), Blocked)
+    plan.make_do()
+    known += [plan.assign().units[0].unit for _ in range(3)]
+    assert sorted(known) == list(range(13))
+    finish(plan, plan.open[1])
+    plan.release([known[0]])
+    assert plan.assign().units[0].unit == known[0]
+    units.listed = 20
+    plan.extend(complete=False)
+    finish(plan, plan.open[2])
+    assert sorted(plan.assign().units[0].unit for _ in range(1))[0] >= 13
+
+
+def test_a_unit_that_cannot_be_read_leaves_the_plan_as_it_was(monkeypatch):
+    plan, expected = plan_of([5000] * 500), plan_of([5000] * 500)
+    with monkeypatch.context() as patched:
+        patched.setattr(plan._units, "unit", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            plan.assign()
+    assert [plan.assign() for _ in range(5)] == [expected.assign() for _ in range(5)]
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 5, 20, 40])

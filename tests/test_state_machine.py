@@ -156,7 +156,7 @@ class Policy(RuleBasedStateMachine):
     @rule(name=st.sampled_from(DATASETS), fails=st.booleans())
     def a_source_is_listed(self, name, fails):
         if fails:
-            self.world.feed(ev.IngestStopped(name, "not today"))
+            self.world.feed(ev.ListingStopped(name, "not today"))
         elif name not in self.world.listed:
             self.world.listed |= {name}
             self.world.sources[name].complete = True

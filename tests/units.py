@@ -30,6 +30,10 @@ class Units:
     def total_bytes(self) -> int:
         return int(self._sizes.sum())
 
+    @property
+    def ends(self) -> list[int]:
+        return [len(self)]
+
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         return self._sizes[numbers]
 

@@ -58,16 +58,16 @@ class Store:
     def where(self) -> str:
         return self._backend.where
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         """All objects in pages of at most PAGE, in the store's order (object stores and files: by
-        the bytes of the key). Blocks: call it in a thread.
+        the bytes of the key), or only those after the key `start_after`. Blocks: call it in a thread.
 
         Keys are relative to the source's URL, which names a folder whether it ends in "/" or not.
         Empty objects whose key ends in "/" (the folder markers of S3 consoles) are left out; of
         files, so are those whose name, or whose folder's name, starts with a dot.
         SourceUnreachableError says what to do.
         """
-        return self._backend.list()
+        return self._backend.list(start_after)
 
     async def get(
         self, key: str, size: int, etag: str = "", start: int = 0, stop: int | None = None

@@ -207,7 +207,7 @@ def test_a_source_that_cannot_be_listed_costs_one_shard_at_most():
     before, at_once = len(w.disk), w.state.datasets["train"].last_retired // FOOTPRINT
     assert at_once > 3
     link.down = True
-    w.feed(ev.IngestStopped("train", "access denied"))
+    w.feed(ev.ListingStopped("train", "access denied", down=True))
     sets = []
     for number in range(7, 11):
         sets.append(epoch(w, number))

@@ -51,8 +51,11 @@ class Backend(Protocol):
 
     where: str  # the source as people know it, for messages
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        """All objects in pages, keys relative to the source's URL. Blocks: call it in a thread."""
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        """All objects in pages, keys relative to the source's URL. Blocks: call it in a thread.
+
+        A page may be empty. `start_after`: only those whose keys come after this one, by their bytes.
+        """
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         """A few objects of the listing's beginning, in one attempt. Blocks."""

@@ -50,9 +50,9 @@ class CloudBackend:
         self._store = store
         self.where = where
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
-            for page in obstore.list(self._store, chunk_size=PAGE):
+            for page in obstore.list(self._store, offset=start_after or None, chunk_size=PAGE):
                 found = [ObjectInfo(o["path"], o["size"], o["e_tag"] or "") for o in page]
                 if found := [o for o in found if o.size or not o.key.endswith("/")]:
                     yield found

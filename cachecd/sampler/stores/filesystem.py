@@ -39,7 +39,7 @@ class FsspecBackend:
         self._root = str(root).rstrip("/") + "/"
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
             found: dict[str, Any] = self._fs.find(self._root, detail=True)
         except Exception as error:
@@ -48,6 +48,8 @@ class FsspecBackend:
         for path, about in found.items():
             key = path.removeprefix(self._root)
             if any(name.startswith(".") for name in key.split("/")):
+                continue
+            if os.fsencode(key) <= os.fsencode(start_after):
                 continue
             if about.get("size") is None:
                 raise SourceUnreachableError(

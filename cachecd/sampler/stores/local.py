@@ -36,9 +36,9 @@ class LocalBackend:
         self.where = f"file://{self._root}"
         self._threads = ThreadPoolExecutor(connections, "read-file")
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         page: list[ObjectInfo] = []
-        for found in self._walk(self._root, "", ()):
+        for found in self._walk(self._root, "", (), os.fsencode(start_after)):
             page.append(found)
             if len(page) == PAGE:
                 yield page
@@ -47,9 +47,10 @@ class LocalBackend:
             yield page
 
     def _walk(
-        self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]
+        self, folder: str, prefix: str, above: tuple[tuple[int, int], ...], after: bytes
     ) -> Iterator[ObjectInfo]:
-        """Everything below `folder`, by the bytes of the key; `above` are the folders it lies in."""
+        """What lies below `folder` and has a key greater than `after`, by the bytes of the key;
+        `above` are the folders it lies in."""
         try:
             found = os.stat(folder)
             if (found.st_dev, found.st_ino) in above:
@@ -64,7 +65,10 @@ class LocalBackend:
                 )
         except OSError as error:
             raise self._unreachable(folder, error) from error
+        begin = os.fsencode(prefix)
         for raw in names:
+            if (key := begin + raw) <= after and not (raw.endswith(b"/") and after.startswith(key)):
+                continue
             try:
                 name = raw.decode()
             except UnicodeDecodeError:
@@ -72,7 +76,7 @@ class LocalBackend:
                 continue
             path = os.path.join(folder, name)
             if name.endswith("/"):
-                yield from self._walk(path[:-1], prefix + name, above)
+                yield from self._walk(path[:-1], prefix + name, above, after)
                 continue
             try:
                 found = os.stat(path)

@@ -94,18 +94,21 @@ class S3Backend:
         )
         self._cloud = CloudBackend(store, self.where)
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        after = {"StartAfter": self._prefix + start_after} if start_after else {}
         try:
             pages = (
                 self._signed_in(self._tries)
                 .get_paginator("list_objects_v2")
                 .paginate(
-                    Bucket=self._bucket, Prefix=self._prefix, PaginationConfig={"PageSize": PAGE}
+                    Bucket=self._bucket,
+                    Prefix=self._prefix,
+                    PaginationConfig={"PageSize": PAGE},
+                    **after,
                 )
             )
             for page in pages:
-                if found := _objects(page, self._prefix):
-                    yield found
+                yield _objects(page, self._prefix)  # which may be empty, and not the last
         except (BotoCoreError, ClientError) as error:
             failure = self._explain(error)
             if isinstance(failure, SourceUnreachableError):

@@ -1,0 +1,68 @@
+"""The order in which a source's units come: one keyed permutation a block, walked cyclically. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import Permutation
+
+
+class Cycle:
+    """A position in the cycle of all units that are listed, which takes no memory per unit.
+
+    `blocks` are the ends of the blocks: each is permuted by itself, after those before it. `passes`
+    are the cycles that are done. While there is `more_to_come` the cycle has no end yet: then the
+    position stays at the end of what is listed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.blocks: list[int] = []
+        self.passes = 0
+        self.position = 0
+        self.more_to_come = False
+        self._seed = seed
+        self._permutations: list[Permutation] = []
+
+    @property
+    def num_units(self) -> int:
+        return self.blocks[-1] if self.blocks else 0
+
+    @property
+    def left(self) -> int:
+        """How many units there are to come: a cycle, or up to the end of what is listed."""
+        return self.num_units - (self.position if self.more_to_come else 0)
+
+    @property
+    def cursor(self) -> int:
+        """The position, counted over all passes."""
+        return self.passes * self.num_units + self.position
+
+    def add_block(self, end: int) -> None:
+        key = (self._seed + 0x9E3779B97F4A7C15 * len(self.blocks)) % (1 << 64)
+        self._permutations.append(Permutation(end - self.num_units, key))
+        self.blocks.append(end)
+
+    def ahead(self, position: int, count: int) -> NDArray[np.uint64]:
+        """Up to `count` units from a position on, within one block; past the end it is the next cycle."""
+        position %= self.num_units
+        block = bisect_right(self.blocks, position)
+        begin = self.blocks[block - 1] if block else 0
+        count = min(count, self.blocks[block] - position)
+        return self._permutations[block].take(position - begin, count) + np.uint64(begin)
+
+    def move_to(self, position: int) -> None:
+        """To a position that is at most one cycle further."""
+        if position >= self.num_units > 0 and not self.more_to_come:
+            position -= self.num_units
+            self.passes += 1
+        self.position = position
+
+    def skip_to(self, cursor: int) -> None:
+        """To where the walk was when its cursor was this."""
+        if self.more_to_come:
+            self.position = min(cursor, self.num_units)
+        elif self.num_units:
+            self.passes, self.position = divmod(cursor, self.num_units)

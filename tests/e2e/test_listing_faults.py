@@ -1,0 +1,115 @@
+"""Real daemons whose source is listed slowly, fails in the middle, or has no end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.index import Index
+from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.inventory import inventory, repeated
+from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
+
+UNITS = 3300
+
+
+@pytest.fixture
+def bucket() -> Iterator[ListingBucket]:
+    with listing_bucket(UNITS) as found:
+        yield found
+
+
+@pytest.fixture
+def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    """Makes daemons of this bucket: some 400 objects a shard, and `first` is two shards."""
+    with ExitStack() as running:
+
+        def make(name: str = "d", **settings: Any) -> Daemon:
+            (tmp_path / name).mkdir()
+            dataset = {"source": bucket.source(), "grow": {"first": "1MiB"}}
+            settings = {"shard_size": "1MiB", "sampler": {"workers": 2}, **settings}
+            return running.enter_context(Daemon(tmp_path / name, {"train": dataset}, **settings))
+
+        yield make
+
+
+def units(one: Daemon) -> dict[int, list[int]]:
+    return {n: [int(u) for u in shard.units] for n, shard in inventory(one.cache).items()}
+
+
+def train(one: Daemon) -> dict[str, object]:
+    found: dict[str, object] = one.status()["datasets"]["train"]
+    return found
+
+
+def listed(one: Daemon) -> int:
+    """How many units the index on the disk has."""
+    (one.folder / "copy").mkdir(exist_ok=True)
+    found = (one.cache / "index" / "train.units").read_bytes()
+    (one.folder / "copy" / "train.units").write_bytes(found)
+    source = found[24 : 24 + int.from_bytes(found[12:16], "little")].decode()
+    index = Index.open(one.folder / "copy", "train", source)
+    index.close()
+    return len(index)
+
+
+def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(served, bucket):
+    bucket.held_at = 2000
+    one = served().start()
+    wait_until(lambda: listed(one) == 2000, what="what the store gives is listed")
+    with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
+        for batch in epoch.numpy(32):
+            for key, payload in zip(batch["key"], batch["payload"], strict=True):
+                assert bytes(payload) == content(int(bytes(key)))
+    assert train(one)["units"] == 2000
+    assert not train(one)["listed"]
+    one.kill()
+
+    one.start()
+    wait_until(lambda: bucket.listed_after[-1] == 1999, what="it goes on after the last page")
+    assert one.terminate() == 0  # however long the store takes for its answer
+
+    bucket.held_at = 1 << 62
+    one.start()
+    wait_until(lambda: train(one)["whole"], what="all is cached")
+    assert bucket.listed_after[-1] == 1999
+    assert not repeated(inventory(one.cache))
+    interrupted = units(one)
+    assert sorted({unit for shard in interrupted.values() for unit in shard}) == list(range(UNITS))
+
+    other = served("other").start()
+    wait_until(lambda: train(other)["whole"], what="all is cached")
+    assert units(other) == interrupted
+
+
+def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served, bucket):
+    bucket.held_at, bucket.failing = 2000, True
+    one = served().start()
+    wait_until(lambda: "access denied" in str(train(one)["stopped"]), what="it is told")
+    wait_until(lambda: len(bucket.fetched) >= 1500, what="what is listed is sampled")
+    assert not train(one)["listed"]
+    bucket.held_at = 1 << 62
+    wait_until(lambda: train(one)["whole"], 40.0, "it goes on by itself")
+    assert train(one)["stopped"] == ""
+    assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
+    assert set(bucket.listed_after) == {-1, 1999}
+
+
+def test_a_listing_without_end_is_told_and_sampling_goes_on(served, bucket):
+    bucket.units, bucket.suffix = 10**7, 300 * "x"
+    one = served(limit="24MiB").start()
+    # Either shards have all room till then, or the index has all that it may have.
+    wait_until(lambda: "room" in str(train(one)["stopped"]), what="told")
+    with one.connect() as cache:
+        for epoch in range(20):
+            with cache.acquire("train", epoch=epoch, job="a", timeout=30) as leased:
+                assert leased.num_records >= 300
+            one.settle()
+            assert one.status()["cache"]["used"] <= 24 << 20
+            if train(one)["evicted_shards"] >= 2:
+                return
+    raise AssertionError("nothing is evicted for what is listed")

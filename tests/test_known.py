@@ -1,0 +1,112 @@
+"""Whether a key is known, told from blocks of keys."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd.errors import DiskError
+from cachecd.known import _MOST_LAYERS, KnownKeys
+
+
+class Blocks:
+    """Blocks of keys, as an index has them; counts how many are read."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[bytes]] = []
+        self.read = 0
+        self.known = KnownKeys(self.keys_of)
+
+    def keys_of(self, block: int) -> list[bytes]:
+        self.read += 1
+        return self.blocks[block]
+
+    def add(self, keys: list[bytes]) -> None:
+        self.blocks.append(keys)
+        self.known.add(min(keys), max(keys), keys == sorted(keys))
+
+
+def key(number: int) -> bytes:
+    return b"%06d" % number
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=9), max_size=80),
+    st.lists(st.integers(0, 300)),
+    st.booleans(),
+)
+def test_known_is_what_was_added_whatever_the_order(pages, asked, in_order):
+    blocks, there = Blocks(), set()
+    for page in sorted(map(sorted, pages)) if in_order else pages:
+        assert blocks.known.has(list(map(key, page))).tolist() == [n in there for n in page]
+        if new := list(dict.fromkeys(n for n in page if n not in there)):
+            blocks.add(list(map(key, new)))
+            there.update(new)
+    assert blocks.known.has(list(map(key, asked))).tolist() == [n in there for n in asked]
+
+
+def test_an_ordered_listing_reads_no_block_and_a_second_one_each_block_once():
+    blocks = Blocks()
+    pages = [list(map(key, range(start, start + 100))) for start in range(0, 20_000, 100)]
+    for page in pages:
+        assert not blocks.known.has(page).any()
+        blocks.add(page)
+    assert blocks.read == 0
+    assert blocks.known.last == key(19_999)
+    for start in range(0, 19_950, 50):  # pages that fit no block
+        assert blocks.known.has(list(map(key, range(start + 25, start + 75)))).all()
+    assert blocks.read <= 2 * len(pages)
+    assert blocks.known._digests is None
+
+
+def test_what_later_listings_found_between_needs_no_memory_a_key_either():
+    blocks = Blocks()
+    for listing in range(_MOST_LAYERS):
+        for start in range(0, 10_000, 1000):
+            blocks.add([key(n) for n in range(start + listing, start + 1000, 100)])
+    assert blocks.known._digests is None
+    assert blocks.known.last is None
+    assert blocks.known.has([key(31), key(32), key(9931), key(9932)]).tolist() == [1, 0, 1, 0]
+
+
+def test_a_store_without_an_order_is_told_by_digests():
+    blocks, numbers = Blocks(), list(range(4000))
+    random.Random(3).shuffle(numbers)
+    for start in range(0, 4000, 100):
+        blocks.add(list(map(key, numbers[start : start + 100])))
+    assert blocks.known._digests is not None
+    before = blocks.read
+    assert (
+        blocks.known.has([key(n) for n in range(3990, 4010)]).tolist() == [True] * 10 + [False] * 10
+    )
+    assert blocks.read == before
+
+
+@pytest.mark.parametrize("last", [[3, 2], [0, 9]])
+def test_only_a_listing_in_the_order_of_its_keys_can_go_on_after_its_last(last):
+    blocks = Blocks()
+    blocks.add([key(1), key(2)] if last[0] else [key(1), key(5)])
+    blocks.add(list(map(key, last)))
+    assert blocks.known.last is None
+
+
+def test_a_block_that_cannot_be_read_changes_nothing():
+    blocks = Blocks()
+    for listing in range(_MOST_LAYERS):
+        blocks.add([key(listing), key(1000 + listing)])
+    read, blocks.blocks = blocks.blocks, []
+
+    def failing(_: int) -> list[bytes]:
+        raise DiskError("cannot read")
+
+    blocks.known._keys_of = failing
+    with pytest.raises(DiskError):
+        blocks.known.add(key(500), key(1500), True)
+    blocks.blocks, blocks.known._keys_of = read, blocks.keys_of
+    assert blocks.known.has([key(0), key(500)]).tolist() == [True, False]
+    blocks.add([key(500), key(1500)])
+    assert blocks.known.has([key(0), key(500)]).tolist() == [True, True]
