@@ -15,6 +15,7 @@ MOMENTS = st.floats(0.0, 5.0)
 STEPS = st.lists(st.tuples(st.sampled_from(["retry", "success"]), MOMENTS), max_size=300)
 
 
+@settings(deadline=None)
 @given(steps=STEPS, capacity=st.integers(1, 20))
 def test_retries_never_exceed_the_budget_whatever_succeeds_and_fails(
     steps: list[tuple[str, float]], capacity: int
@@ -31,6 +32,7 @@ def test_retries_never_exceed_the_budget_whatever_succeeds_and_fails(
         assert retries <= capacity + 0.2 * successes + now + 1e-6
 
 
+@settings(deadline=None)
 @given(steps=STEPS)
 def test_a_retry_is_always_paid_for_by_waiting(steps: list[tuple[str, float]]):
     budget, now = Budget(3.0), 0.0
@@ -56,6 +58,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(events=EVENTS, most=st.integers(1, 64))
 def test_the_pace_stays_between_one_and_most_and_recovers_by_successes_alone(
     events: list[tuple[str, float, float, float]], most: int
@@ -86,12 +89,14 @@ def test_what_was_under_way_when_the_pace_was_halved_does_not_halve_it_again():
     assert pace.allowed == 8
 
 
+@settings(deadline=None)
 @given(failures=st.integers(1, 10**6), chance=st.floats(0, 1, exclude_max=True))
 def test_a_pause_is_never_longer_than_the_longest(failures: int, chance: float):
     retry = Retry(first=0.5, longest=8.0)
     assert 0 <= retry.pause(failures, chance) <= min(8.0, 0.5 * 2.0 ** min(failures - 1, 40))
 
 
+@settings(deadline=None)
 @given(size=st.integers(0, 1 << 30), slow=st.integers(0, 1000))
 def test_a_try_has_time_for_its_bytes_at_the_slowest_rate_and_no_end_of_it(size: int, slow: int):
     retry = Retry(silence=30.0, slowest=1000.0)
@@ -99,7 +104,7 @@ def test_a_try_has_time_for_its_bytes_at_the_slowest_rate_and_no_end_of_it(size:
     assert needed <= retry.patience(size, slow) <= 8 * needed
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(most=st.integers(1, 8), lowered=st.integers(0, 3), cancelled=st.sets(st.integers(0, 39)))
 def test_the_gate_lets_no_more_in_than_the_pace_allows_and_forgets_nobody(
     most: int, lowered: int, cancelled: set[int]
