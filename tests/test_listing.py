@@ -271,7 +271,7 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
         asyncio.run(listing.go_on(lambda: Store(objects(3000))))
     assert one.ledger.room < 0  # no shard is begun before the index has had its part
     assert len(one.index) == 0
-    one.ledger.free(ShardId("train", 1))
+    one.ledger.free(ShardId("train", 1), (2 << 20) - 20_000)
     asyncio.run(listing.go_on(lambda: Store(objects(3000))))
     assert len(one.index) == 3000
     assert one.room.ahead == 0
