@@ -41,7 +41,7 @@ class Account:
     open: dict[int, Records] = field(default_factory=dict)
     history: dict[int, int] = field(default_factory=dict)
     aside: set[int] = field(default_factory=set)
-    torn: set[int] = field(default_factory=set)  # units of which a corrupt shard held a part
+    torn: set[int] = field(default_factory=set)  # units a part of which may be gone for now
     unfilled: int = 0  # room that rotation has freed and no shard has taken
     sealed_since: int = 0  # since rotation last had its turn
     last_rotated: int = 0
@@ -69,6 +69,7 @@ class Model:
         self.marks: list[Sealed] = []
         self.turns: list[Lease] = []  # epochs that begin with this event
         self.ever_held: set[str] = set()
+        self.was_full = False  # whether there was no room when an epoch was asked for
         self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
 
     # --- bytes
@@ -85,6 +86,11 @@ class Model:
         """Somebody else moved a bound, or wrote."""
         self.limit, self.metadata, self.free = limit, metadata, free
         self.most_used = max(self.limit, self.used())
+
+    def restarted(self) -> None:
+        """What the daemon had in hand is gone."""
+        for unfinished in (self.reserved, self.going, self.marks, self.turns):
+            unfinished.clear()
 
     # --- shards
 
@@ -126,6 +132,7 @@ class Model:
         account.history[shard.id.number] = shard.data_bytes
         account.unfilled = max(0, account.unfilled - shard.allocated)
         account.sealed_since += shard.allocated
+        account.torn -= {u for u, _ in records if self.all_of(u) <= records}
 
     def unlinking(self, shard: ShardId) -> None:
         sealed = self.of[shard.dataset].shards[shard.number]
@@ -139,6 +146,7 @@ class Model:
         account = self.of[shard.dataset]
         self.going.remove(shard)
         gone = account.shards.pop(shard.number)
+        self._tear(account, gone.records)
         account.unfilled += gone.shard.allocated if gone.rotated else 0
 
     def marked(self, shard: ShardId, barred: bool) -> None:
@@ -155,8 +163,11 @@ class Model:
         sealed = account.shards[shard.number]
         sealed.suspect, sealed.barred = False, not sound
         if not sound:
-            units = {u for u, _ in sealed.records}
-            account.torn |= {u for u in units if not self.all_of(u) <= sealed.records}
+            self._tear(account, sealed.records)
+
+    def _tear(self, account: Account, gone: Records) -> None:
+        """What held these records is gone; the rest of a unit may be elsewhere."""
+        account.torn |= {u for u, _ in gone if not self.all_of(u) <= gone}
 
     # --- leases
 
@@ -270,7 +281,7 @@ class Model:
         if any(s.suspect for s in account.shards.values()):
             return  # it may have what else would be missing
         starves = held < may and self.source(name) and not self.whole(name) and not self.full(name)
-        assert not starves, f"{name} starves"
+        assert not starves, f"{name} starves: it holds {held} bytes"
 
     def _rotation(self, account: Account, marks: list[Sealed], turns: list[Lease]) -> None:
         name, current = account.rules.name, account.rules.generation
@@ -281,7 +292,7 @@ class Model:
         if rotated:
             assert turns, "retired though no epoch began"
             assert not account.rules.pin, "a pinned shard was retired"
-            assert self.full(name), "the cache shrinks before the limit"
+            assert self.was_full, "the cache shrinks before the limit"
             assert all(s.read for s in rotated), "a shard goes that nobody has read"
             youngest = max(s.shard.id.number for s in rotated)
             assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"

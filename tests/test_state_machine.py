@@ -329,7 +329,8 @@ class Policy(RuleBasedStateMachine):
             full_up = not w.state._room.fits(dataset)
             assert full_up or not dataset.retry, f"{name}: a failed shard is never tried again"
             assert not any(s.retired or s.barred for s in dataset.live.values())
-            reached = dataset.data() >= dataset.rules.first
+            held = dataset.made() if dataset.rules.wait else dataset.data()
+            reached = held >= dataset.rules.first
             assert reached or dataset.whole or full_up, f"{name} starves"
             account = w.model.of[name]
             assert not dataset.whole or w.model.whole(name) or account.lost, "records were lost"

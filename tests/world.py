@@ -45,7 +45,8 @@ class Watch(Model):
         return {record for unit in range(count) for record in self.all_of(unit)}
 
     def full(self, name: str) -> bool:
-        return not self._world.state._room.fits(self._world.state.datasets[name])
+        dataset = self._world.state.datasets.get(name)
+        return dataset is not None and not self._world.state._room.fits(dataset)
 
     def all_of(self, unit: int) -> Records:
         return {(unit, ordinal) for ordinal in range(RECORDS_PER_UNIT)}
@@ -113,8 +114,7 @@ class World:
         self.state = State(ledger, SHARD_SIZE, self.workers, f"{self.boots}b")
         # A clock that lets no pause matter: what the disk allows again is saved at once.
         self.saver = PlanSaver(self.rows, self._saved_plan, clock=itertools.count(0, 100).__next__)
-        self.model.reserved.clear()
-        self.model.going.clear()
+        self.model.restarted()
         for name, rules in self.rules.items():
             found = self.rows.find_shards(name, self.disk, self.meta)
             dataset = take_up(found, self.rows, self.sources[name], rules, SHARD_SIZE, self.state)
@@ -162,6 +162,8 @@ class World:
             return  # whoever feeds the first one handles the rest after it
         try:
             while self.events:
+                if isinstance(asked := self.events[0], ev.AcquireAsked):
+                    self.model.was_full = self.model.full(asked.dataset)
                 for command in self.state.handle(self.events[0], self.now):
                     self._carry_out(command)
                 self.model.step()
