@@ -291,20 +291,20 @@ class Lives:
         while True:
             if self._daemon.ended and or_dead:
                 return
-            self._poll()
+            self._poll(may_end=or_dead)
             if condition():
                 return
             assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
             time.sleep(0.003)
 
-    def _poll(self) -> None:
+    def _poll(self, *, may_end: bool = False) -> None:
         """DiedError if the daemon is dead. A sampler that has come to its point is stopped: then it
         is the daemon that is killed."""
         assert self._daemon is not None
         if self._stops is not None and self._disk.hits(self._stops) >= self._stops_at:
             self._daemon.kill()
             assert self._daemon.wait()
-        if self._daemon.ended:
+        if self._daemon.ended and not may_end:
             if self._daemon.status != -signal.SIGKILL:
                 raise AssertionError(f"it ended by itself:\n{self.log.read_text()}")
             raise DiedError
