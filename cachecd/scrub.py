@@ -122,11 +122,14 @@ class Scrub:
             if not self._rounds.could_not_be_read(shard):
                 self._complaints.refused("shard not scrubbed", "", why)
                 return False
+        try:
+            if why:
+                self._give_up(shard, why)
+        except DiskError as error:
+            self._complaints.refused("shard not scrubbed", "", str(error))
+            return False
         if not self._rounds.unreadable:
             self._complaints.works("shard not scrubbed", "")
-        if why:
-            with self._complaints.hearing("shard not barred", str(shard)):
-                self._give_up(shard, why)
         return True
 
     def _give_up(self, shard: ShardId, why: str) -> None:

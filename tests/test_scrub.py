@@ -55,7 +55,7 @@ class Cache:
         if self.unmounted:
             raise DiskError("the cache is not there any more")
 
-    def scrub(self, rate: float | None = 1e9) -> Scrub:
+    def scrub(self, rate: float | None = 1e9, complaints: Complaints | None = None) -> Scrub:
         datasets: Any = {"train": SimpleNamespace(live=self.live)}
         return Scrub(
             rate,
@@ -63,7 +63,7 @@ class Cache:
             datasets,
             lambda shard: [shard.number],
             self.feed,
-            Complaints(),
+            complaints or Complaints(),
             self.check,
         )
 
@@ -186,8 +186,18 @@ def test_a_cache_that_is_taken_away_has_lost_no_shard(
 
     read = scrub._read
     monkeypatch.setattr(scrub, "_read", taken_away)
-    asyncio.run(cache.until(lambda s: s["unreadable_shards"] >= 2))
+    complaints = Complaints()
+    asyncio.run(
+        cache.until(
+            lambda s: s["unreadable_shards"] >= 2 and complaints.reason, complaints=complaints
+        )
+    )
     assert cache.told == []
+    (tmp_path / "elsewhere").rename(tmp_path / "cache")
+    cache.unmounted = False
+    monkeypatch.setattr(scrub, "_read", read)
+    asyncio.run(cache.until(lambda s: s["verified_shards"] >= 6, complaints=complaints))
+    assert (cache.told, complaints.reason) == ([], "")
 
 
 def test_it_reads_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
