@@ -33,15 +33,12 @@ STEPS = {
     ],
     "grant": [
         Kill("rotation", "grant", "create", f"{LEASE}.new"),
-        Kill("rotation", "grant", "sync", f"{LEASE}.new"),  # written
-        Kill("rotation", "grant", "rename", LEASE),  # synced, not named
-        Kill("rotation", "next grant", "sync", "leases"),  # named, not replied
+        Kill("rotation", "grant", "rename", LEASE),  # written, not named
     ],
     "retire and end": [
         Kill("rotation", "next grant", "write", LOG, 0),  # marked, not saved
         Kill("rotation", "next grant", "write", LOG, 3),  # one saved, others not
         Kill("rotation", "release", "unlink", LEASE),  # the lease has ended, its manifest stands
-        Kill("rotation", "release", "sync", "leases"),  # it is gone, nothing has followed yet
     ],
     "unlink": [
         Kill("rotation", "release", "unlink", SHARD),
