@@ -18,7 +18,7 @@ from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import CircleError, Listing, keep_listed
-from cachecd.model import ObjectInfo, ShardId
+from cachecd.model import ObjectInfo
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}
@@ -265,13 +265,13 @@ def test_a_listing_without_end_leaves_the_shards_what_they_need(source):
 
 def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_index(source):
     one = source(limit=3 << 20)
-    one.ledger.adopt(ShardId("train", 1), (2 << 20) - 20_000)
+    one.ledger.adopt("train", (2 << 20) - 20_000)
     listing = one.listing()
     with pytest.raises(NoRoomError, match="waits for room"):
         asyncio.run(listing.go_on(lambda: Store(objects(3000))))
     assert one.ledger.room < 0  # no shard is begun before the index has had its part
     assert len(one.index) == 0
-    one.ledger.free(ShardId("train", 1), (2 << 20) - 20_000)
+    one.ledger.free("train", (2 << 20) - 20_000)
     asyncio.run(listing.go_on(lambda: Store(objects(3000))))
     assert len(one.index) == 3000
     assert one.room.ahead == 0
