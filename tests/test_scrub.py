@@ -18,10 +18,10 @@ import pytest
 
 from cachecd import scrub
 from cachecd.complaints import Complaints
-from cachecd.dataset import LiveShard
 from cachecd.errors import DiskError
 from cachecd.events import Event, ShardVerified
 from cachecd.layout import Layout
+from cachecd.live import LiveShards
 from cachecd.model import Shard, ShardId
 from cachecd.scrub import Scrub
 from tests.core.shards import example, flip, write
@@ -32,7 +32,7 @@ class Cache:
 
     def __init__(self, root: Path, shards: int, each: int = 50) -> None:
         self.layout = Layout(root)
-        self.live: dict[int, LiveShard] = {}
+        self.live = LiveShards("train")
         self.told: list[Event] = []
         self.unmounted = False
         for number in range(1, shards + 1):
@@ -41,7 +41,7 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             meta = json.dumps({"dataset": "train", "number": number})
             write(path, [example(i) for i in range(each)], meta)
-            self.live[number] = LiveShard(Shard(shard, "g", each, path.stat().st_size, 8192))
+            self.live.add(Shard(shard, "g", each, path.stat().st_size, 8192))
 
     def path(self, number: int) -> Path:
         return self.layout.shard(ShardId("train", number))
@@ -164,7 +164,7 @@ def test_a_shard_that_is_unlinked_while_it_is_read_is_no_finding(
 
     def meanwhile(path: Path) -> Iterator[int]:
         if path == cache.path(2) and 2 in cache.live:
-            del cache.live[2]
+            cache.live.remove(2)
             path.unlink()
         yield from read(path)
 
