@@ -103,14 +103,15 @@ def test_a_file_system_that_others_fill_does_not_shrink_the_cache():
 
 
 def test_room_on_the_file_system_is_given_once_though_a_worker_has_not_taken_it_yet():
-    w = World(20 * FOOTPRINT, {train(): Units([UNIT] * 99)}, workers=4, unlisted={"train"})
+    w = World(20 * FOOTPRINT, {train(): Units([])}, workers=4)
     w.spare = 3 * FOOTPRINT
     w.measure()
+    w.sources["train"].append([UNIT] * 99)
     w.feed(ev.Listed("train", 99, complete=True))
     for _ in range(5):
         w.measure()
         w.tick()
-    assert len(w.making) <= 3
+    assert len(w.making) == 3
 
 
 def test_a_datasets_own_lowered_limit_is_reached_though_everything_is_cached():
