@@ -128,13 +128,12 @@ def _serve() -> None:
 
 
 def _hurry() -> None:
-    from cachecd import daemon, grant, shards, state
+    from cachecd import daemon, grant, state
     from cachecd.executors import local
 
     grant.GRACE = state.GRACE = GRACE
     daemon._PROBE_EVERY = 0.02
     daemon._MEASURE_EVERY = 0.1
-    shards._UNLINK_AGAIN = 0.2
     local.subprocess = SimpleNamespace(Popen=_ForkedSampler, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 

@@ -41,7 +41,8 @@ _ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
 
 @dataclass(frozen=True)
 class Kill:
-    """How a life ends: at the `skip`-th such operation of a phase, or `after` seconds of it.
+    """How a life ends: before, or right `after`, such an operation of a phase, of which it lets `skip`
+    pass; or `delay` seconds after the phase began.
 
     A sampler's operation stops the sampler (SIGSTOP), and then the daemon is killed.
     """
@@ -52,11 +53,13 @@ class Kill:
     path: str = ""
     skip: int = 0
     delay: float | None = None
+    after: bool = False
 
     def __str__(self) -> str:
         if self.delay is not None:
             return f"{self.setting}/{self.phase}: {1000 * self.delay:.0f} ms after its begin"
-        return f"{self.setting}/{self.phase}: {self.operation} {self.path} #{self.skip}"
+        when = " done" if self.after else ""
+        return f"{self.setting}/{self.phase}: {self.operation} {self.path} #{self.skip}{when}"
 
     @property
     def samplers(self) -> bool:
@@ -320,7 +323,7 @@ class Lives:
             self._stops = self._disk.stop(kill.operation, glob, kill.skip)
             self._stops_at = kill.skip + 1
         else:
-            self._disk.kill(kill.operation, glob, kill.skip)
+            self._disk.kill(kill.operation, glob, kill.skip, after=kill.after)
 
     def _disarm(self) -> None:
         self._disk.reset()

@@ -33,12 +33,15 @@ STEPS = {
     ],
     "grant": [
         Kill("rotation", "grant", "create", f"{LEASE}.new"),
+        Kill("rotation", "grant", "write", f"{LEASE}.new"),  # begun, empty
         Kill("rotation", "grant", "rename", LEASE),  # written, not named
+        Kill("rotation", "next grant", "rename", LEASE, after=True),  # named, not replied
     ],
     "retire and end": [
         Kill("rotation", "next grant", "write", LOG, 0),  # marked, not saved
         Kill("rotation", "next grant", "write", LOG, 3),  # one saved, others not
         Kill("rotation", "release", "unlink", LEASE),  # the lease has ended, its manifest stands
+        Kill("rotation", "release", "unlink", LEASE, after=True),  # gone, nothing has followed yet
     ],
     "unlink": [
         Kill("rotation", "release", "unlink", SHARD),
