@@ -250,14 +250,14 @@ class LiveShards(Mapping[int, LiveShard]):
         return self._set(self._table.places(numbers))
 
     def walk(self, generation: str, gaps: Mapping[int, int], end: int | None, before: int) -> Walk:
-        """The shards of a generation, and gaps (number -> data bytes) between them, up to `end`."""
+        """The shards of a generation, and gaps (number -> data bytes) between them, before `end`."""
         table, at = self._table, np.flatnonzero(self._of(generation))
         numbers = np.append(table.numbers[at], np.array([*gaps], np.int64))
         sizes = np.append(table["data_bytes"][at], np.array([*gaps.values()], np.int64))
         served = np.append(_IS_SERVED[table["flags"][at]], np.zeros(len(gaps), np.bool_))
         order = np.argsort(numbers, kind="stable")
         if end is not None:
-            order = order[: np.searchsorted(numbers[order], end, side="right")]
+            order = order[: np.searchsorted(numbers[order], end)]
         return Walk(numbers[order], sizes[order], served[order], before)
 
     def superseded(self, *lasting: str) -> Numbers:

@@ -194,3 +194,13 @@ def test_the_figure_of_a_refusal_is_one_that_does():
     w.reconfigure(int(refused.message.rsplit(" ", 2)[1]))
     w.settle()
     assert w.manifests[granted(w.acquire("eval", "job", 0))].num_records == 240
+
+
+def test_with_wait_the_first_suspect_ends_what_can_be_told_of_the_plan():
+    w = world(shards=30, first=3 * UNIT, per_epoch=3 * UNIT, wait=True)
+    w.settle()
+    next_epoch(w, 0)
+    w.feed(ev.CorruptReported(ShardId("train", 2)))
+    assert isinstance(w.acquire("train", "job", 1), ev.ReplyWaiting)
+    w.settle()
+    assert numbers(w, granted(w.acquire("train", "job", 1))) == [1, 2]
