@@ -164,7 +164,7 @@ class Shards(RuleBasedStateMachine):
         chosen: list[int] = []
         total, through = before, before
         for number in sorted(there.keys() | gaps.keys()):
-            if end is not None and number > end:
+            if end is not None and number >= end:
                 break
             size = gaps[number] if number in gaps else there[number].shard.data_bytes
             if through < enough or not chosen:
