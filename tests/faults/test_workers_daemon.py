@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.e2e.daemons import REPOSITORY, Daemon, wait_until
+from tests.e2e.daemons import REPOSITORY, Daemon, alive, wait_until
 
 FINE = 60
 HARM = {
@@ -58,7 +58,8 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         assert sampler["restarts"] == 2 * 4, "two tries each, but for what raised"
         assert sampler["alive"] == sampler["workers"] == 2
         assert "sampler process" in sampler["last_end"]
-        assert not Path(f"/proc/{(tmp_path / 'left').read_text()}").exists()
+        left = int((tmp_path / "left").read_text())
+        wait_until(lambda: not alive(left), what=f"process {left} is gone")
         said = served.said()
         assert said.count("unit set aside") == len(HARM)
         assert said.count("sampler process replaced") == 2 * 4
