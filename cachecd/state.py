@@ -171,6 +171,8 @@ class State:
         if self._offline and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
+        if generation is None and rules.pin and stuck and self._make_room(dataset, out):
+            stuck = False
         if generation is None:
             why = Hindrances(stuck, holder, self._offline, self.disk.why)
             out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
@@ -242,6 +244,16 @@ class State:
         if retired:
             dataset.last_retired = retired
             out.append(ev.SavePlan(rules.name))
+
+    def _make_room(self, dataset: DatasetState, out: list[ev.Command]) -> bool:
+        """Whether others give up what they hold beyond their share, which this pinned one waits for:
+        nobody may ever ask for their next epoch."""
+        for other in self.datasets.values():
+            generation = other.generation_to_lease(0)
+            if other is not dataset and generation and self._room.excess(other) > 0:
+                self._boundary(other, generation, out)
+                self._unlink_unheld(other, out)
+        return not self._room.stuck(dataset)
 
     def _retire(self, dataset: DatasetState, numbers: Numbers, out: list[ev.Command]) -> int:
         """What these shards occupy that from now on no lease names."""

@@ -68,6 +68,8 @@ class Model:
         self.going: set[ShardId] = set()  # to be unlinked
         self.marks: list[Sealed] = []
         self.turns: list[Lease] = []  # epochs that begin with this event
+        self.asked = ""  # the dataset that it asks for
+        self.satisfied = False  # whether it got a new set
         self.ever_held: set[str] = set()
         self.was_full = False  # whether there was no room when an epoch was asked for
         self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
@@ -251,12 +253,19 @@ class Model:
         """Whether there is no room for another shard of this dataset; World says."""
         raise NotImplementedError
 
+    def event(self, asked: str) -> None:
+        """One is about to be handled, which asks for a set of this dataset."""
+        self.asked = asked
+        if asked:
+            self.was_full = asked not in self.of or self.full(asked)
+
     def step(self) -> None:
-        """An event has been handled."""
+        """It has been handled."""
         assert self.used() <= max(self.limit, self.most_used), "the limit is exceeded"
         self.most_used = max(self.limit, min(self.most_used, self.used()))
         marks, self.marks = self.marks, []
         turns, self.turns = self.turns, []
+        self.satisfied = bool(turns)
         for name, account in self.of.items():
             self._rotation(account, marks, [g for g in turns if g.dataset == name])
             at_rest = not self.reserved and not self.going
@@ -290,7 +299,8 @@ class Model:
         # Of a generation that no lease will have any more: that is not rotation.
         rotated = [s for s in mine if s.shard.generation in leased | {current}]
         if rotated:
-            assert turns, "retired though no epoch began"
+            wanted = self.asked not in ("", name) and not self.satisfied
+            assert turns or wanted, "retired though no epoch began, and nobody waits for its room"
             assert not account.rules.pin, "a pinned shard was retired"
             assert self.was_full, "the cache shrinks before the limit"
             assert all(s.read for s in rotated), "a shard goes that nobody has read"
@@ -300,7 +310,7 @@ class Model:
             assert leased <= left, "nothing is left of what is leased"
         for sealed in rotated:
             sealed.rotated = True
-        if turns and current in leased:
+        if (turns or rotated) and current in leased:
             for s in account.shards.values():
                 s.rotated = s.rotated and s.shard.generation == current
         amount = sum(s.shard.allocated for s in rotated)
@@ -319,5 +329,5 @@ class Model:
                 most = max(account.sealed_since, 2 * account.last_rotated, largest)
                 assert amount <= most, "more goes than twice what last went"
             account.last_rotated = amount
-        if turns:
+        if turns or rotated:
             account.sealed_since = 0

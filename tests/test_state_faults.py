@@ -204,3 +204,23 @@ def test_with_wait_the_first_suspect_ends_what_can_be_told_of_the_plan():
     assert isinstance(w.acquire("train", "job", 1), ev.ReplyWaiting)
     w.settle()
     assert numbers(w, granted(w.acquire("train", "job", 1))) == [1, 2]
+
+
+def test_a_pinned_set_that_lost_a_shard_gets_its_room_from_others_before_their_next_epoch():
+    """Leases, the listing and the catalog have grown into the room that the lost shard left."""
+    pinned = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=True)
+    w = World(
+        12 * FOOTPRINT, {pinned: Units([UNIT] * 9), train(first=3 * UNIT): Units([UNIT] * 99)}
+    )
+    w.settle()
+    w.drop(granted(w.acquire("train", "job", 0)))
+    w.settle()
+    w.feed(ev.CorruptReported(ShardId("eval", 2)))
+    w.metadata += FOOTPRINT
+    w.measure()
+    w.verified(ShardId("eval", 2), sound=False)
+    w.settle()
+    for _ in range(2):  # a shard of the others is smaller than the room for one
+        assert isinstance(w.acquire("eval", "job", 0), ev.ReplyWaiting)
+        w.settle()
+    assert w.manifests[granted(w.acquire("eval", "job", 0))].num_records == 36

@@ -162,8 +162,8 @@ class World:
             return  # whoever feeds the first one handles the rest after it
         try:
             while self.events:
-                if isinstance(asked := self.events[0], ev.AcquireAsked):
-                    self.model.was_full = self.model.full(asked.dataset)
+                asked = self.events[0]
+                self.model.event(asked.dataset if isinstance(asked, ev.AcquireAsked) else "")
                 for command in self.state.handle(self.events[0], self.now):
                     self._carry_out(command)
                 self.model.step()
