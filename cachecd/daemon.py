@@ -89,7 +89,6 @@ class Daemon:
         self._shards = ShardWork(
             self._layout,
             self._catalog,
-            self._saver,
             self._held_units,
             self._feed,
             self._complaints,
@@ -344,7 +343,7 @@ class Daemon:
         return saved_plan(self.state.datasets[name], self._indexes[name])
 
     def _held_units(self, shard: ShardId) -> list[int]:
-        return held_units(self._catalog, self.state.datasets[shard.dataset], shard)
+        return held_units(self._catalog, self._saver, self.state.datasets[shard.dataset], shard)
 
     # --- the clock
 

@@ -21,6 +21,7 @@ from cachecd.live import flags_of
 from cachecd.model import Assignment, Lease, ShardId, UnitSlice
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
+from cachecd.saving import PlanSaver
 from cachecd.shardtable import ROW, Rows
 from cachecd.state import State
 from cachecd_client._core import Sidecar
@@ -204,8 +205,16 @@ def _adopt(
         plan.hold([int(u) for u in kept.units])
 
 
-def held_units(catalog: Catalog, dataset: DatasetState, shard: ShardId) -> list[int]:
-    """The units that the plan counts this shard for."""
+def held_units(
+    catalog: Catalog, saver: PlanSaver, dataset: DatasetState, shard: ShardId
+) -> list[int]:
+    """The units that the plan counts this shard for; DiskError if that is not known now.
+
+    The catalog alone knows, and a shard whose row is not saved yet would seem to hold none: they would
+    never be fetched again.
+    """
+    if saver.behind:
+        raise DiskError(f"the catalog is behind: what {shard} holds is not known")
     if dataset.live[shard.number].shard.generation != dataset.plan.generation:
         return []
     return [int(u) for u in catalog.units(shard)]

@@ -24,7 +24,6 @@ from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, Sh
 from cachecd.layout import Layout
 from cachecd.model import Outcome, Shard, ShardId
 from cachecd.pause import Pause
-from cachecd.saving import PlanSaver
 from cachecd.verify import check_file
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
@@ -43,17 +42,15 @@ class ShardWork:
         self,
         layout: Layout,
         catalog: Catalog,
-        saver: PlanSaver,
         units_of: Callable[[ShardId], list[int]],
         feed: Callable[[Event], None],
         complaints: Complaints,
         check: Callable[[], None],
     ) -> None:
-        """`units_of`: those that the plan counts the shard for. `check`: DiskError if what lies under
-        cache.dir is not what it was."""
+        """`units_of`: those that the plan counts the shard for; DiskError if that is not known now.
+        `check`: DiskError if what lies under cache.dir is not what it was."""
         self._layout = layout
         self._catalog = catalog
-        self._saver = saver
         self._units_of = units_of
         self._feed = feed
         self._complaints = complaints
@@ -97,8 +94,6 @@ class ShardWork:
 
         async def remove() -> None:
             self._check()  # what was only moved away is not to be forgotten
-            if self._saver.behind:
-                raise DiskError("the catalog is behind: what the shard holds is not known")
             units[:] = self._units_of(shard)
             await asyncio.to_thread(unlink_shard, self._layout, shard)
             self._catalog.remove(shard)

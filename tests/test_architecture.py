@@ -67,11 +67,11 @@ PARTS = {
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
     "listing": "config errors events index indexroom model sampler",
-    "shards": "catalog complaints disk errors events layout model pause saving verify client._core "
+    "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset errors index layout leases live model plan reconcile shardtable state "
-    "client._core client.protocol",
+    "recovery": "catalog dataset errors index layout leases live model plan reconcile saving shardtable "
+    "state client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",

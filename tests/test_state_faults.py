@@ -206,6 +206,20 @@ def test_with_wait_the_first_suspect_ends_what_can_be_told_of_the_plan():
     assert numbers(w, granted(w.acquire("train", "job", 1))) == [1, 2]
 
 
+def test_a_shard_found_corrupt_while_the_catalog_lags_is_made_again_once_it_is_known_what_it_held():
+    pinned = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=True)
+    w = World(14 * FOOTPRINT, {pinned: Units([UNIT] * 5)})
+    w.rows.refuses = True
+    w.work(40)
+    w.feed(ev.CorruptReported(ShardId("eval", 1)))
+    w.verified(ShardId("eval", 1), sound=False)
+    assert w.verifying, "which units it holds is not known yet"
+    w.repair()
+    w.verified(ShardId("eval", 1), sound=False)
+    w.settle()
+    assert w.manifests[granted(w.acquire("eval", "job", 0))].num_records == 20
+
+
 def test_a_pinned_set_that_lost_a_shard_gets_its_room_from_others_before_their_next_epoch():
     """Leases, the listing and the catalog have grown into the room that the lost shard left."""
     pinned = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=True)

@@ -20,7 +20,8 @@ from cachecd import events as ev
 from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside, UnitSlice
 from cachecd.preflight import minimum
-from tests.world import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units, World, full
+from tests.units import RECORDS_PER_UNIT, full
+from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
 
 JOBS = ("a", "b")
 DATASETS = ("eval", "train", "zeta")

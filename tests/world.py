@@ -22,34 +22,14 @@ from cachecd.reconcile import Found
 from cachecd.recovery import held_units, saved_plan, take_up
 from cachecd.saving import PlanSaver
 from cachecd.state import State
-from tests.policy_model import Account, Model, Records, Sealed
+from tests.policy_model import Account, Records, Sealed
 from tests.rows import Rows
-from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units, full, records_of
+from tests.units import FOOTPRINT, SHARD_SIZE, Units, full, records_of
+from tests.watch import Watch
 
 
 class KilledError(Exception):
     """The daemon's process is gone between two commands."""
-
-
-class Watch(Model):
-    """The model, with the world's listings as the sources."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(FOOTPRINT, world.limit, METADATA_SLACK)
-        self._world = world
-
-    def source(self, name: str) -> Records | None:
-        if name not in self._world.listed:
-            return None
-        count = len(self._world.sources[name])
-        return {record for unit in range(count) for record in self.all_of(unit)}
-
-    def full(self, name: str) -> bool:
-        dataset = self._world.state.datasets.get(name)
-        return dataset is not None and not self._world.state._room.fits(dataset)
-
-    def all_of(self, unit: int) -> Records:
-        return {(unit, ordinal) for ordinal in range(RECORDS_PER_UNIT)}
 
 
 class World:
@@ -299,7 +279,7 @@ class World:
 
     def unlink(self, shard: ShardId) -> None:
         assert not self.saver.behind, "what the shard holds is not known to the catalog"
-        units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
+        units = held_units(self.rows, self.saver, self.state.datasets[shard.dataset], shard)
         self.disk.pop(shard, None)
         self.meta.pop(shard, None)
         if self.rows.refuses:
@@ -310,8 +290,11 @@ class World:
         self.feed(ev.ShardUnlinked(shard, units))
 
     def verified(self, shard: ShardId, sound: bool) -> None:
+        try:
+            units = held_units(self.rows, self.saver, self.state.datasets[shard.dataset], shard)
+        except DiskError:  # it is tried again
+            return
         self.verifying.remove(shard)
-        units = held_units(self.rows, self.state.datasets[shard.dataset], shard)
         self.model.verified(shard, sound)
         self.feed(ev.ShardVerified(shard, sound, units))
 
@@ -351,9 +334,10 @@ class World:
     def work(self, steps: int) -> bool:
         """So many steps of what it was asked to, without a fault; whether nothing is left to do."""
         for _ in range(steps):
-            if self.unlinking and not self.saver.behind:
+            known = not self.saver.behind  # which units a shard holds
+            if self.unlinking and known:
                 self.unlink(self.unlinking[0])
-            elif self.verifying:
+            elif self.verifying and known:
                 self.verified(self.verifying[0], sound=True)
             elif self.publishing:
                 self.publish(min(self.publishing))
