@@ -63,18 +63,22 @@ class Rows:
         """As `reconcile.find_shards`: a row without files goes, files without one come back."""
         found = Found()
         opened = {number for number, _, _ in self.assignments(dataset)}
+        plan = self.plan(dataset)
+        planned = plan["plan"]["next_number"] if plan else 0
         for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
             if shard not in disk:
                 self.remove(shard)
-            elif shard in self.rows and shard.number not in opened:
+            elif shard in self.rows and shard.number < planned and shard.number not in opened:
                 row, units = self.rows[shard]
                 found.kept.append(Kept(row.shard, row.retired, row.barred, units))
             else:
                 records = sorted(disk[shard])
                 units, first = np.unique([u for u, _ in records], return_index=True)
                 units, firsts = units.astype(np.uint64), np.array([o for _, o in records])[first]
-                kept = Kept(meta[shard]["shard"], False, False, units, meta[shard], firsts)
-                self.adopt(kept.shard, kept.units)
+                row = self.rows[shard][0] if shard in self.rows else None
+                marks = (row.retired, row.barred) if row else (False, False)
+                kept = Kept(meta[shard]["shard"], *marks, units, meta[shard], firsts)
+                self.rows[shard] = (ShardRow(kept.shard, *marks), kept.units)
                 found.kept.append(kept)
         return found
 
