@@ -61,7 +61,7 @@ def by_tensorflow(epoch: Epoch, report: dict[str, Any]) -> Rows:
         report["cut_short"] = True
 
 
-PAUSES = {"fast": 0.05, "steady": 0.4, "slow": 1.5}  # seconds between two epochs of a job
+PAUSES = {"fast": 0.3, "steady": 0.7, "slow": 3.0}  # seconds between two epochs of a job
 
 READERS: dict[str, Callable[[Epoch, dict[str, Any]], Rows]] = {
     "torch": by_torch,
