@@ -57,8 +57,8 @@ class Process:
         ready = cache.folder / "ready.sock"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             told.bind(str(ready))
-            told.settimeout(patience)
-            path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+            told.settimeout(0.5)
+            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
             environ = {**os.environ, "NOTIFY_SOCKET": str(ready), "PYTHONPATH": path}
             command = [sys.executable, "-m", "cachecd", "run", str(cache.config)]
             with (cache.folder / "log").open("ab") as log:
@@ -67,7 +67,7 @@ class Process:
                     command, stdout=log, stderr=log, env=environ, cwd=cache.folder
                 )
             try:
-                assert told.recv(1000) == b"READY=1"
+                self._await_ready(told, patience)
             except TimeoutError:
                 self._process.kill()
                 raise AssertionError(
@@ -77,6 +77,17 @@ class Process:
                 ready.unlink()
             self.start_s = time.perf_counter() - began
             self.start_cpu_s = self.cpu_seconds()
+
+    def _await_ready(self, told: socket.socket, patience: float) -> None:
+        """TimeoutError if it is not ready in time, or has ended."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                assert told.recv(1000) == b"READY=1"
+                return
+            except TimeoutError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
 
     def cpu_seconds(self) -> float:
         """Spent by the process so far, without its samplers."""
