@@ -360,13 +360,15 @@ class Daemon:
     def _probe_leases(self, names: list[str]) -> None:
         with self._complaints.hearing("leases not probed"):
             self._meter.check()  # a manifest that was moved away may be held
-            for lease in names:
-                self._probe_lease(lease)
-
-    def _probe_lease(self, lease: str) -> None:
-        with self._complaints.hearing("lease not probed", lease):
-            if lease in self.state.leases and not leases.probe(self._layout.manifest(lease)):
-                self._feed(ev.LeaseUnheld(lease))
+            for lease, manifest in self._layout.manifests(names):
+                try:
+                    held = leases.probe(manifest)
+                except DiskError as error:
+                    self._complaints.refused("lease not probed", lease, str(error))
+                    continue
+                self._complaints.works("lease not probed", lease)
+                if not held and lease in self.state.leases:
+                    self._feed(ev.LeaseUnheld(lease))
 
     def _look(self) -> None:
         self._meter.look()
