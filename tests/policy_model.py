@@ -91,6 +91,9 @@ class Model:
 
     def restarted(self) -> None:
         """What the daemon had in hand is gone."""
+        for name, account in self.of.items():  # what a kill cut short went all the same
+            went = sum(s.shard.allocated for s in self.marks if s.shard.id.dataset == name)
+            account.last_rotated = max(account.last_rotated, went)
         for unfinished in (self.reserved, self.going, self.marks, self.turns):
             unfinished.clear()
 
@@ -295,11 +298,14 @@ class Model:
     def _rotation(self, account: Account, marks: list[Sealed], turns: list[Lease]) -> None:
         name, current = account.rules.name, account.rules.generation
         mine = [s for s in marks if s.shard.id.dataset == name]
+        wanted = self.asked not in ("", name) and not self.satisfied and not account.rules.pin
         leased = {g.generation for g in turns} or {current}
+        if wanted:  # what gives way to another is of the generation that a lease would have
+            stays = {s.shard.generation for s in account.served()}
+            leased = {s.shard.generation for s in mine} & stays or leased
         # Of a generation that no lease will have any more: that is not rotation.
         rotated = [s for s in mine if s.shard.generation in leased | {current}]
         if rotated:
-            wanted = self.asked not in ("", name) and not self.satisfied
             assert turns or wanted, "retired though no epoch began, and nobody waits for its room"
             assert not account.rules.pin, "a pinned shard was retired"
             assert self.was_full, "the cache shrinks before the limit"
