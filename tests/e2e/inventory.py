@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,31 @@ def repeated(shards: dict[int, Found]) -> list[tuple[int, int]]:
     return [pair for pair, times in seen.items() if times > 1]
 
 
-class Peak:
+class Watch:
+    """`look` is called every `every` seconds, in a thread, while this is open."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=type(self).__name__)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every):
+            self.look()
+
+
+class Peak(Watch):
     """The most that a directory ever occupied while this was open, polled every `every` seconds.
 
     Counted are the allocated blocks of everything in it, directories included. Walking a tree takes
@@ -83,29 +108,18 @@ class Peak:
     """
 
     def __init__(self, root: Path, every: float = 0.001) -> None:
+        super().__init__(every)
         self.root = root
-        self._every = every
         self.bytes = 0
         self.walks = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="peak")
+        self._before: dict[tuple[int, str], int] = {}
 
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        before: dict[tuple[int, str], int] = {}
-        while not self._over.wait(self._every):
-            now = dict(blocks(os.fspath(self.root)))
-            both = sum(min(size, before[key]) for key, size in now.items() if key in before)
-            self.bytes = max(self.bytes, both)
-            self.walks += 1
-            before = now
+    def look(self) -> None:
+        before, now = self._before, dict(blocks(os.fspath(self.root)))
+        both = sum(min(size, before[key]) for key, size in now.items() if key in before)
+        self.bytes = max(self.bytes, both)
+        self.walks += 1
+        self._before = now
 
 
 def blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:

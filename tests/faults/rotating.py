@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,10 +155,3 @@ class Rotating:
             rows = zip(batch["key"], batch["payload"], batch["_valid"], strict=True)
             for key, payload in [row[:2] for row in rows if row[2]]:
                 assert self.objects[bytes(key).decode()] == bytes(payload), what
-
-
-def lines_within(daemon: Daemon, seconds: float) -> int:
-    """How many lines the daemon logs in that time."""
-    before = daemon.said().count("\n")
-    time.sleep(seconds)
-    return daemon.said().count("\n") - before

@@ -178,28 +178,10 @@ WRAP(int, mkdirat, (int d, const char* path, mode_t mode), (d, path, mode), TYPE
 WRAP_ALLOCATE(posix_fallocate, off_t)
 WRAP_ALLOCATE(posix_fallocate64, off64_t)
 
-#define WRAP_OPEN(name)                                                              \
-  int name(const char* path, int flags, ...) {                                       \
-    REAL(name, int, TYPES(const char*, int, mode_t));                                \
-    mode_t mode = 0;                                                                 \
-    if (flags & (O_CREAT | __O_TMPFILE)) {                                           \
-      va_list list;                                                                  \
-      va_start(list, flags);                                                         \
-      mode = va_arg(list, mode_t);                                                   \
-      va_end(list);                                                                  \
-    }                                                                                \
-    int verdict = judge_at(flags & O_CREAT ? "create" : "open", AT_FDCWD, path);     \
-    if (verdict == kFailed) return -1;                                               \
-    int result = real(path, flags, mode);                                            \
-    killed_after(verdict);                                                           \
-    return result;                                                                   \
-  }
-WRAP_OPEN(open)
-WRAP_OPEN(open64)
-
-#define WRAP_OPENAT(name)                                                            \
-  int name(int directory, const char* path, int flags, ...) {                        \
-    REAL(name, int, TYPES(int, const char*, int, mode_t));                           \
+// What has a mode only if it may create: TYPES is what comes before it, `directory` what the path is below.
+#define WRAP_OPEN(name, parameters, arguments, types, directory)                     \
+  int name(parameters, ...) {                                                        \
+    REAL(name, int, types, mode_t);                                                  \
     mode_t mode = 0;                                                                 \
     if (flags & (O_CREAT | __O_TMPFILE)) {                                           \
       va_list list;                                                                  \
@@ -209,9 +191,16 @@ WRAP_OPEN(open64)
     }                                                                                \
     int verdict = judge_at(flags & O_CREAT ? "create" : "open", directory, path);    \
     if (verdict == kFailed) return -1;                                               \
-    int result = real(directory, path, flags, mode);                                 \
+    int result = real(arguments, mode);                                              \
     killed_after(verdict);                                                           \
     return result;                                                                   \
   }
-WRAP_OPENAT(openat)
-WRAP_OPENAT(openat64)
+#define WRAP_OPEN_PATH(name) \
+  WRAP_OPEN(name, TYPES(const char* path, int flags), TYPES(path, flags), TYPES(const char*, int), AT_FDCWD)
+#define WRAP_OPEN_BELOW(name)                                                                       \
+  WRAP_OPEN(name, TYPES(int directory, const char* path, int flags), TYPES(directory, path, flags), \
+            TYPES(int, const char*, int), directory)
+WRAP_OPEN_PATH(open)
+WRAP_OPEN_PATH(open64)
+WRAP_OPEN_BELOW(openat)
+WRAP_OPEN_BELOW(openat64)

@@ -10,47 +10,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cachecd_client.protocol import Acquire, Granted
 from cachecd_client.transport import Transport
 from tests.e2e.daemons import wait_until
-from tests.e2e.inventory import Peak
+from tests.e2e.inventory import Peak, Watch
 from tests.faults.rotating import Rotating
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
-class Gauge:
+class Gauge(Watch):
     """The most that a whole file system ever held while this was open, asked without a pause.
 
     statvfs counts every block and inode in one instant, as no walk through a tree can.
     """
 
     def __init__(self, mount: Path) -> None:
+        super().__init__(0.0002)
         self._mount = mount
         self.bytes = 0
         self.least_free = sys.maxsize
         self.looks = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="gauge")
 
-    def __enter__(self) -> Gauge:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.0002):
-            found = os.statvfs(self._mount)
-            self.bytes = max(self.bytes, (found.f_blocks - found.f_bfree) * found.f_frsize)
-            self.least_free = min(self.least_free, found.f_bavail * found.f_frsize)
-            self.looks += 1
+    def look(self) -> None:
+        found = os.statvfs(self._mount)
+        self.bytes = max(self.bytes, (found.f_blocks - found.f_bfree) * found.f_frsize)
+        self.least_free = min(self.least_free, found.f_bavail * found.f_frsize)
+        self.looks += 1
 
 
 class Disk:
