@@ -197,7 +197,8 @@ def test_a_peer_that_sends_without_end_does_not_stop_the_rest_of_the_daemon(peer
             await asyncio.sleep(0)
             turns.append(len(peer.asked))
 
-    count, before = 2000, len(peer.asked)
+    # Fewer than the messages that ZeroMQ keeps for a peer (1000): replies beyond these are dropped.
+    count, before = 900, len(peer.asked)
     for number in range(count):
         peer.send(*protocol.encode(protocol.AskStatus(f"flood-{number}")))
     other = asyncio.run_coroutine_threadsafe(others(), peer._loop)
