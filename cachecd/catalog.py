@@ -25,9 +25,10 @@ from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.live import flags_of
 from cachecd.model import Assignment, SetAside, Shard, ShardId
+from cachecd.parts import Part, part_of
 from cachecd.shardtable import ROW, Rows
 
-VERSION = 2
+VERSION = 3
 # A larger damaged file would take room a second time, which the limit may not leave.
 _KEPT_DAMAGED = 256 << 10
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
@@ -41,7 +42,7 @@ CREATE TABLE IF NOT EXISTS shards (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
     records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
     retired INTEGER NOT NULL DEFAULT 0, barred INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
-    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+    parts BLOB NOT NULL, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
@@ -56,8 +57,9 @@ CREATE TABLE IF NOT EXISTS schemas (
 """
 
 
-# A shard, the units it holds records of, whether it is retired, and barred.
-Adopted = tuple[Shard, Sequence[int] | NDArray[np.uint64], bool, bool]
+# A shard, the units it holds records of, the parts of those that it does not hold whole, whether it is
+# retired, and barred.
+Adopted = tuple[Shard, Sequence[int] | NDArray[np.uint64], Sequence[Part], bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,14 @@ class Catalog:
             yield some
             last = some[-1][0]
 
-    def units(self, shard: ShardId) -> NDArray[np.uint64]:
-        """The units that a shard holds records of; empty if it has no row."""
+    def held(self, shard: ShardId) -> tuple[NDArray[np.uint64], list[Part]]:
+        """The units that a shard holds records of, and the parts of those that it does not hold whole;
+        none if it has no row."""
         row = self._db.execute(
-            "SELECT units FROM shards WHERE dataset = ? AND number = ?", _key(shard)
+            "SELECT units, parts FROM shards WHERE dataset = ? AND number = ?", _key(shard)
         ).fetchone()
-        return np.frombuffer(zlib.decompress(row[0]) if row else b"", np.uint64)
+        units, parts = row or (zlib.compress(b""), b"")
+        return np.frombuffer(zlib.decompress(units), np.uint64), _parts(parts)
 
     def units_held(
         self, dataset: str, generation: str, without: Container[int]
@@ -152,9 +156,18 @@ class Catalog:
             ]
             yield np.frombuffer(b"".join(blobs), np.uint64)
 
+    def parts_held(self, dataset: str, generation: str, without: Container[int]) -> list[Part]:
+        """The parts of cut units in the same shards as of `units_held`."""
+        rows = self._db.execute(
+            "SELECT number, parts FROM shards"
+            " WHERE dataset = ? AND generation = ? AND NOT barred AND length(parts) > 0",
+            (dataset, generation),
+        )
+        return [part for number, parts in rows if number not in without for part in _parts(parts)]
+
     def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
-        """The assignments that were open when the daemon last ran: number, generation, and for each
-        unit [unit, ordinal, offset]."""
+        """The assignments that were open when the daemon last ran: number, generation, and the Part of
+        each unit."""
         rows = self._db.execute(
             "SELECT number, generation, units FROM assignments WHERE dataset = ? ORDER BY number",
             (dataset,),
@@ -191,11 +204,13 @@ class Catalog:
         done: int | None = None,
         shard: Shard | None = None,
         units: Sequence[int] | NDArray[np.uint64] = (),
+        parts: Sequence[Part] = (),
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
+        barred: int | None = None,
     ) -> None:
         """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
-        units' come. The rows of units that are tried `again` go.
+        units' come. The rows of units that are tried `again` go. Shard `barred` is so from now on.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -204,11 +219,7 @@ class Catalog:
         begun = [a for a in plan.open if self._assigned.get(_key(a.shard)) is not a]
         rows = [
             # The index has the rest of each unit.
-            (
-                *_key(a.shard),
-                a.generation,
-                _packed([[u.unit, u.ordinal, u.offset] for u in a.units]),
-            )
+            (*_key(a.shard), a.generation, _packed([part_of(u) for u in a.units]))
             for a in begun
         ]
         with self._db.transaction():
@@ -218,7 +229,11 @@ class Catalog:
                 )
             self._db.executemany("INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)", rows)
             if shard is not None:
-                self._insert(shard, units)
+                self._insert(shard, units, parts)
+            if barred is not None:
+                self._db.execute(
+                    "UPDATE shards SET barred = 1 WHERE dataset = ? AND number = ?", (name, barred)
+                )
             self._db.executemany(
                 "DELETE FROM set_aside WHERE dataset = ? AND unit = ?", [(name, u) for u in again]
             )
@@ -240,14 +255,13 @@ class Catalog:
                 for shard in todo[start : start + _ROWS_AT_ONCE]:
                     self._insert(*shard)
 
-    def mark(self, dataset: str, numbers: Sequence[int], *, barred: bool) -> None:
-        """No later lease names these shards, across restarts too: they are retired, or barred.
-        Repeatable: of many, it is not one transaction."""
-        column = "barred" if barred else "retired"
+    def retire(self, dataset: str, numbers: Sequence[int]) -> None:
+        """No later lease names these shards, across restarts too. Repeatable: of many, it is not one
+        transaction."""
         for start in range(0, len(numbers), _ROWS_AT_ONCE):
             with self._db.transaction():
                 self._db.executemany(
-                    f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?",
+                    "UPDATE shards SET retired = 1 WHERE dataset = ? AND number = ?",
                     [(dataset, number) for number in numbers[start : start + _ROWS_AT_ONCE]],
                 )
 
@@ -282,26 +296,32 @@ class Catalog:
             rows = [(none, dataset, n) for (n,) in found[start : start + _ROWS_AT_ONCE]]
             with self._db.transaction():
                 self._db.executemany(
-                    "UPDATE shards SET units = ? WHERE dataset = ? AND number = ?", rows
+                    "UPDATE shards SET units = ?, parts = x'' WHERE dataset = ? AND number = ?",
+                    rows,
                 )
 
     def _insert(
         self,
         shard: Shard,
         units: Sequence[int] | NDArray[np.uint64],
+        parts: Sequence[Part] = (),
         retired: bool = False,
         barred: bool = False,
     ) -> None:
         blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)
         self._db.execute(
-            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
-             retired, barred, blob),
+             retired, barred, blob, np.array(parts, np.int64).tobytes()),
         )  # fmt: skip
 
 
 def _packed(value: Any) -> bytes:
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
+
+
+def _parts(blob: bytes) -> list[Part]:
+    return [Part(*numbers) for numbers in np.frombuffer(blob, np.int64).reshape(-1, 4).tolist()]
 
 
 def _key(shard: ShardId) -> tuple[str, int]:

@@ -31,10 +31,10 @@ from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
-from cachecd.model import ShardId
+from cachecd.model import Held, ShardId
 from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
 from cachecd.reconcile import remove_temporaries
-from cachecd.recovery import held_units, manifest_of, recover, recover_leases, saved_plan
+from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
@@ -89,7 +89,7 @@ class Daemon:
         self._shards = ShardWork(
             self._layout,
             self._catalog,
-            self._held_units,
+            self._held_by,
             self._feed,
             self._complaints,
             self._meter.check,
@@ -98,7 +98,7 @@ class Daemon:
             config.cache.scrub,
             self._layout,
             self.state.datasets,
-            self._held_units,
+            self._held_by,
             self._feed,
             self._complaints,
             self._meter.check,
@@ -316,7 +316,7 @@ class Daemon:
     def _start_shard(self, command: ev.StartShard) -> None:
         assignment = command.assignment
         shard, name = assignment.shard, assignment.shard.dataset
-        dataset, index = self.state.datasets[name], self._indexes[name]
+        index = self._indexes[name]
         try:
             self._saver.begin(name)
         except DiskError as error:
@@ -329,21 +329,16 @@ class Daemon:
                 capacity=self._config.cache.shard_size,
                 schema=self._schemas.get((name, assignment.generation)),
                 classes=index.classes,
-                meta={
-                    "dataset": name,
-                    "number": shard.number,
-                    "generation": assignment.generation,
-                    "index": index.id,
-                    "cursor": dataset.plan.cursor,
-                },
+                meta=meta_of(assignment, self.state.datasets[name].plan, index),
             )
         )
 
     def _saved_plan(self, name: str) -> SavedPlan:
         return saved_plan(self.state.datasets[name], self._indexes[name])
 
-    def _held_units(self, shard: ShardId) -> list[int]:
-        return held_units(self._catalog, self._saver, self.state.datasets[shard.dataset], shard)
+    def _held_by(self, shard: ShardId) -> Held:
+        dataset, index = self.state.datasets[shard.dataset], self._indexes[shard.dataset]
+        return held_by(self._catalog, self._saver, dataset, index, shard)
 
     # --- the clock
 

@@ -266,7 +266,13 @@ class DatasetState:
 
     def try_again(self, now: float) -> tuple[int, ...]:
         """Takes back the units set aside whose time for another try has come."""
-        if units := self.second_chances.take(now):
+        units = self.second_chances.take(now)
+        if units and self.rules.pin:
+            # What of a unit came before it failed stays till its shard goes, which of a pinned set it
+            # does not; taken back, it would seem to be there whole.
+            kept = set(self.plan.partly_held(units))
+            units = tuple(unit for unit in units if unit not in kept)
+        if units:
             self.plan.take_back(units)
             self.exhausted = False
         return units

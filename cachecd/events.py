@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.parts import Part
 
 # --- events: what happened --------------------------------------------------------------------
 
@@ -139,11 +140,11 @@ class CorruptReported:
 
 @dataclass(frozen=True, slots=True)
 class ShardVerified:
-    """The daemon read a reported shard itself: `sound`, or really corrupt; it holds `units`."""
+    """The daemon read a reported shard itself: `sound`, or really corrupt; it holds `held`."""
 
     shard: ShardId
     sound: bool
-    units: Sequence[int] = ()
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,24 +223,26 @@ class SavePlan:
     """The dataset's plan has moved on: save it together with what moved it, in one transaction.
 
     `done` is an assignment that is no longer open, `shard` what became of it with the units it
-    holds, `set_aside` the units given up, `again` those that were and are tried again.
+    holds, of some of them only `parts`. `set_aside` are the units given up, `again` those that were
+    and are tried again; no later lease may name the shard `barred`.
     """
 
     dataset: str
     done: int | None = None
     shard: Shard | None = None
     units: Sequence[int] = ()
+    parts: tuple[Part, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     again: tuple[int, ...] = ()
+    barred: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MarkShards:
-    """Note in the catalog that no later lease may name these shards: retired, or `barred`."""
+    """Note in the catalog that these shards are retired: no later lease may name them."""
 
     dataset: str
     numbers: Sequence[int]
-    barred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,6 @@ def finish(
 ) -> SavePlan:
     """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
     del dataset.making[number]
-    dataset.plan.finish(number, outcome, units)
+    parts = dataset.plan.finish(number, outcome, units)
     dataset.exhausted = False
-    return SavePlan(dataset.rules.name, number, shard, units, outcome.set_aside)
+    return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -29,7 +30,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class UnitSlice:
-    """A unit, or what is left of one: the part from record `ordinal` on.
+    """A unit, or a part of one: from record `ordinal` on, up to record `stop` (0: to its end).
 
     `offset` is the source's own hint where in the object that record begins (0: unknown or start).
     """
@@ -40,6 +41,15 @@ class UnitSlice:
     etag: str = ""
     ordinal: int = 0
     offset: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a shard holds: records of `units`, and of those that it does not hold whole, `parts`."""
+
+    units: Sequence[int] = ()
+    parts: tuple[UnitSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

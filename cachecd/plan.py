@@ -15,7 +15,6 @@ listing was does not show in any shard (docs/decisions/0008).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -23,20 +22,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.backlog import NOTHING, Backlog
 from cachecd.cycle import Cycle
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.parts import Part, parts_made
 from cachecd.unitcount import UnitCount, Units
 
 WINDOW = 16
-_RECORD_OVERHEAD = 36  # framing and sidecar
-# Framing, sidecar, key and label of a small object; corrected by the ratio later.
-_UNIT_OVERHEAD = 128
 # A unit that does not fit is fetched twice, so aim a little below the full shard.
 _FILL = 0.97
 # Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
 # planning it keeps the event loop (50 ms), however small the objects are.
 MAX_UNITS = 4096
-_NOTHING = Outcome(0, 0, 0, 0, 0, 0.0)
 # Of a cache that holds nearly everything, much is walked over for each unit that is free.
 _LONGEST_REACH = 1 << 16
 
@@ -87,11 +84,7 @@ class Plan:
         self._seed = seed
         self._target = int(shard_size * _FILL)
         self._cycle = Cycle(seed)
-        self._remainder: deque[UnitSlice] = deque()
-        self._bytes_in = 0
-        self._bytes_out = 0
-        self._applied = 0  # outcomes up to this number have had their effect on the plan
-        self._outcomes: dict[int, Outcome] = {}  # finished, not yet applied
+        self._backlog = Backlog()
         self._count = UnitCount()
 
     # --- the listing
@@ -127,22 +120,24 @@ class Plan:
     @property
     def has_work(self) -> bool:
         """Whether any unit is neither held, nor being made, nor set aside."""
-        return self._count.num_free > 0 or bool(self._left_over())
+        return self._count.num_free > 0 or bool(self._backlog.slices())
+
+    @property
+    def left_over(self) -> list[UnitSlice]:
+        """What did not fit into shards that are done or was lost with one, and is in no other yet."""
+        return self._backlog.slices()
 
     @property
     def estimated_bytes(self) -> int:
         """What the whole source takes as shards, by the ratio seen so far."""
-        if self._bytes_in and self._bytes_out:
-            return int(self._units.total_bytes * (self._bytes_out / self._bytes_in))
-        return self._units.total_bytes + _UNIT_OVERHEAD * len(self._units)
+        return self._backlog.estimate_all(self._units.total_bytes, len(self._units))
 
     @property
     def missing_bytes(self) -> int:
         """About what the units take that are neither held, nor being made, nor set aside: those that
         were never begun count as units of mean size."""
-        parts = np.array([max(u.size - u.offset, 0) for u in self._left_over()], np.int64)
         fresh = self.estimated_bytes * self._count.num_free // max(len(self._units), 1)
-        return fresh + int(self._estimate(parts).sum())
+        return fresh + sum(map(self._backlog.estimate_of, self._backlog.slices()))
 
     @property
     def coverage(self) -> float:
@@ -159,10 +154,10 @@ class Plan:
 
         What the unit table raises passes through, and the plan is then as it was.
         """
-        number = self.next_number
-        self._apply_up_to(number - WINDOW)
+        number, backlog = self.next_number, self._backlog
+        backlog.apply_up_to(number - WINDOW)
         while True:
-            if number - self._applied > WINDOW:
+            if number - backlog.applied > WINDOW:
                 return Blocked()
             taken = self._take()
             if isinstance(taken, Blocked):
@@ -171,43 +166,41 @@ class Plan:
                 break
             # Nothing to hand out; what shards still being made leave over may change that, and is
             # taken up in their order so that the outcome is the same on every run.
-            if self._applied == number - 1:
+            if backlog.applied == number - 1:
                 self._cycle.passes = max(self._cycle.passes, 1)
                 return Exhausted()
-            if self._applied + 1 not in self._outcomes:
+            if not backlog.finished(backlog.applied + 1):
                 return Blocked()
-            self._apply_up_to(self._applied + 1)
+            backlog.apply_up_to(backlog.applied + 1)
         assignment = Assignment(ShardId(self.dataset, number), self.generation, tuple(taken))
         self.open[number] = assignment
         self.next_number = number + 1
         return assignment
 
-    def _estimate(self, size: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._bytes_in and self._bytes_out:
-            scaled = (size * (self._bytes_out / self._bytes_in)).astype(np.int64)
-            return np.maximum(scaled, _RECORD_OVERHEAD)
-        return size + _UNIT_OVERHEAD
-
     def _take(self) -> list[UnitSlice] | Blocked:
         """Remainders first, then fresh units from the walk, until the target is reached; all are held
         then. Blocked, and nothing changed, if what would come next is not listed yet."""
         taken: list[UnitSlice] = []
-        filled = 0
-        for unit in self._remainder:
-            cost = int(self._estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
+        filled, next_up = 0, self._backlog.next_up
+        numbers: set[int] = set()
+        for unit in next_up:
+            cost = self._backlog.estimate_of(unit)
             if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
                 break
+            if unit.unit in numbers:  # a shard holds one stretch of a unit
+                break
             taken.append(unit)
+            numbers.add(unit.unit)
             filled += cost
         left_over, fresh, position = len(taken), np.zeros(0, np.uint64), self._cycle.position
-        if left_over == len(self._remainder):
+        if left_over == len(next_up):
             walked = self._next_fresh(filled, left_over)
             if isinstance(walked, Blocked):
                 return walked
             fresh, position = walked
             taken += [self._units.unit(number) for number in fresh.tolist()]
         for _ in range(left_over):
-            self._remainder.popleft()
+            next_up.popleft()
         self._count.hold(fresh)
         self._cycle.move_to(position)
         return taken
@@ -226,7 +219,7 @@ class Plan:
                 break
             numbers = cycle.ahead(position, min(self._reach(filled), left))
             places = np.flatnonzero(self._count.free(numbers))
-            costs = np.cumsum(self._estimate(self._units.sizes(numbers[places])))
+            costs = np.cumsum(self._backlog.estimate(self._units.sizes(numbers[places])))
             fits = int(np.searchsorted(costs, self._target - filled, side="right"))
             fits = min(max(fits, 0 if count else 1), MAX_UNITS - count, len(places))
             if fits:
@@ -249,29 +242,25 @@ class Plan:
 
     # --- outcomes
 
-    def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> None:
-        """Shard `number` is done and holds records of the units `held` (none if it is empty)."""
-        assignment = self.open.pop(number)
+    def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> tuple[Part, ...]:
+        """Shard `number` is done and holds records of the units `held` (none if it is empty); returns
+        the parts of those that it does not hold whole."""
+        assigned = self.open.pop(number).units
         self.hold(held)
         self.hold([u.unit for u in outcome.remainder])  # reserved until its turn comes
-        self.release([u.unit for u in assignment.units])
+        self.release([u.unit for u in assigned])
         self.set_aside(s.unit for s in outcome.set_aside)
-        size_in = sum(max(u.size - u.offset, 0) for u in assignment.units)
+        size_in = sum(max(u.size - u.offset, 0) for u in assigned)
         size_in -= sum(max(u.size - u.offset, 0) for u in outcome.remainder)
         aside = {s.unit for s in outcome.set_aside}
-        size_in -= sum(u.size for u in assignment.units if u.unit in aside)
-        self._outcomes[number] = Outcome(
-            outcome.records, outcome.data_bytes, outcome.sidecar_bytes, outcome.allocated,
-            max(size_in, 0), 0.0, outcome.remainder,
-        )  # fmt: skip
-
-    def _apply_up_to(self, number: int) -> None:
-        while self._applied < number and self._applied + 1 in self._outcomes:
-            self._applied += 1
-            outcome = self._outcomes.pop(self._applied)
-            self._remainder.extend(outcome.remainder)
-            self._bytes_in += outcome.fetched_bytes
-            self._bytes_out += outcome.data_bytes + outcome.sidecar_bytes
+        size_in -= sum(u.size for u in assigned if u.unit in aside)
+        noted = replace(outcome, records=0, allocated=0, seconds=0.0, set_aside=())
+        if any(u.stop for u in assigned):  # it says nothing of the ratio: who knows how long it is
+            noted = replace(NOTHING, remainder=outcome.remainder)
+        else:
+            noted = replace(noted, fetched_bytes=max(size_in, 0))
+        self._backlog.finish(number, noted)
+        return parts_made(assigned, outcome, set(held))
 
     def without(self, number: int, aside: SetAside) -> Assignment:
         """Takes a unit on which workers die out of an open assignment, and sets it aside."""
@@ -299,14 +288,25 @@ class Plan:
         """A shard that held records of these units is gone."""
         self._count.release(units)
 
+    def give_back(self, units: Units, parts: Iterable[UnitSlice]) -> None:
+        """A shard is lost that held these units, of some of them only `parts`: what no other has comes
+        again at once. A part of a unit of which others hold the rest comes again as that part."""
+        self.release(units)
+        for part in parts:
+            number = np.array([part.unit])
+            if self._count.held(number)[0] and not self._count.aside(number)[0]:
+                self.resume([part])
+
+    def partly_held(self, units: Sequence[int]) -> list[int]:
+        """Those of these that somebody holds something of."""
+        numbers = np.array(units, np.int64)
+        held: list[int] = numbers[self._count.held(numbers)].tolist()
+        return held
+
     # --- across restarts
 
     def to_json(self) -> dict[str, Any]:
         """All of the plan but its open assignments, and which units live shards hold."""
-
-        def triples(units: Iterable[UnitSlice]) -> list[list[int]]:
-            return [[u.unit, u.ordinal, u.offset] for u in units]
-
         return {
             "version": 1,
             "seed": self._seed,
@@ -314,80 +314,50 @@ class Plan:
             "blocks": self._cycle.blocks,
             "passes": self._cycle.passes,
             "position": self._cycle.position,
-            "remainder": triples(self._remainder),
-            "bytes_in": self._bytes_in,
-            "bytes_out": self._bytes_out,
-            "applied": self._applied,
-            "outcomes": {
-                str(n): [o.data_bytes, o.sidecar_bytes, o.fetched_bytes, triples(o.remainder)]
-                for n, o in self._outcomes.items()
-            },
+            **self._backlog.to_json(),
         }
 
     def restore(self, saved: dict[str, Any], open_assignments: Iterable[Assignment]) -> None:
         """Continues a saved plan; the caller then tells what is held and set aside."""
-
-        def slices(triples: Iterable[Sequence[int]]) -> tuple[UnitSlice, ...]:
-            found = []
-            for number, ordinal, offset in triples:
-                unit = self._units.unit(number)
-                found.append(UnitSlice(number, unit.key, unit.size, unit.etag, ordinal, offset))
-            return tuple(found)
-
         for end in saved["blocks"]:
             self._add_block(end)
         self.next_number = saved["next_number"]
         self._cycle.passes, self._cycle.position = saved["passes"], saved["position"]
-        self._bytes_in, self._bytes_out = saved["bytes_in"], saved["bytes_out"]
-        self._applied = saved["applied"]
-        self._remainder.extend(slices(saved["remainder"]))
-        self.hold([u.unit for u in self._remainder])
-        for number, (data, sidecar, fetched, remainder) in saved["outcomes"].items():
-            outcome = Outcome(0, data, sidecar, 0, fetched, 0.0, slices(remainder))
-            self._outcomes[int(number)] = outcome
-            self.hold([u.unit for u in outcome.remainder])
+        self._backlog.restore(saved, self._units.unit)
+        self.hold([u.unit for u in self.left_over])
         for assignment in open_assignments:
             number = assignment.shard.number
-            if number <= self._applied or number in self._outcomes:
+            if number <= self._backlog.applied or self._backlog.finished(number):
                 continue  # it was finished, but its row outlived a failed write
             self.open[assignment.shard.number] = assignment
             self.hold([u.unit for u in assignment.units])
 
     def resume(self, parts: Iterable[UnitSlice]) -> None:
-        """What is left of units that live shards hold the beginning of, and no saved plan knows."""
+        """What is left of units that live shards hold something of, and nobody else has in hand."""
         for part in parts:
-            self._remainder.append(part)
+            self._backlog.append([part])
             self._count.hold([part.unit])
 
     def skip_to(self, number: int, cursor: int) -> None:
         """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""
         self.next_number = number + 1
-        self._applied = number
+        self._backlog.skip_to(number)
         self._cycle.skip_to(cursor)
 
     def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
         """Number `number` is taken by a shard that was made after this plan was last saved, and that
         left `parts` of units to do. Numbers before it that are not known to be taken stay unused."""
         for unused in range(self.next_number, number):
-            self._outcomes[unused] = _NOTHING
-        mine = {(u.unit, u.ordinal) for u in self._left_over()}
+            self._backlog.finish(unused, NOTHING)
+        mine = {(u.unit, u.ordinal) for u in self.left_over}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
-        self._outcomes[number] = replace(_NOTHING, remainder=rest)
+        self._backlog.finish(number, replace(NOTHING, remainder=rest))
         self.hold([u.unit for u in rest])
         self.next_number = number + 1
 
     def drop(self, begun: Container[tuple[int, int]]) -> None:
         """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
-        done = [u for u in self._left_over() if (u.unit, u.ordinal) in begun]
-        self.release([u.unit for u in done])
-        self._remainder = deque(u for u in self._remainder if u not in done)
-        for number, outcome in self._outcomes.items():
-            rest = tuple(u for u in outcome.remainder if u not in done)
-            self._outcomes[number] = replace(outcome, remainder=rest)
-
-    def _left_over(self) -> list[UnitSlice]:
-        """What did not fit into shards that are done, and is in no other yet."""
-        return [*self._remainder, *(u for o in self._outcomes.values() for u in o.remainder)]
+        self.release([u.unit for u in self._backlog.drop(begun)])
 
     @property
     def cursor(self) -> int:

@@ -8,10 +8,11 @@ that one shard. Temporary files of our own naming are removed. Any other file is
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cachecd.errors import DiskError
 from cachecd.layout import SIDECAR_SUFFIX, Layout
 from cachecd.live import marks_of
 from cachecd.model import Assignment, Outcome, Shard, ShardId, UnitSlice
+from cachecd.parts import Part, parts_written
 from cachecd.shardtable import ROW, Numbers, Rows
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptSidecarError
@@ -46,6 +48,7 @@ class Kept:
     units: NDArray[np.uint64]
     adopted: dict[str, Any] | None = None
     firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
+    parts: Sequence[Part] = ()  # of the units that it does not hold whole
     sidecar_bytes: int = 0  # of an adopted one
 
 
@@ -117,7 +120,7 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
             ) from error
     for begin in range(0, len(found.kept), _ADOPTED_AT_ONCE):
         some = found.kept[begin : begin + _ADOPTED_AT_ONCE]
-        catalog.adopt((kept.shard, kept.units, kept.retired, kept.barred) for kept in some)
+        catalog.adopt((k.shard, k.units, k.parts, k.retired, k.barred) for k in some)
     return found
 
 
@@ -209,11 +212,17 @@ def _from_sidecar(
     allocated = sum(found.st_blocks * 512 for found in files)
     shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
     units, first = np.unique(sidecar.units, return_index=True)
+    firsts = sidecar.ordinals[first]
+    parts = parts_written(
+        zip(units.tolist(), firsts.tolist(), strict=True),
+        meta.get("remainder", ()),
+        dict(meta.get("stops", ())),
+    )
     if "schema" in meta:
         schemas[shard.generation] = meta["schema"]
     # Of a hundred thousand metas, what nobody asks for again is most of the memory.
     walk = {key: meta[key] for key in ("index", "cursor", "remainder") if key in meta}
-    return Kept(shard, *marks, units, walk, sidecar.ordinals[first], files[1].st_size)
+    return Kept(shard, *marks, units, walk, firsts, parts, files[1].st_size)
 
 
 def _remove(path: Path) -> None:
@@ -231,7 +240,7 @@ def outcome_of(assignment: Assignment, kept: Kept) -> Outcome:
     """
     assert kept.adopted is not None, "only a shard that was adopted has its outcome rebuilt"
     written = {int(u) for u in kept.units}
-    rest = {unit: (ordinal, offset) for unit, ordinal, offset in kept.adopted.get("remainder", [])}
+    rest = {part.unit: part for part in (Part(*p) for p in kept.adopted.get("remainder", ()))}
     shard = kept.shard
     return Outcome(
         shard.records, shard.data_bytes, kept.sidecar_bytes, shard.allocated, 0, 0.0,
@@ -240,11 +249,10 @@ def outcome_of(assignment: Assignment, kept: Kept) -> Outcome:
 
 
 def _remainder(
-    units: tuple[UnitSlice, ...], written: set[int], rest: dict[int, tuple[int, int]]
+    units: tuple[UnitSlice, ...], written: set[int], rest: dict[int, Part]
 ) -> Iterator[UnitSlice]:
     for unit in units:
-        if unit.unit in rest:
-            ordinal, offset = rest[unit.unit]
-            yield UnitSlice(unit.unit, unit.key, unit.size, unit.etag, ordinal, offset)
+        if left := rest.get(unit.unit):
+            yield dataclasses.replace(unit, ordinal=left.ordinal, offset=left.offset)
         elif unit.unit not in written:
             yield unit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import Assignment, Lease, ShardId, UnitSlice
+from cachecd.model import Assignment, Held, Lease, ShardId, UnitSlice
+from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
 from cachecd.saving import PlanSaver
@@ -82,7 +82,7 @@ def take_up(
         plan.extend(index.complete)
         _start_over(plan, found, index, saved)
     state.add_dataset(dataset)
-    begun = _begun([k for k in found.kept if _speaks_of(k, plan, index)])
+    begun = _begun([k for k in found.kept if not k.barred and _speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
     state.adopt_shards(name, *_rows(found.kept))
     for kept in found.kept:
@@ -93,6 +93,9 @@ def take_up(
     dataset.debt = max(dataset.debt, owed)
     asides = catalog.set_aside(name)
     plan.set_aside(aside.unit for aside in asides)
+    if rules.pin:
+        lost = _parts_lost(found, plan, catalog, index)
+        plan.give_back((), slices_of(lost, index.unit))
     dataset.second_chances.found(asides)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
@@ -129,25 +132,31 @@ def _begun(kept: list[Kept]) -> set[tuple[int, int]]:
 def _cut_units(kept: list[Kept], index: Index, begun: set[tuple[int, int]]) -> list[UnitSlice]:
     """Units whose beginning is in a shard that says that it did not fit whole, and whose rest is in
     no other: without a saved plan nobody would fetch it."""
-    cut = []
+    cut: list[UnitSlice] = []
     for shard in kept:
-        for number, ordinal, offset in (shard.adopted or {}).get("remainder", []):
-            if ordinal and (number, ordinal) not in begun:
-                unit = index.unit(number)
-                cut.append(dataclasses.replace(unit, ordinal=ordinal, offset=offset))
+        for left in (shard.adopted or {}).get("remainder", ()):
+            if left[1] and (left[0], left[1]) not in begun:
+                cut += slices_of([left], index.unit)
     return cut
+
+
+def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> list[Part]:
+    """Of units that were cut: the parts that no sound shard of this walk holds, and nobody has in hand.
+    From a pinned set nothing goes but what is damaged."""
+    others = {kept.shard.id.number for kept in found.kept}
+    parts = catalog.parts_held(plan.dataset, plan.generation, others)
+    for kept in found.kept:
+        if not kept.barred and (kept.adopted is None or _speaks_of(kept, plan, index)):
+            parts += kept.parts
+    in_hand = [*plan.left_over, *(u for a in plan.open.values() for u in a.units)]
+    parts += map(part_of, in_hand)
+    cut = {part.unit for part in parts if part.ordinal or part.stop}
+    return gaps(part for part in parts if part.unit in cut)
 
 
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
     return [
-        Assignment(
-            ShardId(name, number),
-            generation,
-            tuple(
-                dataclasses.replace(index.unit(unit), ordinal=ordinal, offset=offset)
-                for unit, ordinal, offset in units
-            ),
-        )
+        Assignment(ShardId(name, number), generation, slices_of(units, index.unit))
         for number, generation, units in catalog.assignments(name)
     ]
 
@@ -205,10 +214,10 @@ def _adopt(
         plan.hold([int(u) for u in kept.units])
 
 
-def held_units(
-    catalog: Catalog, saver: PlanSaver, dataset: DatasetState, shard: ShardId
-) -> list[int]:
-    """The units that the plan counts this shard for; DiskError if that is not known now.
+def held_by(
+    catalog: Catalog, saver: PlanSaver, dataset: DatasetState, index: Index, shard: ShardId
+) -> Held:
+    """What the plan counts this shard for; DiskError if that is not known now.
 
     The catalog alone knows, and a shard whose row is not saved yet would seem to hold none: they would
     never be fetched again.
@@ -216,8 +225,22 @@ def held_units(
     if saver.behind:
         raise DiskError(f"the catalog is behind: what {shard} holds is not known")
     if dataset.live[shard.number].shard.generation != dataset.plan.generation:
-        return []
-    return [int(u) for u in catalog.units(shard)]
+        return Held()
+    units, parts = catalog.held(shard)
+    return Held(units.tolist(), slices_of(parts, index.unit))
+
+
+def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
+    """What the sidecar is to say of the walk, for a start that knows no more than that."""
+    shard, stops = assignment.shard, [[u.unit, u.stop] for u in assignment.units if u.stop]
+    return {
+        "dataset": shard.dataset,
+        "number": shard.number,
+        "generation": assignment.generation,
+        "index": index.id,
+        "cursor": plan.cursor,
+        **({"stops": stops} if stops else {}),
+    }
 
 
 def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:

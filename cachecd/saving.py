@@ -70,9 +70,16 @@ class PlanSaver:
 
     def _save(self, command: SavePlan | MarkShards) -> None:
         if isinstance(command, MarkShards):
-            self._catalog.mark(command.dataset, command.numbers, barred=command.barred)
+            self._catalog.retire(command.dataset, command.numbers)
             return
         plan = self._plan_of(command.dataset)
         self._catalog.save_progress(
-            plan, command.done, command.shard, command.units, command.set_aside, command.again
+            plan,
+            command.done,
+            command.shard,
+            command.units,
+            command.parts,
+            command.set_aside,
+            command.again,
+            command.barred,
         )

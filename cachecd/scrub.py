@@ -29,7 +29,7 @@ from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
 from cachecd.events import Event, ShardVerified
 from cachecd.layout import Layout
-from cachecd.model import ShardId
+from cachecd.model import Held, ShardId
 from cachecd.rounds import Rounds
 from cachecd.sampler.ahead import Throttle
 from cachecd.verify import disagreement
@@ -55,18 +55,18 @@ class Scrub:
         rate: float | None,
         layout: Layout,
         datasets: Mapping[str, DatasetState],
-        units_of: Callable[[ShardId], list[int]],
+        held_by: Callable[[ShardId], Held],
         feed: Callable[[Event], None],
         complaints: Complaints,
         check: Callable[[], None],
     ) -> None:
-        """`units_of`: those that the plan counts the shard for. `check`: DiskError if what lies under
+        """`held_by`: what the plan counts the shard for. `check`: DiskError if what lies under
         cache.dir is not what it was."""
         self._rate = rate
         self._throttle = Throttle(rate)
         self._layout = layout
         self._datasets = datasets
-        self._units_of = units_of
+        self._held_by = held_by
         self._feed = feed
         self._complaints = complaints
         self._check = check
@@ -136,12 +136,12 @@ class Scrub:
         self._check()  # a cache that was moved away or unmounted has lost no shard
         # Meanwhile it may have been retired, or reported by a reader: then it is looked after.
         if self._served(shard):
-            units = self._units_of(shard)
+            held = self._held_by(shard)
             _log.error(
                 "shard is corrupt: barred, and fetched again", shard=str(shard), why=why, by="scrub"
             )
             self._corrupt += 1
-            self._feed(ShardVerified(shard, False, units))
+            self._feed(ShardVerified(shard, False, held))
 
     async def _finding(self, path: Path, pool: ThreadPoolExecutor) -> str:
         """What is wrong with the shard or its sidecar, "" if nothing is. OSError if one cannot be read."""

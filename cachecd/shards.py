@@ -22,7 +22,7 @@ from cachecd.disk import publish, refusing, sync_directory
 from cachecd.errors import DiskError, NameTakenError
 from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, ShardVerified
 from cachecd.layout import Layout
-from cachecd.model import Outcome, Shard, ShardId
+from cachecd.model import Held, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.verify import check_file
 from cachecd_client._core import Sidecar
@@ -42,16 +42,16 @@ class ShardWork:
         self,
         layout: Layout,
         catalog: Catalog,
-        units_of: Callable[[ShardId], list[int]],
+        held_by: Callable[[ShardId], Held],
         feed: Callable[[Event], None],
         complaints: Complaints,
         check: Callable[[], None],
     ) -> None:
-        """`units_of`: those that the plan counts the shard for; DiskError if that is not known now.
+        """`held_by`: what the plan counts the shard for; DiskError if that is not known now.
         `check`: DiskError if what lies under cache.dir is not what it was."""
         self._layout = layout
         self._catalog = catalog
-        self._units_of = units_of
+        self._held_by = held_by
         self._feed = feed
         self._complaints = complaints
         self._check = check
@@ -90,27 +90,29 @@ class ShardWork:
 
     async def unlink(self, shard: ShardId) -> None:
         """Ends in ShardUnlinked, once the disk allows it."""
-        units: list[int] = []
+        held = Held()
 
         async def remove() -> None:
+            nonlocal held
             self._check()  # what was only moved away is not to be forgotten
-            units[:] = self._units_of(shard)
+            held = self._held_by(shard)
             await asyncio.to_thread(unlink_shard, self._layout, shard)
             self._catalog.remove(shard)
 
         await self._until_done("shard not removed", shard, remove)
-        self._feed(ShardUnlinked(shard, units))
+        self._feed(ShardUnlinked(shard, held.units))
 
     async def verify(self, shard: ShardId) -> None:
         """Ends in ShardVerified. What cannot be read is not corrupt: it stays out of service until it
         can be, or has not been for _UNREADABLE_FOR seconds."""
         until = time.monotonic() + _UNREADABLE_FOR
         found: list[str] = []
-        units: list[int] = []
+        held = Held()
 
         async def read() -> None:
+            nonlocal held
             self._check()
-            units[:] = self._units_of(shard)
+            held = self._held_by(shard)
             if not found:
                 try:
                     found.append(await asyncio.to_thread(verify_shard, self._layout, shard))
@@ -122,7 +124,7 @@ class ShardWork:
         await self._until_done("shard not verified", shard, read)
         if why := found[0]:
             _log.error("shard is corrupt: barred, and fetched again", shard=str(shard), why=why)
-        self._feed(ShardVerified(shard, not why, units))
+        self._feed(ShardVerified(shard, not why, held))
 
     async def _until_done(
         self, what: str, shard: ShardId, do: Callable[[], Awaitable[None]]

@@ -21,7 +21,7 @@ from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, finish
 from cachecd.ledger import Ledger
-from cachecd.model import Lease, Outcome, Shard, ShardId
+from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.room import Room
 from cachecd.shardtable import Numbers, Rows
@@ -116,8 +116,8 @@ class State:
                 self._unlinked(shard, units, out)
             case ev.CorruptReported(shard):
                 self._corrupt_reported(shard, out)
-            case ev.ShardVerified(shard, sound, units):
-                self._verified(shard, sound, units, out)
+            case ev.ShardVerified(shard, sound, held):
+                self._verified(shard, sound, held, out)
             case ev.MetadataMeasured(allocated, spare, spare_shards, coming):
                 self.ledger.measured(allocated, spare, spare_shards, coming)
             case ev.DiskChecked(refused):
@@ -338,17 +338,15 @@ class State:
             live.verifying = True
             out.append(ev.VerifyShard(shard))
 
-    def _verified(
-        self, shard: ShardId, sound: bool, units: Iterable[int], out: list[ev.Command]
-    ) -> None:
+    def _verified(self, shard: ShardId, sound: bool, held: Held, out: list[ev.Command]) -> None:
         dataset = self.datasets[shard.dataset]
         live = dataset.live[shard.number]
         live.verifying = False
         if not sound:
-            # Its units come again at once, whoever still holds the shard.
+            # What it held comes again at once, whoever still holds the shard.
             live.barred = live.released = True
-            dataset.plan.release(list(units))
+            dataset.plan.give_back(held.units, held.parts)
             dataset.exhausted = False
             self.corrupt_shards += 1
-            out.append(ev.MarkShards(shard.dataset, (shard.number,), barred=True))
+            out.append(ev.SavePlan(shard.dataset, barred=shard.number))
         self._unlink_unheld(dataset, out)

@@ -52,6 +52,14 @@ class UnitCount:
         numbers = np.asarray(units)
         return ~(_bits(self._held, numbers) | _bits(self._aside, numbers))
 
+    def held(self, units: Units) -> NDArray[np.bool_]:
+        """Which of these somebody holds."""
+        return _bits(self._held, np.asarray(units))
+
+    def aside(self, units: Units) -> NDArray[np.bool_]:
+        """Which of these are set aside."""
+        return _bits(self._aside, np.asarray(units))
+
     def hold(self, units: Units) -> None:
         """Each of these is held once more; one that is named twice, twice."""
         numbers, times = _counted(units)

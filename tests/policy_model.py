@@ -41,7 +41,8 @@ class Account:
     open: dict[int, Records] = field(default_factory=dict)
     history: dict[int, int] = field(default_factory=dict)
     aside: set[int] = field(default_factory=set)
-    torn: set[int] = field(default_factory=set)  # units a part of which may be gone for now
+    # Units of which rotation has taken a part, and which come again when the rest has gone too.
+    torn: set[int] = field(default_factory=set)
     unfilled: int = 0  # room that rotation has freed and no shard has taken
     sealed_since: int = 0  # since rotation last had its turn
     last_rotated: int = 0
@@ -151,28 +152,22 @@ class Model:
         account = self.of[shard.dataset]
         self.going.remove(shard)
         gone = account.shards.pop(shard.number)
-        self._tear(account, gone.records)
+        if not gone.barred:  # what was corrupt has come again by itself
+            account.torn |= {u for u, _ in gone.records if not self.all_of(u) <= gone.records}
         account.unfilled += gone.shard.allocated if gone.rotated else 0
 
-    def marked(self, shard: ShardId, barred: bool) -> None:
+    def barred(self, shard: ShardId) -> None:
+        assert self.of[shard.dataset].shards[shard.number].barred, "barred though it is sound"
+
+    def retired(self, shard: ShardId) -> None:
         sealed = self.of[shard.dataset].shards[shard.number]
-        if barred:
-            assert sealed.barred, "barred though it is sound"
-        else:
-            assert sealed.served, "retired twice, or out of service already"
-            sealed.retired = True
-            self.marks.append(sealed)
+        assert sealed.served, "retired twice, or out of service already"
+        sealed.retired = True
+        self.marks.append(sealed)
 
     def verified(self, shard: ShardId, sound: bool) -> None:
-        account = self.of[shard.dataset]
-        sealed = account.shards[shard.number]
+        sealed = self.of[shard.dataset].shards[shard.number]
         sealed.suspect, sealed.barred = False, not sound
-        if not sound:
-            self._tear(account, sealed.records)
-
-    def _tear(self, account: Account, gone: Records) -> None:
-        """What held these records is gone; the rest of a unit may be elsewhere."""
-        account.torn |= {u for u, _ in gone if not self.all_of(u) <= gone}
 
     # --- leases
 
@@ -237,7 +232,7 @@ class Model:
         for s in account.shards.values():
             if s.shard.generation == account.rules.generation and not (s.barred or s.suspect):
                 there |= s.records
-        left_out = account.aside | account.torn
+        left_out = account.aside if account.rules.pin else account.aside | account.torn
         source = self.source(name)
         return source is not None and {r for r in source if r[0] not in left_out} <= there
 

@@ -5,8 +5,9 @@ Plans go through JSON, as on their way to the disk, so nothing of the running po
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
 from cachecd.model import SetAside, Shard, ShardId
+from cachecd.parts import Part, part_of, parts_written
 from cachecd.reconcile import Found, Kept
 from tests.policy_model import Records
 
@@ -34,9 +36,9 @@ class Rows:
 
     def __init__(self) -> None:
         self.refuses = False
-        self.rows: dict[ShardId, tuple[ShardRow, NDArray[np.uint64]]] = {}
+        self.rows: dict[ShardId, tuple[ShardRow, NDArray[np.uint64], Sequence[Part]]] = {}
         self._plans: dict[str, str] = {}
-        self._open: dict[tuple[str, int], tuple[str, list[list[int]]]] = {}
+        self._open: dict[tuple[str, int], tuple[str, list[Part]]] = {}
         self._aside: dict[tuple[str, int], SetAside] = {}
 
     def _write(self) -> None:
@@ -48,10 +50,19 @@ class Rows:
     def plan(self, dataset: str) -> dict[str, Any] | None:
         return json.loads(self._plans[dataset]) if dataset in self._plans else None
 
-    def units(self, shard: ShardId) -> NDArray[np.uint64]:
-        return self.rows[shard][1] if shard in self.rows else np.zeros(0, np.uint64)
+    def held(self, shard: ShardId) -> tuple[NDArray[np.uint64], Sequence[Part]]:
+        return self.rows[shard][1:] if shard in self.rows else (np.zeros(0, np.uint64), ())
 
-    def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
+    def parts_held(self, dataset: str, generation: str, without: Container[int]) -> list[Part]:
+        return [
+            part
+            for shard, (row, _, parts) in self.rows.items()
+            if shard.dataset == dataset and row.shard.generation == generation
+            if not row.barred and shard.number not in without
+            for part in parts
+        ]
+
+    def assignments(self, dataset: str) -> list[tuple[int, str, list[Part]]]:
         return [(n, *row) for (name, n), row in sorted(self._open.items()) if name == dataset]
 
     def set_aside(self, dataset: str) -> list[SetAside]:
@@ -69,16 +80,22 @@ class Rows:
             if shard not in disk:
                 self.remove(shard)
             elif shard in self.rows and shard.number < planned and shard.number not in opened:
-                row, units = self.rows[shard]
-                found.kept.append(Kept(row.shard, row.retired, row.barred, units))
+                row, units, parts = self.rows[shard]
+                kept = Kept(row.shard, row.retired, row.barred, units, parts=parts)
+                found.kept.append(kept)
             else:
                 records = sorted(disk[shard])
                 units, first = np.unique([u for u, _ in records], return_index=True)
                 units, firsts = units.astype(np.uint64), np.array([o for _, o in records])[first]
                 row = self.rows[shard][0] if shard in self.rows else None
                 marks = (row.retired, row.barred) if row else (False, False)
-                kept = Kept(meta[shard]["shard"], *marks, units, meta[shard], firsts)
-                self.rows[shard] = (ShardRow(kept.shard, *marks), kept.units)
+                parts = parts_written(
+                    zip(units.tolist(), firsts.tolist(), strict=True),
+                    meta[shard]["remainder"],
+                    dict(meta[shard].get("stops", ())),
+                )
+                kept = Kept(meta[shard]["shard"], *marks, units, meta[shard], firsts, parts)
+                self.rows[shard] = (ShardRow(kept.shard, *marks), kept.units, parts)
                 found.kept.append(kept)
         return found
 
@@ -90,32 +107,32 @@ class Rows:
         done: int | None = None,
         shard: Shard | None = None,
         units: Sequence[int] | NDArray[np.uint64] = (),
+        parts: Sequence[Part] = (),
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
+        barred: int | None = None,
     ) -> None:
         self._write()
         if done is not None:
             self._open.pop((plan.dataset, done), None)
         for a in plan.open:
-            triples = [[u.unit, u.ordinal, u.offset] for u in a.units]
-            self._open[plan.dataset, a.shard.number] = (a.generation, triples)
+            self._open[plan.dataset, a.shard.number] = (a.generation, [*map(part_of, a.units)])
         if shard is not None:
-            self.adopt(shard, units)
+            held = np.sort(np.asarray(units, np.uint64))
+            self.rows[shard.id] = (ShardRow(shard, False, False), held, parts)
+        if (marked := ShardId(plan.dataset, barred or 0)) in self.rows:
+            row, *rest = self.rows[marked]
+            self.rows[marked] = (dataclasses.replace(row, barred=True), *rest)
         for unit in again:
             self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
         self._plans[plan.dataset] = json.dumps(plan.fields)
 
-    def adopt(self, shard: Shard, units: Sequence[int] | NDArray[np.uint64]) -> None:
-        self._write()
-        self.rows[shard.id] = (ShardRow(shard, False, False), np.sort(np.asarray(units, np.uint64)))
-
-    def mark(self, shard: ShardId, *, barred: bool) -> None:
+    def retire(self, shard: ShardId) -> None:
         self._write()
         if shard in self.rows:
-            row, units = self.rows[shard]
-            marked = ShardRow(row.shard, row.retired or not barred, row.barred or barred)
-            self.rows[shard] = (marked, units)
+            row, *rest = self.rows[shard]
+            self.rows[shard] = (dataclasses.replace(row, retired=True), *rest)
 
     def remove(self, shard: ShardId) -> None:
         self._write()
@@ -129,5 +146,5 @@ class Rows:
 
     def forget_units(self, dataset: str, number: int) -> None:
         self._write()
-        row, _ = self.rows[ShardId(dataset, number)]
-        self.rows[row.shard.id] = (row, np.zeros(0, np.uint64))
+        row, *_ = self.rows[ShardId(dataset, number)]
+        self.rows[row.shard.id] = (row, np.zeros(0, np.uint64), ())

@@ -24,10 +24,12 @@ PARTS = {
     "errors": "client.errors",
     "layout": "model",
     # Policy: no I/O, no clock
-    "events": "model",
+    "parts": "model",
+    "events": "model parts",
     "unitcount": "",
     "cycle": "client._core",
-    "plan": "cycle model unitcount",
+    "backlog": "model parts",
+    "plan": "backlog cycle model parts unitcount",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "model shardtable walk",
@@ -51,12 +53,12 @@ PARTS = {
     "index": "blockfile disk known model",
     "indexroom": "errors ledger",
     "database": "disk errors",
-    "catalog": "database disk live model shardtable",
-    "reconcile": "catalog disk errors layout live model shardtable client._core client.errors",
+    "catalog": "database disk live model parts shardtable",
+    "reconcile": "catalog disk errors layout live model parts shardtable client._core client.errors",
     # The samplers, which run in processes of their own
     "config": "errors quantities",
     "sampler.messages": "model",
-    "sampler.draft": "errors layout model client._core client.errors client.schema",
+    "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.patience": "",
     "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
     "client.errors client.schema",
@@ -70,8 +72,8 @@ PARTS = {
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
-    "recovery": "catalog dataset errors index layout leases live model plan reconcile saving shardtable "
-    "state client._core client.protocol",
+    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
+    "shardtable state client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -95,6 +97,8 @@ PARTS = {
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 
 PURE = {
+    "backlog",
+    "parts",
     "model",
     "quantities",
     "events",

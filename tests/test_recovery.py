@@ -86,7 +86,7 @@ class Cache:
     def note(self, assignment: Assignment, outcome: Outcome) -> None:
         """The shard's row, in one transaction with the plan."""
         units = {u.unit for u in assignment.units} - {u.unit for u in outcome.remainder}
-        self.plan.finish(assignment.shard.number, outcome, sorted(units))
+        parts = self.plan.finish(assignment.shard.number, outcome, sorted(units))
         shard = Shard(
             assignment.shard, "1-a", outcome.records, outcome.data_bytes, outcome.allocated
         )
@@ -95,6 +95,7 @@ class Cache:
             assignment.shard.number,
             shard,
             sorted(units),
+            parts,
         )
 
     def make(self, fit: int | None = None) -> Assignment:
@@ -274,7 +275,7 @@ def test_a_new_generation_starts_over_and_holds_nothing_of_the_old(cache):
 
 def test_a_retired_shard_stays_retired(cache):
     cache.make()
-    cache.catalog.mark("train", [1], barred=False)
+    cache.catalog.retire("train", [1])
     cache.restart()
     assert cache.found.state.live[1].retired
 
@@ -291,7 +292,7 @@ def test_a_unit_set_aside_stays_set_aside(cache):
 
 def test_a_barred_shard_stays_barred_and_its_units_come_again(cache):
     held = {u.unit for u in cache.make().units}
-    cache.catalog.mark("train", [1], barred=True)
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), barred=1)
     cache.restart()
     assert not cache.found.state.live[1].served
     assert held <= set(cache.rest())
@@ -302,7 +303,7 @@ def test_a_row_noted_while_its_assignment_was_open_does_not_stop_the_next_start(
     cache.write(assignment)
     shard = Shard(assignment.shard, "1-a", len(assignment.units), 1, 1)
     units = [u.unit for u in assignment.units]
-    cache.catalog.adopt([(shard, units, False, False)])  # killed right after this
+    cache.catalog.adopt([(shard, units, [], False, False)])  # killed right after this
     for _ in range(2):
         cache.restart()
         assert cache.numbers() == [1]
@@ -338,8 +339,8 @@ def test_a_catalog_locked_by_another_program_refuses_as_a_disk_error(cache):
     with contextlib.closing(sqlite3.connect(cache.layout.catalog)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DiskError, match="locked"):
-            cache.catalog.mark("train", [1], barred=False)
-    cache.catalog.mark("train", [1], barred=False)
+            cache.catalog.retire("train", [1])
+    cache.catalog.retire("train", [1])
 
 
 def test_a_damaged_catalog_is_set_apart_and_not_deleted(cache):

@@ -22,7 +22,7 @@ from cachecd.errors import DiskError
 from cachecd.events import Event, ShardVerified
 from cachecd.layout import Layout
 from cachecd.live import LiveShards
-from cachecd.model import Shard, ShardId
+from cachecd.model import Held, Shard, ShardId
 from cachecd.scrub import Scrub
 from tests.core.shards import example, flip, write
 
@@ -61,7 +61,7 @@ class Cache:
             rate,
             self.layout,
             datasets,
-            lambda shard: [shard.number],
+            lambda shard: Held([shard.number]),
             self.feed,
             complaints or Complaints(),
             self.check,
@@ -143,7 +143,7 @@ def test_a_damaged_shard_is_told_once_with_its_units_and_its_neighbours_are_not(
     found = asyncio.run(
         cache.until(lambda s: s["verified_shards"] >= 6 and s["corrupt_shards"] >= 1)
     )
-    assert cache.told == [ShardVerified(ShardId("train", 2), False, [2])]
+    assert cache.told == [ShardVerified(ShardId("train", 2), False, Held([2]))]
     assert (found.status() or {})["corrupt_shards"] == 1
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from cachecd import events as ev
 from cachecd.dataset import DatasetRules
-from cachecd.model import Outcome, SetAside, UnitSlice
+from cachecd.model import Outcome, SetAside
 from cachecd.preflight import minimum
 from tests.units import RECORDS_PER_UNIT, full
 from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
@@ -130,9 +130,9 @@ class Policy(RuleBasedStateMachine):
         if rest and aside:
             bad = (SetAside(rest[0].unit, rest[0].key, "bad", passing=keep % 2 == 0),)
             rest = rest[1:]
-        if rest and rest[0].ordinal + 1 < RECORDS_PER_UNIT and written:
+        if rest and rest[0].ordinal + 1 < (rest[0].stop or RECORDS_PER_UNIT) and written:
             split = rest[0]  # its first record still went in
-            rest[0] = UnitSlice(split.unit, split.key, split.size, "", split.ordinal + 1)
+            rest[0] = dataclasses.replace(split, ordinal=split.ordinal + 1)
             written = (*written, split)
         outcome = full(dataclasses.replace(assignment, units=written))
         outcome = dataclasses.replace(outcome, remainder=tuple(rest), set_aside=bad)

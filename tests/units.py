@@ -45,14 +45,15 @@ class Units:
 
 
 def records_of(units: tuple[UnitSlice, ...]) -> Records:
-    return {(u.unit, o) for u in units for o in range(u.ordinal, RECORDS_PER_UNIT)}
+    return {(u.unit, o) for u in units for o in range(u.ordinal, u.stop or RECORDS_PER_UNIT)}
 
 
 def full(assignment: Assignment) -> Outcome:
     """Everything of the assignment fits, one byte for one."""
     size = sum(
-        u.size * (RECORDS_PER_UNIT - u.ordinal) // RECORDS_PER_UNIT for u in assignment.units
+        u.size * ((u.stop or RECORDS_PER_UNIT) - u.ordinal) // RECORDS_PER_UNIT
+        for u in assignment.units
     )
     size = min(size, SHARD_SIZE)
-    records = sum(RECORDS_PER_UNIT - u.ordinal for u in assignment.units)
+    records = len(records_of(assignment.units))
     return Outcome(records, size, 0, -(-size // BLOCK) * BLOCK + BLOCK, size, 1.0)

@@ -17,9 +17,10 @@ from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
 from cachecd.grant import GRACE
 from cachecd.ledger import METADATA_SLACK, Ledger
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.parts import part_of
 from cachecd.reconcile import Found
-from cachecd.recovery import held_units, saved_plan, take_up
+from cachecd.recovery import held_by, meta_of, saved_plan, take_up
 from cachecd.saving import PlanSaver
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
@@ -165,10 +166,12 @@ class World:
                 self._start(assignment)
             case ev.PublishShard(shard, outcome):
                 self.publishing[shard] = (outcome, self.making.pop(shard))
-            case ev.SavePlan(name, _, _, _, aside, again):
+            case ev.SavePlan(name, set_aside=aside, again=again, barred=barred):
                 self.set_aside += aside
                 self.model.of[name].aside -= set(again)
                 self.model.of[name].aside |= {a.unit for a in aside}
+                if barred is not None:
+                    self.model.barred(ShardId(name, barred))
                 self.saver.save(command)
             case ev.UnlinkShard(shard):
                 self.model.unlinking(shard)
@@ -192,11 +195,11 @@ class World:
                     del self.manifests[lease], self.locks[lease]
                     self.model.ended(lease)
                     self.events.append(ev.LeaseEnded(lease))
-            case ev.MarkShards(name, marked, barred):
+            case ev.MarkShards(name, marked):
                 for shard in (ShardId(name, number) for number in marked):
-                    self.model.marked(shard, barred)
+                    self.model.retired(shard)
                     if not self.rows.refuses:
-                        self.rows.mark(shard, barred=barred)
+                        self.rows.retire(shard)
             case ev.ReplyGranted(request, lease) if lease in self.failed_manifests:
                 self.replies[request] = ev.ReplyWaiting(request, 0, 0, 0.0, "the disk refuses")
             case _:
@@ -251,21 +254,18 @@ class World:
     def publish(self, shard: ShardId) -> None:
         outcome, assignment = self.publishing.pop(shard)
         self.begun.discard(shard)
-        gone = {(r.unit, ordinal) for r in outcome.remainder for ordinal in range(r.ordinal, 4)}
-        gone |= {(a.unit, ordinal) for a in outcome.set_aside for ordinal in range(4)}
+        gone = set(records_of(outcome.remainder))
+        gone |= {r for a in outcome.set_aside for r in self.model.all_of(a.unit)}
         records = records_of(assignment.units) - gone
         sealed = Shard(
             shard, assignment.generation, len(records), outcome.data_bytes, outcome.allocated
         )
         self.disk[shard] = records
+        plan = self.state.datasets[shard.dataset].plan
         self.meta[shard] = {
             "shard": sealed,
-            "dataset": shard.dataset,
-            "number": shard.number,
-            "generation": assignment.generation,
-            "index": Units.id,
-            "cursor": self.state.datasets[shard.dataset].plan.cursor,
-            "remainder": [[r.unit, r.ordinal, r.offset] for r in outcome.remainder],
+            **meta_of(assignment, plan, self.sources[shard.dataset]),
+            "remainder": [*map(part_of, outcome.remainder)],
         }
         self.model.published(sealed, records)
         self.feed(ev.ShardPublished(sealed, sorted({unit for unit, _ in records})))
@@ -279,7 +279,7 @@ class World:
 
     def unlink(self, shard: ShardId) -> None:
         assert not self.saver.behind, "what the shard holds is not known to the catalog"
-        units = held_units(self.rows, self.saver, self.state.datasets[shard.dataset], shard)
+        held = self._held_by(shard)
         self.disk.pop(shard, None)
         self.meta.pop(shard, None)
         if self.rows.refuses:
@@ -287,16 +287,20 @@ class World:
         self.unlinking.remove(shard)
         self.rows.remove(shard)
         self.model.unlinked(shard)
-        self.feed(ev.ShardUnlinked(shard, units))
+        self.feed(ev.ShardUnlinked(shard, held.units))
 
     def verified(self, shard: ShardId, sound: bool) -> None:
         try:
-            units = held_units(self.rows, self.saver, self.state.datasets[shard.dataset], shard)
+            held = self._held_by(shard)
         except DiskError:  # it is tried again
             return
         self.verifying.remove(shard)
         self.model.verified(shard, sound)
-        self.feed(ev.ShardVerified(shard, sound, units))
+        self.feed(ev.ShardVerified(shard, sound, held))
+
+    def _held_by(self, shard: ShardId) -> Held:
+        dataset, units = self.state.datasets[shard.dataset], self.sources[shard.dataset]
+        return held_by(self.rows, self.saver, dataset, units, shard)
 
     def measure(self) -> None:
         spare = float("inf")

@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 from cachecd.errors import DiskError, UnitError
 from cachecd.layout import SIDECAR_SUFFIX
 from cachecd.model import UnitSlice
+from cachecd.parts import part_of
 from cachecd_client._core import ShardWriter
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer
@@ -146,13 +147,13 @@ class Draft:
     def seal(self, remainder: Sequence[UnitSlice]) -> Sealed:
         """Finishes both files, on disk for good. At least one record must have been added.
 
-        The sidecar's meta gets "remainder": [[unit, ordinal, offset], ...] of what is left of units
+        The sidecar's meta gets "remainder": [[unit, ordinal, offset, stop], ...] of what is left of units
         that were begun, and of those not begun as long as the text stays short: whoever rebuilds the
         catalog from the sidecars can tell the latter from their absence.
         """
         assert self._writer is not None
-        begun = [[u.unit, u.ordinal, u.offset] for u in remainder if u.ordinal]
-        whole = [[u.unit, u.ordinal, u.offset] for u in remainder]
+        begun = [part_of(u) for u in remainder if u.ordinal]
+        whole = [part_of(u) for u in remainder]
         left = whole if len(json.dumps(whole)) < _REMAINDER else begun
         records = self.records
         with self._disk():

@@ -84,7 +84,7 @@ def make(folder: Path, shards: int) -> CacheFolder:
     catalog = Catalog(layout.catalog)
     used, rows = 0, []
     for shard, unit in _write_shards(layout, rules, index, shards):
-        rows.append((shard, [unit], False, False))
+        rows.append((shard, [unit], [], False, False))
         used += shard.allocated
     catalog.adopt(rows)
     catalog.save_schema(DATASET, rules.generation, _SCHEMA.to_json())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,22 +45,26 @@ class Bench:
 
     def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
         """Everything, into as many shards as it takes."""
-        todo = [
+        units = [
             UnitSlice(number, keys[number] if keys else f"{number:04d}", len(body))
             for number, body in enumerate(objects)
         ]
+        return self.pour_slices(units, objects)
+
+    def pour_slices(self, todo: list[UnitSlice], objects: list[bytes]) -> list[Shard]:
+        """These parts of them."""
         shards: list[Shard] = []
         while todo:
             draft = Draft(
                 str(self.folder / f"{len(shards)}"), self.capacity, self.schema, self.described, {}
             )
-            before = [(u.unit, u.ordinal) for u in todo]
+            before = [(u.unit, u.ordinal, u.stop) for u in todo]
             todo = asyncio.run(self._fill(draft, todo, objects))
             if draft.records:
                 draft.seal(todo)
                 shards.append(read_back(Path(draft.path)))
             draft.abort()
-            assert [(u.unit, u.ordinal) for u in todo] != before, "no progress"
+            assert [(u.unit, u.ordinal, u.stop) for u in todo] != before, "no progress"
         return shards
 
     def described(self, schema: Schema) -> None:
@@ -135,6 +140,27 @@ class SourceContract(ABC):
         (tmp_path / "cut").mkdir()
         other = Bench(self.open(), tmp_path / "cut", cut=cut)
         assert other.pour(self.objects()) == bench.pour(self.objects())
+
+    @pytest.mark.parametrize("capacity", [20 << 10, CAPACITY])
+    def test_a_part_of_a_unit_is_written_alone_though_nobody_knows_where_it_begins(
+        self, bench: Bench, capacity: int
+    ):
+        bench.capacity = capacity
+        counts = Counter(unit for unit, _, _ in self.records())
+        parts = [
+            (unit, begin, stop)
+            for unit, count in counts.items()
+            for begin, stop in {(0, count - count // 3), (count // 3, count - count // 3)}
+        ]
+        objects = self.objects()
+        slices = [
+            UnitSlice(u, f"{u:04d}", len(objects[u]), ordinal=begin, stop=stop)
+            for u, begin, stop in parts
+        ]
+        expected = [r for u, a, b in parts for r in self.records() if r[0] == u and a <= r[1] < b]
+        poured = bench.pour_slices(slices, objects)
+        assert [r for shard in poured for r in shard.records] == expected
+        assert bench.set_aside == {}
 
     def test_the_schema_is_found_once_and_fits_every_shard(self, bench: Bench):
         told: list[Schema] = []

@@ -93,11 +93,11 @@ def units_to_come(cache: Path) -> set[int]:
     """Those that the saved plan remembers: of open assignments, and what did not fit."""
     found: set[int] = set()
     for (packed,) in _asked(cache, "SELECT units FROM assignments"):
-        found |= {unit for unit, _, _ in json.loads(zlib.decompress(packed))}
+        found |= {unit for unit, *_ in json.loads(zlib.decompress(packed))}
     for (packed,) in _asked(cache, "SELECT plan FROM plans"):
         plan = json.loads(zlib.decompress(packed))["plan"]
         parts = [plan["remainder"], *(outcome[3] for outcome in plan["outcomes"].values())]
-        found |= {unit for part in parts for unit, _, _ in part}
+        found |= {unit for part in parts for unit, *_ in part}
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cachecd.model import Assignment, ShardId
-from cachecd.recovery import recover_leases
+from cachecd.recovery import recover_leases, saved_plan
 from cachecd_client._core import ShardWriter
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest, encode_manifest
@@ -134,8 +134,8 @@ def test_a_mark_survives_starts_that_go_by_the_sidecars(cache):
     cache.stop()
     cache.layout.catalog.unlink()
     cache.start()
-    cache.catalog.mark("train", [1], barred=False)
-    cache.catalog.mark("train", [2], barred=True)
+    cache.catalog.retire("train", [1])
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), barred=2)
     cache.restart()
     assert cache.found.state.live[1].retired
     assert cache.found.state.live[2].barred
@@ -144,7 +144,7 @@ def test_a_mark_survives_starts_that_go_by_the_sidecars(cache):
 
 def test_killed_between_retiring_and_noting_the_debt_no_more_is_retired_than_may_be(cache):
     cache.make(), cache.make()
-    cache.catalog.mark("train", [1], barred=False)  # killed before the plan is saved
+    cache.catalog.retire("train", [1])  # killed before the plan is saved
     cache.restart()
     state = cache.found.state
     assert state.debt == state.live[1].shard.allocated

@@ -58,7 +58,7 @@ def test_a_sealed_shard_is_described_by_its_sidecar_and_its_figures(path: str):
     meta = json.loads(sidecar.meta)
     assert (meta["dataset"], meta["number"]) == ("train", 3)
     assert Schema.from_json(meta["schema"]) == Schema((Feature("x", "int64", "int64", ()),))
-    assert meta["remainder"] == [[8, 0, 0]]
+    assert meta["remainder"] == [[8, 0, 0, 0]]
     one.abort()
     assert Path(path).exists(), "sealed is sealed"
 
@@ -67,7 +67,7 @@ def test_a_long_remainder_names_only_the_unit_that_was_begun(path: str):
     one = draft(path)
     one.add({"x": 1}, 0, 0)
     one.seal([unit(5, ordinal=2, offset=100), *(unit(n) for n in range(1000, 2000))])
-    assert json.loads(Sidecar.read(path + ".idx").meta)["remainder"] == [[5, 2, 100]]
+    assert json.loads(Sidecar.read(path + ".idx").meta)["remainder"] == [[5, 2, 100, 0]]
 
 
 def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(path: str):

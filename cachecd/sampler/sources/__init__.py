@@ -25,7 +25,7 @@ class Source(Protocol):
     async def pour(
         self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
     ) -> UnitSlice | None:
-        """Adds the unit's records from `unit.ordinal` on to the shard.
+        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard.
 
         `chunks` are the object's bytes from `unit.offset` on, cut anywhere. Returns None when the
         unit is done, else what is left of it because the shard is full: pouring that into another

@@ -65,6 +65,8 @@ class Records:
         async for offset, record in self._format.read(unit, chunks):
             begins_at = done
             for result in self._results(record):
+                if unit.stop and done == unit.stop:
+                    return None
                 if done >= unit.ordinal and not shard.add(result, unit.unit, done):
                     resume = offset if done == begins_at else 0
                     return dataclasses.replace(unit, ordinal=done, offset=resume)

@@ -43,15 +43,20 @@ class Verbatim:
         ordinal = unit.ordinal
         if shard.schema is None:
             await _describe(frames, shard)
+        if ordinal and not unit.offset:  # where it begins is not known
+            await frames.pass_over(ordinal)
         while True:
+            piece = frames.buffer
+            if unit.stop:
+                piece = frames.first(unit.stop - ordinal)
             try:
-                records, consumed, full = shard.add_frames(
-                    frames.buffer, unit.unit, ordinal, frames.offset
-                )
+                records, consumed, full = shard.add_frames(piece, unit.unit, ordinal, frames.offset)
             except CorruptRecordError as error:
                 raise _corrupt(error.offset, error.why) from error
             ordinal += records
             frames.drop(consumed)
+            if unit.stop and ordinal == unit.stop:
+                return None
             length = frames.next_length()
             if full or (length or 0) > shard.room:  # what cannot fit need not be fetched
                 assert length is not None, "the writer refused a record that is not there"
@@ -157,6 +162,29 @@ class _Frames:
                 raise _corrupt(self.offset + at, "its data's CRC is wrong")
             yield self.offset + at, payload
             at = end
+
+    def first(self, count: int) -> memoryview:
+        """The first `count` frames, or what there is of them; unchecked."""
+        end = 0
+        for _ in range(count):
+            if len(self.buffer) - end < _HEADER.size:
+                return self.buffer
+            length: int = _HEADER.unpack_from(self.buffer, end)[0]
+            end += length + _AROUND
+        return self.buffer[:end]
+
+    async def pass_over(self, count: int) -> None:
+        """Drops the first `count` frames. UnitError if one of them is corrupt, or missing."""
+        left = count
+        while left:
+            consumed = 0
+            for _, payload in islice(self.whole(), left):
+                consumed += len(payload) + _AROUND
+                left -= 1
+            self.drop(consumed)
+            if left and not await self.more():
+                self.end()
+                raise UnitError(f"it has {count - left} records, expected more than {count}")
 
     def drop(self, length: int) -> None:
         """Moves on by whole frames."""

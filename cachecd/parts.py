@@ -1,0 +1,74 @@
+"""Parts of units that were cut over several shards: which a shard holds, and which none does. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from cachecd.model import Outcome, UnitSlice
+
+
+class Part(NamedTuple):
+    """A UnitSlice without what the listing says of its unit; how slices are stored."""
+
+    unit: int
+    ordinal: int
+    offset: int
+    stop: int = 0
+
+
+def part_of(unit: UnitSlice) -> Part:
+    """What is stored of a slice."""
+    return Part(unit.unit, unit.ordinal, unit.offset, unit.stop)
+
+
+def slices_of(
+    stored: Iterable[Sequence[int]], unit: Callable[[int], UnitSlice]
+) -> tuple[UnitSlice, ...]:
+    """The slices that were stored; `unit` is the listing's. What it raises passes through."""
+    return tuple(
+        dataclasses.replace(
+            unit(part.unit), ordinal=part.ordinal, offset=part.offset, stop=part.stop
+        )
+        for part in (Part(*numbers) for numbers in stored)
+    )
+
+
+def parts_made(
+    assigned: Iterable[UnitSlice], outcome: Outcome, held: Collection[int]
+) -> tuple[Part, ...]:
+    """Of a shard that holds records of the units `held`: the parts of those that it does not hold
+    whole."""
+    rest = {unit.unit: unit.ordinal for unit in outcome.remainder}
+    of = (u for u in assigned if u.ordinal or u.stop or u.unit in rest)
+    return tuple(
+        Part(u.unit, u.ordinal, u.offset, rest.get(u.unit, u.stop)) for u in of if u.unit in held
+    )
+
+
+def parts_written(
+    firsts: Iterable[tuple[int, int]], rest: Iterable[Sequence[int]], stops: Mapping[int, int]
+) -> tuple[Part, ...]:
+    """The same, as the shard's sidecar tells it: units with their `firsts` ordinals in it, what is
+    said to be the `rest` of them, and where parts that were asked for ended."""
+    ends = {**stops, **{unit: ordinal for unit, ordinal, *_ in rest}}
+    found = (Part(unit, first, 0, ends.get(unit, 0)) for unit, first in firsts)
+    return tuple(part for part in found if part.ordinal or part.stop)
+
+
+def gaps(parts: Iterable[Part]) -> list[Part]:
+    """What is between, before and behind these parts, of each unit of which there is one."""
+    found: list[Part] = []
+    for unit, its in groupby(sorted(parts), key=lambda part: part.unit):
+        done = 0
+        for part in its:
+            if part.ordinal > done:
+                found.append(Part(unit, done, 0, part.ordinal))
+            if not part.stop:
+                break
+            done = max(done, part.stop)
+        else:
+            found.append(Part(unit, done, 0))
+    return found

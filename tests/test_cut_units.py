@@ -1,0 +1,133 @@
+"""A unit that was cut over two shards, and then one of them is lost: its records come again, once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cachecd import events as ev
+from cachecd.dataset import DatasetRules
+from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
+from tests.policy_model import Records
+from tests.units import full, records_of
+from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers
+
+FIRST = ShardId("eval", 1)
+
+
+def begun(*, pin: bool = True, units: int = 5) -> tuple[World, UnitSlice]:
+    """A world whose first shard is sealed and ends within a unit, and what is left of that."""
+    rules = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=pin)
+    w = World(8 * FOOTPRINT, {rules: Units([UNIT] * units)}, workers=1)
+    assignment = w.making[FIRST]
+    *whole, last = assignment.units
+    rest = dataclasses.replace(last, ordinal=1, offset=100)
+    fits = dataclasses.replace(assignment, units=(*whole, dataclasses.replace(last, stop=1)))
+    w.make(FIRST, dataclasses.replace(full(fits), remainder=(rest,)))
+    w.publish(FIRST)
+    return w, rest
+
+
+def cut_world(*, pin: bool = True) -> tuple[World, ShardId]:
+    """All is there; a unit is partly in the first shard, and partly in the other that is returned."""
+    w, rest = begun(pin=pin)
+    w.settle()
+    assert w.model.whole("eval")
+    (second,) = (s for s, held in w.disk.items() if (rest.unit, rest.ordinal) in held)
+    assert second != FIRST
+    return w, second
+
+
+def lose(w: World, *shards: ShardId) -> None:
+    for shard in shards:
+        w.feed(ev.CorruptReported(shard))
+        w.verified(shard, sound=False)
+
+
+def leased(w: World, epoch: int = 0) -> Records:
+    """The records of a set, of which none may be there twice."""
+    lease = granted(w.acquire("eval", "job", epoch))
+    every = [r for n in numbers(w, lease) for r in w.disk[ShardId("eval", n)]]
+    assert len(every) == len(set(every)) == w.manifests[lease].num_records
+    return set(every)
+
+
+@pytest.mark.parametrize("lost", ["first", "second", "first second", "second first"])
+def test_a_pinned_set_waits_for_the_lost_part_and_then_is_whole(lost):
+    w, second = cut_world()
+    lose(w, *({"first": FIRST, "second": second}[name] for name in lost.split()))
+    assert isinstance(w.acquire("eval", "job", 0), ev.ReplyWaiting)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def test_only_the_lost_part_of_a_unit_is_fetched_again():
+    w, _ = cut_world()
+    before = w.disk[FIRST]
+    lose(w, FIRST)
+    (assignment,) = w.making.values()
+    assert records_of(assignment.units) <= before
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def test_a_part_that_was_fetched_again_may_be_lost_again():
+    w, _ = cut_world()
+    for epoch in range(3):
+        lose(w, min(w.disk))
+        w.settle()
+        assert leased(w, epoch) == w.model.source("eval")
+        w.drop(next(iter(w.manifests)))
+        w.settle()
+
+
+def test_the_lost_part_of_a_set_that_rotates_comes_again_at_once_too():
+    w, _ = cut_world(pin=False)
+    lose(w, FIRST)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def test_killed_before_the_lost_part_is_there_again_the_next_start_fetches_it():
+    w, _ = cut_world()
+    lose(w, FIRST)
+    for _ in range(2):
+        w.restart()
+        assert isinstance(w.acquire("eval", "job", 0), ev.ReplyWaiting)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+    w.restart()
+    assert not w.making
+
+
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+@pytest.mark.parametrize("missing", ["first", "second"])
+def test_a_pinned_sets_shard_that_a_start_misses_comes_again_with_its_part(missing, catalog):
+    w, second = cut_world()
+    shard = FIRST if missing == "first" else second
+    del w.disk[shard], w.meta[shard]
+    w.model.of["eval"].shards.pop(shard.number)
+    w.restart(lost_catalog=catalog == "lost")
+    assert isinstance(w.acquire("eval", "job", 0), ev.ReplyWaiting)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def test_a_unit_that_failed_after_a_part_of_it_stays_set_aside_in_a_pinned_set():
+    """Taken back while a shard holds the part, it would be fetched twice, or seem to be whole."""
+    w, rest = begun(units=9)
+    bad = SetAside(rest.unit, rest.key, "503", passing=True)
+    while w.making or w.publishing:
+        w.work(1)
+        for shard, assignment in list(w.making.items()):
+            if assignment.units[0].unit == rest.unit:
+                others = dataclasses.replace(assignment, units=assignment.units[1:])
+                made = full(others) if others.units else Outcome(0, 0, 0, 0, 0, 0.0)
+                w.make(shard, dataclasses.replace(made, set_aside=(bad,)))
+    w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+    w.tick()
+    w.settle()
+    assert w.model.of["eval"].aside == {rest.unit}
+    there = {r for r in w.model.source("eval") if r[0] != rest.unit} | {(rest.unit, 0)}
+    assert leased(w) == there
