@@ -146,7 +146,8 @@ def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> lis
     others = {kept.shard.id.number for kept in found.kept}
     parts = catalog.parts_held(plan.dataset, plan.generation, others)
     for kept in found.kept:
-        if not kept.barred and (kept.adopted is None or _speaks_of(kept, plan, index)):
+        mine = kept.shard.generation == plan.generation
+        if mine and not kept.barred and (kept.adopted is None or _speaks_of(kept, plan, index)):
             parts += kept.parts
     in_hand = [*plan.left_over, *(u for a in plan.open.values() for u in a.units)]
     parts += map(part_of, in_hand)
