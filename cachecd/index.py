@@ -33,6 +33,7 @@ _UNITS, _FINISHED, _UNSORTED_UNITS = 1, 2, 3
 # With texts this long, a block's text stays below 2**32 bytes.
 UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
+_MARK = b"\xff"  # in no UTF-8
 
 # The first block that may be walked while the listing runs: a page of most stores. Each after it is
 # as long as all before it together.
@@ -134,15 +135,24 @@ class Index:
     def keys(self) -> Iterator[str]:
         """All units' keys, by number. Reads the file through."""
         for block in range(len(self._firsts)):
-            yield from map(_decoded, self._keys_of(block))
+            yield from (_decoded(name.partition(_MARK)[0]) for name in self._keys_of(block))
 
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""
         if not 0 <= number < self._length:
             raise IndexError(f"unit {number}, the index of {self.path.stem} has {self._length}")
         block = bisect_right(self._firsts, number) - 1
-        size, key, etag = self._texts(block, number - self._firsts[block])
-        return UnitSlice(number, _decoded(key), size, _decoded(etag))
+        size, name, about = self._texts(block, number - self._firsts[block])
+        etag, _, label = about.partition(_MARK)
+        key, _, begin = name.partition(_MARK)
+        return UnitSlice(
+            number,
+            _decoded(key),
+            size,
+            _decoded(etag),
+            begin=int.from_bytes(begin),
+            label=_decoded(label),
+        )
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Bytes of each of these units; IndexError if one is outside [0, len)."""
@@ -167,7 +177,7 @@ class Index:
         return found
 
     def _texts(self, block: int, nth: int) -> tuple[int, bytes, bytes]:
-        """Size, key and ETag of a block's unit."""
+        """Size of a block's unit, its name, and what else is known of it."""
         at = self._entries_at[block] + nth * _ENTRY.itemsize
         if nth:  # the text begins where that of the unit before it ends
             entries = self._file.read(at - _ENTRY.itemsize, 2 * _ENTRY.itemsize)
@@ -185,30 +195,32 @@ class Index:
         `objects` must be `new`."""
         if not objects and self._is_finished(classes):
             return 0
-        texts = sum(_most_bytes(o.key) + _most_bytes(o.etag) for o in objects)
+        texts = sum(
+            _most_bytes(o.key) + _most_bytes(o.etag) + _most_bytes(o.label) + 10 for o in objects
+        )
         names = sum(12 * len(name) + 4 for name in (*self.classes, *classes))
         headers = (len(objects) // UNITS_A_BLOCK + 2) * HEADER_BYTES
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
 
     def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        """Those whose keys have no number yet."""
-        known = self._keys().has([_encoded(o.key) for o in objects])
+        """Those that have no number yet."""
+        known = self._keys().has([_name(o) for o in objects])
         return [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
 
     def append(self, objects: Sequence[ObjectInfo]) -> int:
-        """Gives each object whose key is new the next number; returns how many were new.
+        """Gives each unit that is new the next number; returns how many were.
 
-        Known keys keep number, size and etag as first listed. When it returns, the new units are
-        durable. ValueError, and none of them appended, for a negative size or a key or etag of
-        64 KiB or more.
+        Known ones keep number, size, etag and label as first listed. When it returns, the new units are
+        durable. ValueError, and none of them appended, for a negative size or begin, or a key, or etag
+        and label, of 64 KiB or more.
         """
-        keys = [_encoded(o.key) for o in objects]
-        etags = [_encoded(o.etag) for o in objects]
-        for o, key, etag in zip(objects, keys, etags, strict=True):
-            if max(len(key), len(etag)) >= _LONGEST_TEXT or not 0 <= o.size < 1 << 63:
+        keys = [_name(o) for o in objects]
+        abouts = [_about(o) for o in objects]
+        for o, key, about in zip(objects, keys, abouts, strict=True):
+            if max(len(key), len(about)) >= _LONGEST_TEXT or not 0 <= o.size < 1 << 63:
                 raise ValueError(
                     f"object {o.key[:60]!r} of {o.size} bytes, key of {len(key)} and etag "
-                    f"of {len(etag)} bytes; expected a size of at least 0, and key and etag "
+                    f"of {len(about)} bytes; expected a size of at least 0, and key and etag "
                     f"below {_LONGEST_TEXT} bytes"
                 )
         with self._writing:
@@ -223,7 +235,7 @@ class Index:
                 entries = np.empty(len(places), _ENTRY)
                 entries["size"] = [objects[p].size for p in places]
                 entries["key_bytes"] = [len(keys[p]) for p in places]
-                texts = [keys[p] + etags[p] for p in places]
+                texts = [keys[p] + abouts[p] for p in places]
                 entries["end"] = np.cumsum([len(t) for t in texts])
                 self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
         return len(new)
@@ -231,7 +243,8 @@ class Index:
     def _append_block(
         self, known: KnownKeys, keys: Sequence[bytes], entries: NDArray[np.void], texts: bytes
     ) -> None:
-        ascending = all(a < b for a, b in pairwise(keys))
+        # Cut off between two units of an object, a listing cannot go on behind that object.
+        ascending = all(a < b for a, b in pairwise(keys)) and not any(_MARK in k for k in keys)
         kind = _UNITS if ascending else _UNSORTED_UNITS
         at = self._file.append(kind, len(keys), self._length, entries.tobytes() + texts)
         self._take_on(at, len(keys), ascending)
@@ -307,6 +320,20 @@ class Index:
         begins = [0, *ends[:-1]]
         lengths = entries["key_bytes"].tolist()
         return [texts[b : b + n] for b, n in zip(begins, lengths, strict=True)]
+
+
+def _name(unit: ObjectInfo) -> bytes:
+    """What names a unit: its key and, unless that is 0, where in the object it begins."""
+    if not unit.begin:
+        return _encoded(unit.key)
+    if not 0 <= unit.begin < 1 << 63:
+        raise ValueError(f"unit of {unit.key[:60]!r} from byte {unit.begin}, expected at least 0")
+    return _encoded(unit.key) + _MARK + unit.begin.to_bytes(8)
+
+
+def _about(unit: ObjectInfo) -> bytes:
+    etag = _encoded(unit.etag)
+    return etag + _MARK + _encoded(unit.label) if unit.label else etag
 
 
 def _encoded(text: str) -> bytes:

@@ -30,8 +30,9 @@ from cachecd.events import Event, Listed, ListingStopped
 from cachecd.index import UNITS_A_BLOCK, Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources.files import class_names, label_of
+from cachecd.sampler.units import list_units
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
@@ -62,7 +63,9 @@ async def keep_listed(
     while True:
         length = len(index)
         try:
-            await listing.go_on(lambda: open_store(source, connections))
+            await listing.go_on(
+                lambda after: list_units(source, open_store(source, connections), after)
+            )
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
             failures = failures + 1 if len(index) == length else 1
             # The limit does not change by itself, nor does a store that goes round in circles.
@@ -109,11 +112,11 @@ class Listing:
         self._classes: set[str] = set()
         self._listed = 0  # objects that the store has named
 
-    async def go_on(self, opened: Callable[[], Store]) -> None:
-        """To the end, from where the last attempt came to. What was listed stays, whatever is raised:
-        SourceError, DiskError, or what the room refuses."""
+    async def go_on(self, units: Callable[[str], Iterator[list[ObjectInfo]]]) -> None:
+        """To the end, from where the last attempt came to; `units(key)` lists those behind a key. What
+        was listed stays, whatever is raised: SourceError, DiskError, or what the room refuses."""
         await _aside(self._begin)
-        pages = _Pages(lambda: opened().list(self._after))
+        pages = _Pages(lambda: units(self._after))
         try:
             await self._take_all(pages)
         finally:

@@ -21,18 +21,25 @@ class ShardId:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One entry of a store's listing; `key` is relative to the source's URL."""
+    """One unit as it is listed: an object, `key` relative to the source's URL, or `size` bytes of it
+    from `begin` on. Key and `begin` name it.
+
+    `label` is the name of its class, where a list of units gives it; "" where not.
+    """
 
     key: str
     size: int
     etag: str = ""
+    begin: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSlice:
     """A unit, or a part of one: from record `ordinal` on, up to record `stop` (0: to its end).
 
-    `offset` is the source's own hint where in the object that record begins (0: unknown or start).
+    The unit is `size` bytes of the object `key`, from its byte `begin` on. `offset` is the source's own
+    hint where in the unit that record begins (0: unknown or start).
     """
 
     unit: int
@@ -42,6 +49,8 @@ class UnitSlice:
     ordinal: int = 0
     offset: int = 0
     stop: int = 0
+    begin: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

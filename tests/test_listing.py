@@ -73,7 +73,7 @@ class Source:
         self.seen.append(self.index.ends[-1])
 
     def list(self, store: Store) -> None:
-        asyncio.run(self.listing().go_on(lambda: store))
+        asyncio.run(self.listing().go_on(store.list))
 
     def keys(self) -> list[str]:
         return list(self.index.keys())
@@ -107,7 +107,7 @@ def test_units_may_be_walked_while_the_store_has_not_answered_for_the_next_page(
     async def listed() -> None:
         listing = one.listing()
         listing._progressed = lambda: (one._progressed(), progressed.set())
-        await listing.go_on(lambda: Slow(objects(10_000), page=1000))
+        await listing.go_on(Slow(objects(10_000), page=1000).list)
 
     asyncio.run(listed())
     assert one.seen[0] == 1000
@@ -129,8 +129,8 @@ def test_a_listing_that_fails_goes_on_after_its_last_page(source):
     listing = one.listing()
     for _ in range(3):
         with pytest.raises(SourceUnreachableError):
-            asyncio.run(listing.go_on(lambda: store))
-    asyncio.run(listing.go_on(lambda: store))
+            asyncio.run(listing.go_on(store.list))
+    asyncio.run(listing.go_on(store.list))
     assert store.asked == ["", *(objects(5000)[n - 1].key for n in (1500, 1500, 2500))]
     assert store.named == 5000
     assert one.keys() == [o.key for o in objects(5000)]
@@ -155,8 +155,8 @@ def test_a_source_that_is_complete_is_listed_from_the_beginning_and_only_what_is
     one, store = source(), Store(objects(9000), faults=[2])
     listing = one.listing()
     with pytest.raises(SourceUnreachableError):
-        asyncio.run(listing.go_on(lambda: store))
-    asyncio.run(listing.go_on(lambda: store))
+        asyncio.run(listing.go_on(store.list))
+    asyncio.run(listing.go_on(store.list))
     assert store.asked == ["", objects(1000)[-1].key]
     assert one.keys() == [o.key for o in known] + [o.key for o in objects(9000)[::100]]
     assert one.index.ends == (1000, 2000, 4000, 8000, 8910, 9000)
@@ -176,7 +176,7 @@ def test_a_store_without_an_order_is_listed_again_and_each_object_once(source, o
     listing = one.listing()
     for _ in range(2):
         with pytest.raises(SourceUnreachableError):
-            asyncio.run(listing.go_on(lambda: store))
+            asyncio.run(listing.go_on(store.list))
     one = source()
     one.list(store)
     assert one.keys() == [o.key for o in shuffled]
@@ -241,8 +241,8 @@ def test_pages_that_come_again_and_again_are_noticed(source):
     listing = one.listing()
     for _ in range(2):  # and again each time it is tried
         with pytest.raises(CircleError):
-            asyncio.run(listing.go_on(lambda: Circle(objects(3000))))
-    asyncio.run(listing.go_on(lambda: Store(objects(3500))))
+            asyncio.run(listing.go_on(Circle(objects(3000)).list))
+    asyncio.run(listing.go_on(Store(objects(3500)).list))
     assert len(one.index) == 3500
 
 
@@ -268,11 +268,11 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
     one.ledger.adopt("train", (2 << 20) - 20_000)
     listing = one.listing()
     with pytest.raises(NoRoomError, match="waits for room"):
-        asyncio.run(listing.go_on(lambda: Store(objects(3000))))
+        asyncio.run(listing.go_on(Store(objects(3000)).list))
     assert one.ledger.room < 0  # no shard is begun before the index has had its part
     assert len(one.index) == 0
     one.ledger.free("train", (2 << 20) - 20_000)
-    asyncio.run(listing.go_on(lambda: Store(objects(3000))))
+    asyncio.run(listing.go_on(Store(objects(3000)).list))
     assert len(one.index) == 3000
     assert one.room.ahead == 0
 

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
-from cachecd.model import UnitSlice
-
 # A request's size. Of 64 MiB objects on a local S3 server, 1 to 16 MiB came equally fast within the
 # noise (310 to 480 MB/s a process, on two busy cores); the smaller, the less is fetched in vain where a
 # shard ends (4 MiB: 2 % of a shard of 64 MiB), the larger, the fewer requests are paid for.
 PIECE = 4 << 20
 WINDOW = 64 << 20
 
-Fetch = Callable[[UnitSlice, int, int], Awaitable[Buffer]]
+Span = tuple[int, int]
+Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,24 +28,25 @@ class _Request:
 
 
 class Ahead:
-    """The bytes of `units` in their order, several requests at a time.
+    """The bytes of `spans` in their order, several requests at a time.
 
-    `fetch(unit, start, stop)` gets a piece. At most `connections` requests run at once; what has been
-    asked for and not been taken yet stays below WINDOW bytes, and below what `wanted()` says can
-    still be used, in bytes to be fetched. The one piece that the caller waits for is always asked
+    A span is [start, stop) of a unit's object, None if nothing of it is to be fetched ahead.
+    `fetch(index, start, stop)` gets a piece of one. At most `connections` requests run at once; what
+    has been asked for and not been taken yet stays below WINDOW bytes, and below what `wanted()` says
+    can still be used, in bytes to be fetched. The one piece that the caller waits for is always asked
     for, whatever the bounds.
     """
 
     def __init__(
         self,
-        units: Sequence[UnitSlice],
+        spans: Sequence[Span | None],
         fetch: Fetch,
         connections: int,
         wanted: Callable[[], float],
         window: int = WINDOW,
         piece: int = PIECE,
     ) -> None:
-        self._units = units
+        self._spans = spans
         self._fetch = fetch
         self._connections = connections
         self._wanted = wanted
@@ -60,22 +60,24 @@ class Ahead:
         self._running = 0
 
     def _pieces(self, size: int) -> Iterator[tuple[int, int, int]]:
-        for index, unit in enumerate(self._units):
-            yield index, unit.offset, min(unit.offset + size, unit.size)
-            for start in range(unit.offset + size, unit.size, size):
-                yield index, start, min(start + size, unit.size)
+        for index, span in enumerate(self._spans):
+            if span is not None:
+                begin, end = span
+                yield index, begin, min(begin + size, end)
+                for start in range(begin + size, end, size):
+                    yield index, start, min(start + size, end)
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
-        """The bytes of unit `index` from its offset on, in order, in pieces; at least one piece.
+        """The bytes of span `index`, in order, in pieces; at least one piece.
 
-        Units are asked for in ascending order; some may be left out, and one may be left before its
+        Spans are asked for in ascending order; some may be left out, and one may be left before its
         end: then nothing more of it is fetched. Iterating raises what `fetch` raised.
         """
         self._skip_to(index)
         return _Chunks(self, index)
 
     async def take(self, index: int) -> Buffer | None:
-        """The next piece of unit `index`, or None if it has no more."""
+        """The next piece of span `index`, or None if it has no more."""
         if not self._asked and self._next is not None and self._next[0] == index:
             self._ask()
         self._fill()
@@ -91,7 +93,7 @@ class Ahead:
     def close(self) -> None:
         """Stops all requests. Idempotent."""
         self._next = None
-        self._skip_to(len(self._units))
+        self._skip_to(len(self._spans))
 
     def _skip_to(self, index: int) -> None:
         while self._asked and self._asked[0].index < index:
@@ -118,7 +120,7 @@ class Ahead:
         assert self._next is not None
         index, start, stop = self._next
         self._next = next(self._plan, None)
-        task = asyncio.ensure_future(self._fetch(self._units[index], start, stop))
+        task = asyncio.ensure_future(self._fetch(index, start, stop))
         task.add_done_callback(self._done)
         self._asked.append(_Request(index, stop - start, task))
         self._held += stop - start

@@ -70,9 +70,10 @@ class Store:
         return self._backend.list(start_after)
 
     async def get(
-        self, key: str, size: int, etag: str = "", start: int = 0, stop: int | None = None
+        self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None
     ) -> Buffer:
-        """Bytes [start, stop) of the object, which is `size` bytes long; all of it by default.
+        """Bytes [start, stop) of the object, which is `size` bytes long (None: it is not known); all
+        of it by default.
 
         Exactly that many bytes, of the version that `etag` names. UnitError if that cannot be had,
         SourceUnreachableError if nothing can be read from the store. Failures that may pass
@@ -81,6 +82,7 @@ class Store:
         with `passing` set.
         """
         stop = size if stop is None else stop
+        assert stop is not None, "neither a size nor an end was given"
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
@@ -114,7 +116,7 @@ class Store:
             await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
 
     async def _attempt(
-        self, key: str, start: int, stop: int, size: int, etag: str, slow: int
+        self, key: str, start: int, stop: int, size: int | None, etag: str, slow: int
     ) -> Buffer:
         patience = self._retry.patience(stop - start, slow)
         async with self._gate:
@@ -134,7 +136,7 @@ class Store:
                 raise
         length = memoryview(body).nbytes
         if length != stop - start:
-            raise resized(start + length, size)
+            raise resized(start + length, stop if size is None else size)
         self._pace.succeeded()
         if length:
             self._read_at = time.monotonic()

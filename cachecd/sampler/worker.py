@@ -20,6 +20,7 @@ from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.sources import Source, open_source
+from cachecd.sampler.sources.content import UnitContent
 from cachecd_client.schema import Schema
 
 _HEARTBEAT = 0.25  # seconds between two Working messages
@@ -144,24 +145,31 @@ class Worker:
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
 
-        async def fetch(unit: UnitSlice, start: int, stop: int) -> Buffer:
+        async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
             await self._throttle.take(stop - start)
-            data = await dataset.store.get(unit.key, unit.size, unit.etag, start, stop)
+            data = await dataset.store.get(key, size, etag, start, stop)
             progress.fetched_bytes += stop - start
             return data
+
+        async def piece(index: int, start: int, stop: int) -> Buffer:
+            unit = units[index]
+            size = None if source.ranged else unit.size
+            return await fetch(unit.key, size, unit.etag, start, stop)
 
         def wanted() -> float:
             if ahead.taken >= PIECE:
                 dataset.growth = max(draft.num_bytes / ahead.taken, 0.01)
             return draft.room / dataset.growth
 
-        ahead = Ahead(units, fetch, self._setup.connections, wanted)
+        spans = [source.span(unit) for unit in units]
+        ahead = Ahead(spans, piece, self._setup.connections, wanted)
         try:
             for index, unit in enumerate(units):
                 progress.unit = unit.unit
                 self._mark(unit.unit)
                 try:
-                    rest = await source.pour(unit, ahead.chunks(index), draft)
+                    content = UnitContent(unit, ahead.chunks(index), fetch)
+                    rest = await source.pour(unit, content, draft)
                 except UnitError as error:
                     progress.set_aside.append(
                         SetAside(unit.unit, unit.key, str(error), error.passing)

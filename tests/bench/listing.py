@@ -98,7 +98,7 @@ def listed(index: Index, units: int, progressed: Callable[[], None]) -> None:
     room = DatasetRoom(IndexRoom(Ledger(1 << 50, 1), 0, lambda: None), "train")
     source = SourceConfig.model_validate({"url": "file:///synthetic", "format": "files"})
     store: Any = SyntheticStore(units)
-    asyncio.run(Listing(source, index, room, progressed).go_on(lambda: store))
+    asyncio.run(Listing(source, index, room, progressed).go_on(store.list))
 
 
 def assigned(plan: Plan, shards: int) -> list[float]:

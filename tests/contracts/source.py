@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
@@ -29,6 +30,18 @@ class Shard:
 
     records: list[tuple[int, int, bytes]]
     file: bytes
+
+
+@dataclass
+class Given:
+    """An object's content."""
+
+    body: bytes
+    chunks: AsyncIterator[Buffer]
+
+    async def read(self, start: int, stop: int, key: str | None = None) -> bytes:
+        assert key is None, "there is one object"
+        return self.body[start:stop]
 
 
 @dataclass
@@ -78,7 +91,9 @@ class Bench:
             try:
                 if reason is not None:
                     raise UnitError(reason)
-                rest = await self.source.pour(unit, self._chunks(objects[unit.unit], unit), draft)
+                body = objects[unit.unit]
+                content = Given(body, self._chunks(body, unit))
+                rest = await self.source.pour(unit, content, draft)
             except UnitError as error:
                 self.set_aside[unit.unit] = str(error)
                 continue
@@ -87,7 +102,10 @@ class Bench:
         return []
 
     async def _chunks(self, body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
-        body = body[unit.offset :]
+        span = self.source.span(unit)
+        if span is None:
+            return
+        body = body[slice(*span)]
         for start in range(0, len(body), self.cut) if body else (0,):
             chunk = body[start : start + self.cut]
             self.taken += len(chunk)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
 from cachecd.sampler import ahead
-from cachecd.sampler.ahead import Ahead, Throttle
+from cachecd.sampler.ahead import Ahead, Span, Throttle
 
 Asked = tuple[int, int, int]
 
@@ -24,8 +23,8 @@ class Fetcher:
         self.open: dict[Asked, asyncio.Future[bytes]] = {}
         self.most = 0
 
-    async def fetch(self, unit: UnitSlice, start: int, stop: int) -> bytes:
-        asked = (unit.unit, start, stop)
+    async def fetch(self, index: int, start: int, stop: int) -> bytes:
+        asked = (index, start, stop)
         self.asked.append(asked)
         self.open[asked] = asyncio.get_running_loop().create_future()
         self.most = max(self.most, len(self.open))
@@ -39,8 +38,8 @@ class Fetcher:
             self.open[one].set_result(f"{one[0]}:{one[1]}-{one[2]}".encode())
 
 
-def units(*sizes: int) -> list[UnitSlice]:
-    return [UnitSlice(number, f"{number}", size) for number, size in enumerate(sizes)]
+def spans(*sizes: int) -> list[Span | None]:
+    return [(0, size) for size in sizes]
 
 
 async def settle() -> None:
@@ -60,7 +59,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_pieces_come_in_order_whatever_arrives_first():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
+        reader = Ahead(spans(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
         result = asyncio.create_task(everything(reader, 3))
         await settle()
         for asked in reversed(fetcher.asked):
@@ -74,13 +73,12 @@ def test_pieces_come_in_order_whatever_arrives_first():
 def test_what_is_left_of_a_unit_is_fetched_from_its_offset():
     async def test() -> None:
         fetcher = Fetcher()
-        rest = UnitSlice(7, "key", 30, ordinal=3, offset=12)
         result = asyncio.create_task(
-            everything(Ahead([rest], fetcher.fetch, 8, lambda: 99, piece=10), 1)
+            everything(Ahead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
         )
         await settle()
         fetcher.answer()
-        assert await result == [b"7:12-22", b"7:22-30"]
+        assert await result == [b"0:12-22", b"0:22-30"]
 
     run(test)
 
@@ -88,7 +86,7 @@ def test_what_is_left_of_a_unit_is_fetched_from_its_offset():
 def test_no_more_requests_run_at_once_than_connections():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+        reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
         result = asyncio.create_task(everything(reader, 50))
         while not result.done():
             await settle()
@@ -102,7 +100,7 @@ def test_no_more_requests_run_at_once_than_connections():
 def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+        reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
         result = asyncio.create_task(everything(reader, 50))
         await settle()
         while others := [asked for asked in fetcher.open if asked[0] != 0]:
@@ -117,7 +115,7 @@ def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
 def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted():
     async def test(window: int, wanted: int) -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
+        reader = Ahead(spans(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
         result = asyncio.create_task(everything(reader, 20))
         await settle()
         assert len(fetcher.asked) == 3
@@ -136,7 +134,7 @@ def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted():
 def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
+        reader = Ahead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
         result = asyncio.create_task(everything(reader, 2))
         for number in range(2):
             await settle()
@@ -150,7 +148,7 @@ def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
 def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
+        reader = Ahead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
         chunks = reader.chunks(0)
         first = asyncio.ensure_future(anext(chunks))
         await settle()
@@ -168,12 +166,12 @@ def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
 
 def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
     async def test() -> None:
-        async def fetch(unit: UnitSlice, start: int, stop: int) -> bytes:
-            if unit.unit == 1:
+        async def fetch(index: int, start: int, stop: int) -> bytes:
+            if index == 1:
                 raise UnitError("gone")
             return b"fine"
 
-        reader = Ahead(units(10, 10, 10), fetch, 8, lambda: 1000)
+        reader = Ahead(spans(10, 10, 10), fetch, 8, lambda: 1000)
         assert [chunk async for chunk in reader.chunks(0)] == [b"fine"]
         for _ in range(2):
             with pytest.raises(UnitError, match="gone"):
@@ -187,7 +185,7 @@ def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
 def test_closing_cancels_what_runs_and_starts_nothing():
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(units(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
+        reader = Ahead(spans(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
         waiting = asyncio.ensure_future(anext(reader.chunks(0)))
         await settle()
         reader.close()

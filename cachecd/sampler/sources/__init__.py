@@ -1,18 +1,16 @@
-"""Formats: how the bytes of a unit become records of a shard. One format a file.
+"""Formats: what the units of a source are, and how their bytes become records. One format a file.
 
-A format knows no store: it is given a unit's bytes as they arrive, and pours records into the draft.
+A format knows no store: it is given the bytes that it asks for, and pours records into the draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Protocol
-
-from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.sources.content import Content
 
 
 class Source(Protocol):
@@ -22,15 +20,19 @@ class Source(Protocol):
         """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
         None if it has to be fetched to know. SourceUnreachableError if nothing can be told yet."""
 
-    async def pour(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
-    ) -> UnitSlice | None:
+    ranged: bool
+    """Whether a unit may be less than its object: then its size is not the object's."""
+
+    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+        """Which bytes of the object will be wanted, one after the other: `Content.chunks`, which are
+        fetched ahead of `pour`. None where only the content tells what is to be read."""
+
+    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
         """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard.
 
-        `chunks` are the object's bytes from `unit.offset` on, cut anywhere. Returns None when the
-        unit is done, else what is left of it because the shard is full: pouring that into another
-        shard continues exactly there. UnitError if the unit cannot be used; what was added before
-        stays. Nothing depends on where the chunks are cut, or on time.
+        Returns None when the unit is done, else what is left of it because the shard is full: pouring
+        that into another shard continues exactly there. UnitError if the unit cannot be used; what was
+        added before stays. Nothing depends on where the chunks are cut, or on time.
         """
 
 

@@ -12,11 +12,10 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from typing_extensions import Buffer
-
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import UnitSlice
+from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Feature, Schema
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
@@ -24,6 +23,8 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 class Files:
     """Reads objects as records. `classes` are the class names, by number."""
+
+    ranged = False
 
     def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
         self._source = source
@@ -47,13 +48,16 @@ class Files:
             )
         return None
 
+    def span(self, unit: UnitSlice) -> tuple[int, int]:
+        return whole(unit)
+
     async def read(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
+        self, unit: UnitSlice, content: Content
     ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
         record: dict[str, Any] = {"key": os.fsencode(unit.key)}
         if self._source.label is not None:
             record["label"] = self._numbers[label_of(self._source, unit.key) or ""]
-        parts = [memoryview(chunk) async for chunk in chunks]
+        parts = [memoryview(chunk) async for chunk in content.chunks]
         record["payload"] = b"".join(parts)
         yield 0, record
 

@@ -7,11 +7,10 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from typing_extensions import Buffer
-
 from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.sources.content import Content
 from cachecd_client.schema import Schema
 
 Record = Mapping[str, Any]
@@ -27,10 +26,15 @@ class Format(Protocol):
     def refusal(self, unit: UnitSlice) -> str | None:
         """Why a unit cannot be used, as far as its key and size tell."""
 
-    def read(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
-    ) -> AsyncIterator[tuple[int, Record]]:
-        """Each record with the offset in the object at which it begins. UnitError."""
+    ranged: bool
+    """As Source has it."""
+
+    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+        """As Source has it."""
+
+    def read(self, unit: UnitSlice, content: Content) -> AsyncIterator[tuple[int, Record]]:
+        """Each record with the offset in the unit at which it begins, from `unit.offset` on: a read
+        of a slice with that offset begins with this record. 0 if it cannot be told. UnitError."""
 
 
 class Records:
@@ -44,6 +48,7 @@ class Records:
 
     def __init__(self, records: Format, transform: Transform | None) -> None:
         self._format = records
+        self.ranged = records.ranged
         self._transform = transform
 
     def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
@@ -54,15 +59,16 @@ class Records:
             )
         return self._format.refusal(unit)
 
-    async def pour(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
-    ) -> UnitSlice | None:
+    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+        return self._format.span(unit)
+
+    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
         if self._transform is None and unit.size > shard.room:
             return unit  # need not be fetched to know that it does not fit
         if self._transform is None and self._format.schema is not None:
             shard.describe(self._format.schema)
         done = unit.ordinal if unit.offset else 0
-        async for offset, record in self._format.read(unit, chunks):
+        async for offset, record in self._format.read(unit, content):
             begins_at = done
             for result in self._results(record):
                 if unit.stop and done == unit.stop:

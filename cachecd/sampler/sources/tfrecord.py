@@ -19,6 +19,7 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.sources.content import Content, whole
 from cachecd_client._core import decode_example, masked_crc32c
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer_examples
@@ -33,13 +34,16 @@ _SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
 class Verbatim:
     """Carries whole records over; their CRCs are checked on the way."""
 
+    ranged = False
+
     def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
         return None
 
-    async def pour(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], shard: Draft
-    ) -> UnitSlice | None:
-        frames = _Frames(chunks, unit.offset)
+    def span(self, unit: UnitSlice) -> tuple[int, int]:
+        return whole(unit)
+
+    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
+        frames = _Frames(content.chunks, unit.offset)
         ordinal = unit.ordinal
         if shard.schema is None:
             await _describe(frames, shard)
@@ -74,14 +78,18 @@ class Examples:
     """Decodes records one by one."""
 
     schema: Schema | None = None
+    ranged = False
 
     def refusal(self, unit: UnitSlice) -> str | None:
         return None
 
+    def span(self, unit: UnitSlice) -> tuple[int, int]:
+        return whole(unit)
+
     async def read(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer]
+        self, unit: UnitSlice, content: Content
     ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-        frames = _Frames(chunks, unit.offset)
+        frames = _Frames(content.chunks, unit.offset)
         while True:
             consumed = 0
             for offset, payload in frames.whole():

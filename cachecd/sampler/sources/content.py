@@ -1,0 +1,58 @@
+"""The bytes of a unit, as a format asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from cachecd.model import UnitSlice
+from cachecd.sampler.ahead import PIECE
+
+# (key, size if it is known, etag, start, stop)
+Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
+
+
+class Content(Protocol):
+    """One unit's object, of the version that was listed.
+
+    Reads raise UnitError if the bytes cannot be had, SourceUnreachableError if nothing can be read
+    from the store.
+    """
+
+    chunks: AsyncIterator[Buffer]
+    """The bytes of the format's `span`, in order, cut anywhere; at least one piece. Once."""
+
+    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
+        """Bytes [start, stop) of the object, or of the object `key` of the same source: exactly as
+        many. Large reads are several requests at a time."""
+
+
+def whole(unit: UnitSlice) -> tuple[int, int]:
+    """The span of a format that reads its units from one end to the other: from the slice on."""
+    return unit.begin + unit.offset, unit.begin + unit.size
+
+
+class UnitContent:
+    """A unit's content, as the worker's store gives it."""
+
+    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch) -> None:
+        self.chunks = chunks
+        self._unit = unit
+        self._fetch = fetch
+
+    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
+        unit = self._unit
+        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, "")
+        pieces = [
+            asyncio.ensure_future(self._fetch(key, None, etag, at, min(at + PIECE, stop)))
+            for at in range(start, stop, PIECE)
+        ]
+        try:
+            parts = await asyncio.gather(*pieces)
+        finally:
+            for piece in pieces:
+                piece.cancel()
+        return parts[0] if len(parts) == 1 else b"".join(parts)

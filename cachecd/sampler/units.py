@@ -1,0 +1,25 @@
+"""What the units of a source are: the objects that its store lists, or what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cachecd.model import ObjectInfo
+
+if TYPE_CHECKING:
+    from cachecd.config import SourceConfig
+    from cachecd.sampler.fetch import Store
+
+
+def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
+    """All units in pages, in the store's order, or only those of objects behind the key `after`. Blocks.
+
+    An object that has several units gives them all in one page. One that cannot be looked into is a
+    unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
+    """
+    match source.format:
+        case "files" | "tfrecord":  # an object is a unit
+            return store.list(after)
+        case other:
+            raise NotImplementedError(f"format {other}")

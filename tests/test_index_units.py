@@ -1,0 +1,25 @@
+"""An index whose units are parts of objects, and have labels."""
+
+from __future__ import annotations
+
+from cachecd.index import Index
+from cachecd.model import ObjectInfo
+from tests.test_index import SOURCE, listed, reopened
+
+
+def test_units_of_one_object_are_told_apart_by_where_they_begin_and_keep_their_labels(tmp_path):
+    index = Index.open(tmp_path, "train", SOURCE)
+    units = [
+        ObjectInfo("a", 7, "tag"),
+        ObjectInfo("a", 5, "tag", begin=7, label="cat"),
+        ObjectInfo("a\0", 3, "", begin=1 << 40),
+        ObjectInfo("b", 2, label="dög"),
+    ]
+    assert index.append(units) == 4
+    assert index.append(units) == 0
+    again = reopened(index)
+    assert listed(again) == units
+    assert list(again.keys()) == ["a", "a", "a\0", "b"]
+    # There may be more units of the last object than were listed before a kill.
+    assert again.last_key() is None
+    again.close()
