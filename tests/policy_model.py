@@ -104,6 +104,7 @@ class Model:
         shard, account = assignment.shard, self.of[assignment.shard.dataset]
         assert assignment.units, "an assignment of nothing was started"
         assert assignment.generation == account.rules.generation
+        self._forgive()  # others may start what then would seem to be on its way
         assert shard not in self.reserved, "a shard is made twice at once"
         assert shard.number not in account.shards, "a shard number was used twice"
         self.reserved.add(shard)
@@ -266,9 +267,14 @@ class Model:
         self.satisfied = bool(turns)
         for name, account in self.of.items():
             self._rotation(account, marks, [g for g in turns if g.dataset == name])
-            at_rest = not self.reserved and not self.going
-            if account.unfilled and at_rest and (self.full(name) or self.whole(name)):
-                account.unfilled = 0  # no shard fits, or there is none to come
+        self._forgive()
+
+    def _forgive(self) -> None:
+        """What no shard can fill, or none will come to fill, is owed no longer."""
+        if not self.reserved and not self.going:
+            for name, account in self.of.items():
+                if account.unfilled and (self.full(name) or self.whole(name)):
+                    account.unfilled = 0
 
     def nothing_is_begun(self, name: str) -> None:
         """No shard is being made, and no fault stands in the way."""
