@@ -122,8 +122,7 @@ class Daemon:
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        # Labels are numbered when all are known: such a source is sampled when it is listed.
-        early = dataset.source is not None and dataset.source.label is None
+        early = not rules.awaits_classes
         index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
@@ -235,6 +234,8 @@ class Daemon:
         """The status document."""
         found = document(self.state, self._asides, time.monotonic())
         found["cache"]["dir"] = str(self._layout.root)
+        for name, index in self._indexes.items():
+            found["datasets"][name]["units_listed"] = len(index)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
@@ -328,7 +329,7 @@ class Daemon:
                 path=str(self._layout.temporary(shard)),
                 capacity=self._config.cache.shard_size,
                 schema=self._schemas.get((name, assignment.generation)),
-                classes=index.classes,
+                classes=preflight.classes_of(self._config.datasets[name], index),
                 meta=meta_of(assignment, self.state.datasets[name].plan, index),
             )
         )

@@ -16,11 +16,16 @@ from cachecd.shardtable import Numbers, ShardSet
 from cachecd.walk import Walk
 
 _TRIES_PER_UNIT = 2
+AWAITS_CLASSES = (
+    "classes are numbered when the listing has come to its end, and nothing is sampled before; "
+    "label.classes in the configuration names them and ends the wait"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
-    """What the configuration says of one dataset, in bytes."""
+    """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
+    all are listed."""
 
     name: str
     generation: str
@@ -31,6 +36,7 @@ class DatasetRules:
     pin: bool = False
     limit: int | None = None
     seed: int = 0
+    awaits_classes: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +127,12 @@ class DatasetState:
     def being_verified(self) -> int | None:
         """A shard of the current generation that is out of service while its report is looked into."""
         return self.live.verifying(self.rules.generation)
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing is sampled though nothing is wrong; "" if something is, or could be."""
+        waits = self.rules.awaits_classes and not self.listed and not self.plan.num_units
+        return AWAITS_CLASSES if waits else ""
 
     @property
     def has_work(self) -> bool:

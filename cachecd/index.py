@@ -259,9 +259,15 @@ class Index:
         with self._writing:
             if not self._is_finished(merged):
                 self._file.append(_FINISHED, 0, self._length, json.dumps(merged).encode())
-                self._marks.append(self._length)
+                self._mark()
             self.complete, self.classes = True, merged
             self._known = None  # read again when the source is listed again
+
+    def _mark(self) -> None:
+        """Here the listing was complete, perhaps not for the first time: it may have gained classes
+        alone."""
+        if self._marks[-1:] != [self._length]:
+            self._marks.append(self._length)
 
     def _is_finished(self, classes: Iterable[str]) -> bool:
         whole = self.complete and self._marks[-1] == self._length
@@ -278,7 +284,7 @@ class Index:
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")
             if kind == _FINISHED:
                 self.complete, self.classes = True, tuple(json.loads(body))
-                self._marks.append(first)
+                self._mark()
             else:
                 self._take_on(at, units, kind == _UNITS)
                 self.total_bytes += int(np.frombuffer(body, _ENTRY, units)["size"].sum())

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -19,6 +19,7 @@ from typing import TypeVar
 import structlog
 
 from cachecd.config import SourceConfig
+from cachecd.dataset import AWAITS_CLASSES
 from cachecd.errors import (
     ConfigError,
     DiskError,
@@ -58,6 +59,8 @@ async def keep_listed(
 
     Feeds Listed whenever more may be walked, and ListingStopped after every failure.
     """
+    if source.awaits_classes and not index.complete:
+        _log.info("sampling waits for the end of the listing", dataset=name, why=AWAITS_CLASSES)
     listing = Listing(source, index, room, lambda: feed(Listed(name, len(index), index.complete)))
     failures = 0
     while True:
@@ -151,8 +154,7 @@ class Listing:
         self._after, self._listed, self._classes = "", 0, set(self._index.classes)
         if not self._begun and (last := self._index.last_key()) is not None:
             self._after, self._listed = last, len(self._index)
-            if self._source.label is not None:
-                self._classes.update(filter(None, map(self._label, self._index.keys())))
+            self._find_classes(self._index.keys())
         self._begun = True
 
     def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
@@ -164,14 +166,15 @@ class Listing:
                 f"the store has listed {listed} objects, of which only {different} differ: its "
                 "listing goes round in circles"
             )
-        if self._source.label is not None:
-            self._classes.update(filter(None, map(self._label, (o.key for o in batch))))
+        self._find_classes(o.key for o in batch)
         keys = [self._after.encode("utf-8", "surrogatepass")]
         keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
         return new, all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
 
-    def _label(self, key: str) -> str | None:
-        return label_of(self._source, key)
+    def _find_classes(self, keys: Iterable[str]) -> None:
+        if self._source.awaits_classes:
+            found = (label_of(self._source, key) for key in keys)
+            self._classes.update(name for name in found if name is not None)
 
 
 class _Pages:

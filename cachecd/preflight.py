@@ -8,16 +8,15 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from cachecd.config import Config, DatasetConfig
+from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
-from cachecd.errors import ConfigError, LimitTooSmallError, SourceError
+from cachecd.errors import LimitTooSmallError
+from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
-from cachecd.sampler.fetch import open_store
 from cachecd.sampler.messages import Setup
-from cachecd.sampler.sources.files import label_of
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
 _EMPTY_CACHE = 512 << 10
@@ -90,22 +89,37 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         pin=dataset.pin,
         limit=dataset.limit,
         seed=dataset.seed,
+        awaits_classes=_source_of(dataset).awaits_classes,
     )
 
 
 def generation_of(dataset: DatasetConfig) -> str:
-    """Names what decides a record's content: the source, the transform's names, `generation`."""
+    """Names what decides a record's content: the source, the transform's names, `generation`, and the
+    class names, if they are configured."""
     steps = [[step.name, step.argument] for step in dataset.transform]
-    text = json.dumps([listing_of(dataset), steps, dataset.generation], sort_keys=True)
+    decides = [listing_of(dataset), steps, dataset.generation]
+    if classes := _source_of(dataset).classes:
+        decides.append(classes)
+    text = json.dumps(decides, sort_keys=True)
     return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def listing_of(dataset: DatasetConfig) -> str:
-    """Names what decides a listing and its classes: URL, format and label pattern."""
-    source = dataset.source
-    assert source is not None, "the configuration requires a source"
+    """Names what decides a listing and the classes found in it: URL, format and label pattern. Not the
+    configured classes: whoever adds them in the middle of a listing need not begin it anew."""
+    source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
     return json.dumps([source.url, source.format, source.endpoint, pattern])
+
+
+def classes_of(dataset: DatasetConfig, index: Index) -> tuple[str, ...]:
+    """The names of the label's classes, by number: as configured, else as the listing has found them."""
+    return _source_of(dataset).classes or index.classes
+
+
+def _source_of(dataset: DatasetConfig) -> SourceConfig:
+    assert dataset.source is not None, "the configuration requires a source"
+    return dataset.source
 
 
 def check_disk(config: Config) -> None:
@@ -116,41 +130,6 @@ def check_disk(config: Config) -> None:
 def is_empty(config: Config) -> bool:
     """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
     return not Layout(config.cache.dir).catalog.exists()
-
-
-def check_sources(config: Config) -> None:
-    """Looks at every source until it has one usable object.
-
-    SourceUnreachableError if it cannot be listed, ConfigError if there is nothing, or if a label
-    pattern matches nothing.
-    """
-    for name, dataset in config.datasets.items():
-        _check_source(name, dataset, config.sampler.connections)
-
-
-def _check_source(name: str, dataset: DatasetConfig, connections: int) -> None:
-    source = dataset.source
-    assert source is not None, "the configuration requires a source"
-    seen, example = 0, ""
-    try:
-        for page in open_store(source, connections).list():
-            for found in page:
-                if source.label is None or label_of(source, found.key) is not None:
-                    return
-                example = found.key
-            seen += len(page)
-    except SourceError as error:
-        raise type(error)(f"datasets.{name}.source: {error}") from error
-    if not seen:
-        raise ConfigError(
-            f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
-            "check the prefix, and that it ends where the keys begin"
-        )
-    assert source.label is not None
-    raise ConfigError(
-        f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the {seen} "
-        f"keys under {source.url} (for example {example!r})"
-    )
 
 
 def sampler_setup(config: Config) -> Setup:

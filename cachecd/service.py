@@ -23,6 +23,7 @@ from cachecd.config import Config
 from cachecd.daemon import Daemon
 from cachecd.disk import make_private_directory, refusing
 from cachecd.errors import DiskError
+from cachecd.firstlook import check_sources
 from cachecd.layout import Layout
 from cachecd.notify import ServiceManager
 from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group
@@ -54,7 +55,8 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     figures = preflight.figures(config)
     preflight.check_disk(config)
     if preflight.is_empty(config) and not options.offline:
-        preflight.check_sources(config)
+        for name, what in check_sources(config).items():
+            _log.warning("source looked at", dataset=name, what=what)
     socket = Path(config.server.endpoint.removeprefix("ipc://"))
     with contextlib.ExitStack() as owned:
         owned.enter_context(_made(socket.parent, make_private_directory))

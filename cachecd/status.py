@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachecd.dataset import DatasetState
 from cachecd.model import SetAside
 from cachecd.state import State
+
+_MOST_REASONS = 100  # each may name a class, and there may be as many as objects
 
 
 def document(
@@ -52,9 +55,7 @@ def _dataset(
 ) -> dict[str, Any]:
     live, plan = dataset.live, dataset.plan
     served = live.served()
-    reasons: dict[str, int] = {}
-    for aside in set_aside:
-        reasons[aside.reason] = reasons.get(aside.reason, 0) + 1
+    reasons = Counter(aside.reason for aside in set_aside)
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
@@ -73,11 +74,12 @@ def _dataset(
         "whole": dataset.whole,
         "first": dataset.rules.first,
         "bytes_per_second": round(dataset.rate_now(now)),
+        "waits_for": dataset.waits_for,
         "stopped": dataset.source.reason or dataset.unlisted,
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
             "units": len(set_aside),
-            "reasons": reasons,
+            "reasons": dict(reasons.most_common(_MOST_REASONS)),
             "examples": [
                 {"key": aside.key, "reason": aside.reason}
                 for aside in set_aside[:10]

@@ -54,7 +54,7 @@ def not_ready(
     if not reason and dataset.being_verified is not None:
         reason = f"shard {dataset.being_verified} was reported corrupt and is being verified"
     if not reason and not dataset.listed and not plan.num_units:
-        reason = "listing the source"
+        reason = f"listing the source: {dataset.waits_for}".removesuffix(": ")
     return ReplyWaiting(request, have + fetched, want, dataset.rate_now(now), reason)
 
 

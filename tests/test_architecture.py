@@ -68,10 +68,11 @@ PARTS = {
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "listing": "config errors events index indexroom model sampler",
+    "listing": "config dataset errors events index indexroom model sampler",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
-    "preflight": "config dataset disk errors layout ledger quantities sampler sampler.messages",
+    "preflight": "config dataset disk errors index layout ledger quantities sampler.messages",
+    "firstlook": "config errors model sampler",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
     "shardtable state client._core client.protocol",
     "replies": "events layout client.protocol",
@@ -84,14 +85,14 @@ PARTS = {
     "listing meter model preflight reconcile recovery replies saving scrub shards sampler.messages state "
     "status "
     "client.errors client.protocol",
-    "service": "config daemon disk errors layout notify ownership preflight server",
+    "service": "config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler verify client._core "
     "client.errors",
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
-    "cli": "config demo errors preflight quantities service verify client client.errors",
+    "cli": "config demo errors firstlook preflight quantities service verify client client.errors",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}

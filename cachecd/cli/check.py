@@ -35,29 +35,38 @@ def command(
 
     figures = preflight.figures(loaded)
     preflight.check_disk(loaded)
+    noticed: dict[str, str] = {}
     if sources:
-        preflight.check_sources(loaded)
+        from cachecd.firstlook import check_sources
+
+        noticed = check_sources(loaded)
     if as_json:
-        print(json.dumps(_document(loaded, figures), indent=2))
+        print(json.dumps(_document(loaded, figures, noticed), indent=2))
         return
-    for left, right in _summary(loaded, figures):
+    for left, right in _summary(loaded, figures, noticed):
         print(f"{left:<10}{right}")
 
 
-def _document(config: Config, figures: Figures) -> dict[str, Any]:
+def _document(config: Config, figures: Figures, noticed: dict[str, str]) -> dict[str, Any]:
     return {
         "config": config.model_dump(mode="json"),
         "resolved": {
             "limit_bytes": figures.limit,
             "datasets": {
-                rules.name: {"first_bytes": rules.first, "generation": rules.generation}
+                rules.name: {
+                    "first_bytes": rules.first,
+                    "generation": rules.generation,
+                    "noticed": noticed.get(rules.name, ""),
+                }
                 for rules in figures.datasets
             },
         },
     }
 
 
-def _summary(config: Config, figures: Figures) -> Iterator[tuple[str, str]]:
+def _summary(
+    config: Config, figures: Figures, noticed: dict[str, str]
+) -> Iterator[tuple[str, str]]:
     cache, sampler = config.cache, config.sampler
     share = f", {cache.limit} of its file system" if isinstance(cache.limit, Percent) else ""
     yield "cache", str(cache.dir)
@@ -72,6 +81,8 @@ def _summary(config: Config, figures: Figures) -> Iterator[tuple[str, str]]:
         yield "dataset", rules.name
         for line in _dataset(dataset, rules.first):
             yield "", line
+        if rules.name in noticed:
+            yield "", noticed[rules.name]
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:
@@ -84,7 +95,8 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     assert source is not None, "the configuration requires a source"
     yield f"{source.format} of {source.url}"
     if source.label and source.label.pattern:
-        yield f"labels by {source.label.pattern}"
+        given = f", of {len(source.classes)} classes" if source.classes else ""
+        yield f"labels by {source.label.pattern}{given}"
     if dataset.transform:
         yield f"prepared by {', '.join(step.name for step in dataset.transform)}"
     if dataset.pin:

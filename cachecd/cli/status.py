@@ -86,7 +86,7 @@ def _age(seconds: float) -> str:
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
-    listed = "" if dataset["listed"] else " (still listing)"
+    listed = "" if dataset["listed"] else f" (still listing: {dataset['units_listed']} so far)"
     print(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
     print(
         f"  {dataset['shards']} shards, {dataset['records']} records, {size(dataset['data_bytes'])}; "
@@ -96,6 +96,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"  {dataset['coverage']:.1%} of {dataset['units']} units fetched at least once{listed}; "
         f"{dataset['evicted_shards']} shards evicted, {dataset['retired_shards']} retired and held"
     )
+    if dataset["waits_for"]:
+        print(f"  waits: {dataset['waits_for']}")
     if dataset["stopped"]:
         print(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
     aside = dataset["set_aside"]

@@ -11,6 +11,7 @@ from cachecd.config.section import SectionModel, conflict
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
     Boolean,
+    ClassName,
     Duration,
     Format,
     Integer,
@@ -32,9 +33,21 @@ class LabelConfig(SectionModel):
         None,
         description=(
             "Regular expression, searched in each object's key; its only group, or the group "
-            "named label, is the class's name. Classes are numbered in the order of their names."
+            "named label, is the class's name."
         ),
         examples=["^([^/]+)/"],
+    )
+    classes: tuple[ClassName, ...] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "The names of all classes, in the order of their numbers. With it the source is "
+            "sampled while it is still being listed, and every machine and every run has the same "
+            "numbers; objects of other classes are set aside. Without it, classes are numbered in "
+            "the order of their names once the listing has come to its end, and nothing is sampled "
+            "before. Another list is another generation."
+        ),
+        examples=[["cat", "dog"]],
     )
     manifest: Later[Text | None] = Field(
         None,
@@ -57,6 +70,14 @@ class LabelConfig(SectionModel):
                 f"found {self.pattern!r} with {groups.groups} groups, expected exactly one, or one "
                 "named label: (?P<label>...)",
             )
+        first: dict[str, int] = {}
+        for number, name in enumerate(self.classes or ()):
+            if first.setdefault(name, number) != number:
+                raise conflict(
+                    ("classes", number),
+                    f"found {name!r} again, which is class {first[name]} already, expected each "
+                    "class once",
+                )
         return self
 
 
@@ -108,6 +129,16 @@ class SourceConfig(SectionModel):
                 "own features",
             )
         return self
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the label's classes, by number, as far as they are given."""
+        return (self.label.classes or ()) if self.label else ()
+
+    @property
+    def awaits_classes(self) -> bool:
+        """Whether the classes are numbered when the listing has come to its end, and not before."""
+        return self.label is not None and not self.label.classes
 
 
 class WeightedSource(SourceConfig):

@@ -21,11 +21,12 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from cachecd.config.keys import Loc
+from cachecd.config.values import WrittenInt
 from cachecd.errors import ConfigError
 from cachecd.quantities import shown
 
 MAX_BYTES: Final = 1 << 20
-MAX_VALUES: Final = 10_000
+MAX_VALUES: Final = 50_000  # the 21,843 classes of the whole ImageNet, for two datasets
 
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<inside>[^}]*)(?P<end>\}?))")
@@ -222,7 +223,8 @@ class _Loader:
                 constructor = self.yaml.constructor
                 try:
                     if kind == "int":
-                        return constructor.construct_yaml_int(plain)
+                        number: int = constructor.construct_yaml_int(plain)
+                        return number if str(number) == text else WrittenInt(number, text)
                     return constructor.construct_yaml_float(plain)
                 except ValueError:
                     self._problem(node, loc, f"found {shown(text)}, expected a number")

@@ -90,6 +90,8 @@ def _is_text(annotation: Any) -> bool:
     """Whether a field's type, perhaps optional or annotated, is text, one of some texts, or a path."""
     if isinstance(annotation, (str, type)):
         return isinstance(annotation, str) or issubclass(annotation, (str, Path))
+    if get_origin(annotation) is tuple:
+        return False
     inner = get_args(annotation)
     return any(map(_is_text, inner[:1] if get_origin(annotation) is Annotated else inner))
 

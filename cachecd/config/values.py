@@ -47,6 +47,28 @@ def _text(value: object) -> str:
     return value
 
 
+class WrittenInt(int):
+    """A whole number that is not written as Python would: `text` is how, for example ``007``."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str) -> WrittenInt:
+        made = super().__new__(cls, value)
+        made.text = text
+        return made
+
+
+def _class_name(value: object) -> str:
+    match value:
+        case WrittenInt():
+            return value.text
+        case int() if not isinstance(value, bool):
+            return str(value)
+        case str() if value and "\0" not in value:
+            return value
+    raise ValueError(f"found {shown(value)}, expected the name of a class: text or a whole number")
+
+
 def _absolute(value: object) -> Path:
     path = value if isinstance(value, Path) else Path(_text(value))
     try:
@@ -127,6 +149,13 @@ Integer = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
 Boolean = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), AfterValidator(_text)]
+
+# A folder called 007 is not the number 7.
+ClassName = Annotated[
+    str,
+    PlainValidator(_class_name),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}),
+]
 
 Format = Annotated[
     Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"],

@@ -33,8 +33,8 @@ class Make:
     """Do one assignment: write `path` (and its sidecar), using at most `capacity` bytes for both.
 
     `schema` is the dataset's, as JSON, or None: then the first record decides and Described says so.
-    `classes` are the label's class names found in the listing. `meta` goes into the sidecar, to
-    which the sampler adds "schema" and "remainder".
+    `classes` are the label's class names, configured or found in the listing. `meta` goes into the
+    sidecar, to which the sampler adds "schema" and "remainder".
     """
 
     assignment: Assignment

@@ -76,8 +76,8 @@ class Worker:
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
                 dataset = self._dataset(name)
-                if dataset.config.source is not None and dataset.config.source.label is None:
-                    dataset.source(())
+                if dataset.config.source is not None and not dataset.config.source.awaits_classes:
+                    dataset.source(dataset.config.source.classes)
 
     def _dataset(self, name: str) -> _Dataset:
         if name not in self._datasets:

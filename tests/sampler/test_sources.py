@@ -117,7 +117,7 @@ class TestFilesWithLabels:
     def test_a_key_without_a_label_is_set_aside_without_being_fetched(self, bench: Bench):
         [shard] = bench.pour([b"1", b"2"], ["readme", "cat/2"])
         assert [unit for unit, _, _ in shard.records] == [1]
-        assert bench.set_aside == {0: "label pattern '^([^/]+)/' does not match the key"}
+        assert bench.set_aside == {0: "label pattern '^([^/]+)/' finds no class in the key"}
         assert bench.taken == 1
 
     def test_a_class_that_is_not_listed_yet_is_not_blamed_on_the_unit(self, bench: Bench):
@@ -131,6 +131,7 @@ class TestFilesWithLabels:
             (r"^([^/]+)/", "cat/1.png", "cat"),
             (r"class=(?P<label>\d+)", "a/class=12/b", "12"),
             (r"(\d+)/(?P<label>\w+)", "7/dog", "dog"),
+            (r"^([^/]*)/", "/1.jpg", None),  # a class without a name would never get a number
             (r"^([^/]+)/", "no folder", None),
             (r"x(y)?", "x", None),
         ],

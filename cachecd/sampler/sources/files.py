@@ -22,7 +22,8 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 
 class Files:
-    """Reads objects as records. `classes` are the class names, by number."""
+    """Reads objects as records. `classes` are the class names, by number: those that are configured,
+    or those that the listing has come to."""
 
     ranged = False
 
@@ -40,11 +41,17 @@ class Files:
             return None
         name = label_of(self._source, unit.key)
         if name is None:
-            return f"label pattern {label.pattern!r} does not match the key"
+            return f"label pattern {label.pattern!r} finds no class in the key"
         if name not in self._numbers:
+            if not self._source.awaits_classes:
+                return (
+                    f"class {name!r} is not in label.classes: add it to the list (which makes a new "
+                    "generation), or move its objects to another prefix"
+                )
             # Only the whole listing tells the classes. The unit is not to blame.
             raise SourceUnreachableError(
-                f"class {name!r} of {unit.key!r} has no number yet: the source's listing is not complete"
+                f"class {name!r} of {unit.key!r} has no number yet: the source's listing is not "
+                "complete; label.classes in the configuration would give it one"
             )
         return None
 
@@ -63,7 +70,7 @@ class Files:
 
 
 def label_of(source: SourceConfig, key: str) -> str | None:
-    """The class that a key names; None if the label's pattern does not match, or there is no label.
+    """The class that a key names; None if the label's pattern finds none, or there is no label.
 
     The pattern is searched in the key; the class is its group "label", or its only group.
     """
@@ -73,7 +80,7 @@ def label_of(source: SourceConfig, key: str) -> str | None:
     if found is None:
         return None
     name: str | None = found["label"] if "label" in found.re.groupindex else found[1]
-    return name
+    return name or None  # no class has an empty name
 
 
 _compiled = functools.cache(re.compile)

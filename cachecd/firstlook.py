@@ -1,0 +1,93 @@
+"""A first look at each source, before anything is made on disk: is there something that can be used?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cachecd.config import Config, SourceConfig
+from cachecd.errors import ConfigError, SourceError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import open_store
+from cachecd.sampler.sources.files import label_of
+
+_NAMED = 5  # classes that a sentence names
+
+
+def check_sources(config: Config) -> dict[str, str]:
+    """Looks at every source, page by page, until one has a usable object.
+
+    Returns what was noticed on the way, by dataset: objects of classes that are not configured.
+    SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
+    object has a label, or none of a configured class.
+    """
+    noticed = {}
+    for name, dataset in config.datasets.items():
+        assert dataset.source is not None, "the configuration requires a source"
+        if what := _check_source(name, dataset.source, config.sampler.connections):
+            noticed[name] = what
+    return noticed
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one source; `others` are the classes that are not configured."""
+
+    source: SourceConfig
+    seen: int = 0
+    usable: int = 0
+    example: str = ""
+    others: dict[str, int] = field(default_factory=dict)
+
+    def at(self, page: list[ObjectInfo]) -> None:
+        classes = frozenset(self.source.classes)
+        for found in page:
+            name = label_of(self.source, found.key)
+            if self.source.label is not None and name is None:
+                self.example = found.key
+            elif name is not None and classes and name not in classes:
+                self.others[name] = self.others.get(name, 0) + 1
+            else:
+                self.usable += 1
+        self.seen += len(page)
+
+    @property
+    def named(self) -> str:
+        """The first of the classes that are not configured."""
+        names = [repr(name) for name in self.others]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
+
+
+def _check_source(name: str, source: SourceConfig, connections: int) -> str:
+    look = _Look(source)
+    try:
+        for page in open_store(source, connections).list():
+            look.at(page)
+            if look.usable:
+                break
+    except SourceError as error:
+        raise type(error)(f"datasets.{name}.source: {error}") from error
+    if not look.seen:
+        raise ConfigError(
+            f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
+            "check the prefix, and that it ends where the keys begin"
+        )
+    others = sum(look.others.values())
+    if not look.usable and not others:
+        assert source.label is not None
+        raise ConfigError(
+            f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the "
+            f"{look.seen} keys under {source.url} (for example {look.example!r})"
+        )
+    if not look.usable:
+        raise ConfigError(
+            f"datasets.{name}.source.label.classes: none of the {look.seen} objects under "
+            f"{source.url} is of a class in the list; found {look.named}, expected names such as "
+            f"{source.classes[0]!r}"
+        )
+    if not others:
+        return ""
+    return (
+        f"{others} of the first {look.seen} objects are of classes that label.classes does not have: "
+        f"{look.named}; they will be set aside"
+    )
