@@ -22,6 +22,7 @@ from cachecd.model import ObjectInfo
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}
+GIVEN = {**PLAIN, "label": {"pattern": r"class-(\d+)/", "classes": ["1", "0"]}}
 
 
 def objects(count: int, begin: int = 0) -> list[ObjectInfo]:
@@ -58,7 +59,7 @@ class Source:
 
     def __init__(self, folder: Path, keys: dict, limit: int = 1 << 30, least: int = 0) -> None:
         self.source = SourceConfig.model_validate(keys)
-        self.index = Index.open(folder, "train", "s", early=self.source.label is None)
+        self.index = Index.open(folder, "train", "s", early=not self.source.awaits_classes)
         self.ledger = Ledger(limit, 1)
         self.room = IndexRoom(self.ledger, least, self._measure)
         self.seen: list[int] = []  # what could be walked each time there was more of it
@@ -121,6 +122,35 @@ def test_of_a_source_with_labels_nothing_is_walked_before_all_classes_are_known(
     assert (one.seen, one.index.ends, len(one.index)) == ([], (), 3000)
     one = source(LABELLED)
     one.list(Store(objects(5000)))
+    assert (one.index.ends, one.index.classes) == ((5000,), tuple("01234567"))
+
+
+def test_of_a_source_whose_classes_are_given_all_is_walked_as_it_comes_and_none_is_looked_for(
+    source,
+):
+    one = source(GIVEN)
+    one.list(Store(objects(5000)))
+    assert one.index.ends == (1000, 2000, 4000, 5000)
+    assert one.index.classes == ()
+
+
+def test_classes_given_in_the_middle_of_a_listing_let_what_is_listed_be_walked_and_it_goes_on(
+    source,
+):
+    one, store = source(LABELLED), Store(objects(5000), faults=[6])
+    with pytest.raises(SourceUnreachableError):
+        one.list(store)
+    one = source(GIVEN)
+    assert one.index.ends == (1000, 2000)
+    one.list(store)
+    assert store.asked == ["", objects(3000)[-1].key]
+
+
+def test_classes_that_are_given_no_more_are_found_and_numbered_by_their_names(source):
+    source(GIVEN).list(Store(objects(5000)))
+    one = source(LABELLED)
+    one.list(Store(objects(5000)))
+    one = source(LABELLED)
     assert (one.index.ends, one.index.classes) == ((5000,), tuple("01234567"))
 
 

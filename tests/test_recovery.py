@@ -290,6 +290,15 @@ def test_a_unit_set_aside_stays_set_aside(cache):
     assert assignment.shard.number in cache.plan.open
 
 
+def test_what_an_older_generation_set_aside_is_tried_again(cache):
+    aside = SetAside(5, "key-5", "class 'bird' is not in label.classes")
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), set_aside=[aside])
+    cache.rules = DatasetRules("train", "1-b", first=SHARD_SIZE)
+    cache.restart()
+    assert cache.catalog.set_aside("train") == []
+    assert cache.rest() == list(range(12))
+
+
 def test_a_barred_shard_stays_barred_and_its_units_come_again(cache):
     held = {u.unit for u in cache.make().units}
     cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), barred=1)

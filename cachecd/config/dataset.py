@@ -39,7 +39,7 @@ class LabelConfig(SectionModel):
     )
     classes: tuple[ClassName, ...] | None = Field(
         None,
-        min_length=1,
+        json_schema_extra={"minItems": 1},
         description=(
             "The names of all classes, in the order of their numbers. With it the source is "
             "sampled while it is still being listed, and every machine and every run has the same "
@@ -70,6 +70,8 @@ class LabelConfig(SectionModel):
                 f"found {self.pattern!r} with {groups.groups} groups, expected exactly one, or one "
                 "named label: (?P<label>...)",
             )
+        if self.classes == ():
+            raise conflict(("classes",), "found none, expected at least one")
         first: dict[str, int] = {}
         for number, name in enumerate(self.classes or ()):
             if first.setdefault(name, number) != number:

@@ -20,7 +20,9 @@ class SectionModel(BaseModel):
         return {} if value is None else value
 
 
-def conflict(at: tuple[str | int, ...], message: str, *, too_small: bool = False) -> PydanticCustomError:
+def conflict(
+    at: tuple[str | int, ...], message: str, *, too_small: bool = False
+) -> PydanticCustomError:
     """An error between keys, to be shown at the key `at`, relative to the model that raises it.
 
     `too_small`: what is wrong is that `cache.limit` cannot hold the configuration.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from cachecd.config import Percent, TransformStep
+from cachecd.config import Config, Percent, TransformStep
 from cachecd.errors import ConfigError, LimitTooSmallError
 
 
@@ -63,6 +64,29 @@ def test_a_section_with_all_its_keys_commented_out_is_one_of_defaults(loaded, go
 
 def test_a_dataset_may_be_called_like_a_number(loaded, good):
     assert list(loaded(good.replace("train:\n", "2024:\n")).datasets) == ["2024"]
+
+
+def test_class_names_are_what_is_written_numbers_too(loaded, good):
+    written = "[dog, 7, 007, -1, 0x1F, 1_000, 2024-01-01, no, '1.5', ${NAME}]".replace(
+        "${NAME}", "'${NAME}'"
+    )
+    label = f"label: {{pattern: '^([^/]+)/', classes: {written}}}"
+    config = loaded(good.replace("format: files", f"format: files\n      {label}"), NAME="cat")
+    source = config.datasets["train"].source
+    names = ("dog", "7", "007", "-1", "0x1F", "1_000", "2024-01-01", "no", "1.5", "cat")
+    assert source.classes == names
+    assert Config.model_validate(json.loads(config.model_dump_json())) == config
+
+
+def test_as_many_classes_may_be_given_as_the_largest_image_sets_have(loaded, good):
+    names = [f"n{n:08d}" for n in range(4_400)]
+    label = f"label: &l {{pattern: (a), classes: [{', '.join(names)}]}}"
+    text = good.replace("format: files", f"format: files\n      {label}")
+    for nth in range(
+        9
+    ):  # 44,000 in all: 22,000 for each of two would take ten times as long to parse
+        text += f"  d{nth}: {{source: {{url: 's3://b/', format: files, label: *l}}}}\n"
+    assert loaded(text).datasets["d8"].source.classes == tuple(names)
 
 
 def test_aliases_stand_for_what_they_name(loaded, good):

@@ -112,6 +112,52 @@ MISTAKES = {
         "format: files\n      label: {pattern: a}",
         "10:24: datasets.train.source.label.pattern: found 'a' with 0 groups",
     ),
+    "no classes": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: []}",
+        "10:38: datasets.train.source.label.classes: found none, expected at least one",
+    ),
+    "classes as text": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: cat}",
+        "10:38: datasets.train.source.label.classes: found 'cat', expected a list",
+    ),
+    "a class twice": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [cat, dog, cat]}",
+        "10:49: datasets.train.source.label.classes.2: found 'cat' again, which is class 0 already, "
+        "expected each class once",
+    ),
+    "a number twice": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [7, '7']}",
+        "10:42: datasets.train.source.label.classes.1: found '7' again, which is class 0 already",
+    ),
+    "a class that is true": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [cat, true]}",
+        "10:44: datasets.train.source.label.classes.1: found true, expected the name of a class: text or",
+    ),
+    "a class of nothing": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [cat, '']}",
+        "10:44: datasets.train.source.label.classes.1: found '', expected the name of a class",
+    ),
+    "a fraction of a class": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [1.5]}",
+        "10:39: datasets.train.source.label.classes.0: found 1.5, expected the name of a class",
+    ),
+    "a class that is a list": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), classes: [[cat]]}",
+        "10:39: datasets.train.source.label.classes.0: found ['cat'], expected the name of a class",
+    ),
+    "classes without a pattern": (
+        "format: files",
+        "format: files\n      label: {classes: [cat]}",
+        "10:14: datasets.train.source.label: found neither pattern nor manifest",
+    ),
 }
 
 

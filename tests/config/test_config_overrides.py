@@ -33,11 +33,13 @@ def test_a_datasets_key_is_reached_by_its_name_in_capitals(loaded, good):
         CACHECD_DATASETS__MY_TRAIN_1__PIN="true",
         CACHECD_DATASETS__MY_TRAIN_1__TRANSFORM="[decode_image, {resize: 32}]",
         CACHECD_DATASETS__MY_TRAIN_1__SOURCE__LABEL__PATTERN="[a-z]+/(.)",
+        CACHECD_DATASETS__MY_TRAIN_1__SOURCE__LABEL__CLASSES="[b, 007]",
     )
     train = config.datasets["my-Train_1"]
     assert (train.seed, train.grow.first, train.pin) == (2**64 - 1, 2 << 30, True)
     assert [step.name for step in train.transform] == ["decode_image", "resize"]
     assert train.source.label.pattern == "[a-z]+/(.)"
+    assert train.source.label.classes == ("b", "007")
 
 
 def test_a_dataset_with_two_underscores_in_its_name_is_reached(loaded, good):

@@ -125,6 +125,21 @@ class TestFilesWithLabels:
             bench.pour([b"1"], ["bird/1"])
         assert bench.set_aside == {}
 
+    def test_an_object_of_a_class_that_is_not_configured_is_set_aside_without_being_fetched(
+        self, tmp_path: Path
+    ):
+        label = {"pattern": r"^([^/]+)/", "classes": ["dog", "cat"]}
+        source = SourceConfig.model_validate({**CONFIG["source"], "label": label})  # type: ignore[dict-item]
+        bench = Bench(open_source(DatasetConfig(source=source), source.classes), tmp_path)
+        [shard] = bench.pour([b"1", b"22", b"3"], ["cat/1", "bird/1", "dog/1"])
+        labels = [decode_example(record)["label"] for _, _, record in shard.records]
+        assert labels == [("int64", [1]), ("int64", [0])]
+        assert bench.set_aside == {
+            1: "class 'bird' is not in label.classes: add it to the list (which makes a new "
+            "generation), or move its objects to another prefix"
+        }
+        assert bench.taken == 2
+
     @pytest.mark.parametrize(
         ("pattern", "key", "label"),
         [
