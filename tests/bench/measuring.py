@@ -6,7 +6,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +129,13 @@ def cpu_seconds() -> float:
     return (
         time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID)
         + (ended.ru_utime + ended.ru_stime)
-        + sum(map(_cpu_clock, _descendants(os.getpid())))
+        + cpu_seconds_of(descendants(os.getpid()))
     )
+
+
+def cpu_seconds_of(pids: Iterable[int]) -> float:
+    """Processor time of these processes."""
+    return sum(map(_cpu_clock, pids))
 
 
 def _cpu_clock(pid: int) -> float:
@@ -141,7 +146,8 @@ def _cpu_clock(pid: int) -> float:
         return 0.0
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """Of a process: those that are alive."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found = [int(child) for child in children.read_text().split()]
@@ -149,4 +155,4 @@ def _descendants(pid: int) -> Iterator[int]:
             continue
         for child in found:
             yield child
-            yield from _descendants(child)
+            yield from descendants(child)

@@ -1,0 +1,124 @@
+"""Other ways to get the same objects: each a process of its own, so that its CPU time is its own.
+
+    python -m tests.bench.fetchers NAME BUCKET PREFIX CONNECTIONS
+
+reads all objects below the prefix and prints {"seconds", "cpu_seconds", "bytes", "objects"}; imports and
+listing are not counted. Where the server is, and the credentials, say the AWS_* variables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import obstore
+from botocore.config import Config
+from obstore.store import S3Store
+
+Figures = dict[str, float]
+
+
+@contextmanager
+def measured(figures: Figures) -> Iterator[None]:
+    """Notes the time that the body takes, and the CPU time of this process and its children."""
+    cpu, began = _cpu_seconds(), time.perf_counter()
+    yield
+    figures["seconds"] = time.perf_counter() - began
+    figures["cpu_seconds"] = _cpu_seconds() - cpu
+
+
+def _cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def _client(connections: int) -> Any:
+    return boto3.client("s3", config=Config(max_pool_connections=connections))
+
+
+def _keys(bucket: str, prefix: str) -> list[str]:
+    pages = _client(1).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+
+def by_obstore(bucket: str, prefix: str, connections: int) -> Figures:
+    """Whole objects by obstore, thrown away."""
+    keys = _keys(bucket, prefix)
+    options: Any = {"allow_http": True, "timeout": "1h", "pool_max_idle_per_host": str(connections)}
+    store = S3Store(bucket, endpoint=os.environ["AWS_ENDPOINT_URL"], client_options=options)
+    figures: Figures = {"objects": len(keys), "bytes": 0}
+    todo = iter(keys)
+
+    async def one_lane() -> None:
+        for key in todo:
+            body = await (await obstore.get_async(store, key)).bytes_async()
+            figures["bytes"] += len(body)
+
+    async def all_lanes() -> None:
+        await asyncio.gather(*(one_lane() for _ in range(connections)))
+
+    with measured(figures):
+        asyncio.run(all_lanes())
+    return figures
+
+
+def by_boto3(bucket: str, prefix: str, connections: int) -> Figures:
+    """Whole objects by boto3 in as many threads, thrown away."""
+    keys, client = _keys(bucket, prefix), _client(connections)
+
+    def get(key: str) -> int:
+        return len(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    figures: Figures = {"objects": len(keys)}
+    with measured(figures), ThreadPoolExecutor(connections) as threads:
+        figures["bytes"] = sum(threads.map(get, keys))
+    return figures
+
+
+def by_s5cmd(bucket: str, prefix: str, connections: int) -> Figures:
+    """All objects to files on disk, by s5cmd; it lists them itself."""
+    command = shutil.which("s5cmd")
+    if command is None:
+        raise SystemExit("s5cmd is not installed")
+    folder = tempfile.mkdtemp(prefix="cachecd-s5cmd-", dir=os.environ.get("TMPDIR"))
+    figures: Figures = {}
+    try:
+        source = f"s3://{bucket}/{prefix}*"
+        with measured(figures):
+            subprocess.run(
+                [command, "--log=error", f"--numworkers={connections}", "cp", source, folder],
+                check=True,
+                env={**os.environ, "S3_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"]},
+            )
+        sizes = [
+            os.path.getsize(os.path.join(at, name))
+            for at, _, names in os.walk(folder)
+            for name in names
+        ]
+        return {**figures, "objects": len(sizes), "bytes": sum(sizes)}
+    finally:
+        shutil.rmtree(folder)
+
+
+FETCHERS: dict[str, Callable[[str, str, int], Figures]] = {
+    "obstore": by_obstore,
+    "boto3": by_boto3,
+    "s5cmd": by_s5cmd,
+}
+
+
+if __name__ == "__main__":
+    name, bucket, prefix, connections = sys.argv[1:]
+    json.dump(FETCHERS[name](bucket, prefix, int(connections)), sys.stdout)

@@ -1,0 +1,234 @@
+"""How fast a source becomes sealed shards, beside other ways to get the same bytes: one command.
+
+    python -m tests.bench.ingest
+
+starts a real S3 server on this machine, fills it (2 GiB in 64 MiB TFRecord objects, 1 GB in images of
+100 kB), and reads each by turns: by obstore and by boto3 in threads (thrown away), by s5cmd (to files), and
+by the daemon (to sealed shards, every CRC checked and made, everything synced). The server has a part in
+every figure: it runs on the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachecd_client._core import encode_example
+from tests.bench import ingesting
+from tests.bench.fetchers import FETCHERS
+from tests.sampler.test_sources import frame
+from tests.stores import S3Server, s3_server
+
+ROOT = Path(__file__).parents[2]
+BUCKET = "ingest"
+FIGURES = {
+    "mb_s": "MB/s",
+    "objects_s": "objects/s",
+    "cpu_s_gb": "CPU s/GB",
+    "sampler_peak_mb": "a sampler's peak MB",
+}
+# What is measured -> (of which case, the other contender, at least so many times its MB/s).
+BARS = {
+    "64 MiB objects, against obstore": ("tfrecord", "obstore", 0.7),
+    "100 kB objects, against obstore": ("files", "obstore", 0.6),
+    "100 kB objects, against boto3": ("files", "boto3", 2.5),
+}
+FIRST_BATCH_S = 3.0  # with so many objects in the bucket:
+MANY = 100_000
+
+Measured = dict[str, dict[str, list[float]]]  # contender -> figure -> a value a repeat
+
+
+@dataclass(frozen=True)
+class Case:
+    """Objects of one kind; all are of random bytes, which nothing on the way can compress."""
+
+    name: str
+    objects: int
+    size: int
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}/"
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the source for each record."""
+        return self.size if self.name == "files" else len(self._record())
+
+    def _record(self) -> bytes:
+        return frame(encode_example({"image": random.Random(1).randbytes(100_000), "label": 1}))
+
+    def bodies(self) -> Iterator[tuple[str, bytes]]:
+        chance = random.Random(self.name)
+        if self.name == "files":
+            for number in range(self.objects):
+                yield (
+                    f"{self.prefix}{number % 100:02d}/{number:06d}.jpg",
+                    chance.randbytes(self.size),
+                )
+            return
+        record = self._record()
+        for number in range(self.objects):
+            yield f"{self.prefix}{number:04d}.tfrecord", record * (self.size // len(record))
+
+
+def say(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
+
+
+def fill(server: S3Server, case: Case) -> None:
+    some: dict[str, bytes] = {}
+    for key, body in case.bodies():
+        some[key] = body
+        if sum(map(len, some.values())) > 64 << 20:
+            server.put(BUCKET, some)
+            some = {}
+    server.put(BUCKET, some)
+
+
+def fetch(
+    server: S3Server, name: str, case: Case, connections: int, scratch: Path
+) -> dict[str, float]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = {**os.environ, **server.environ, "PYTHONPATH": path, "TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "tests.bench.fetchers", name, BUCKET, case.prefix]
+    done = subprocess.run(
+        [*command, str(connections)], env=environ, check=True, stdout=subprocess.PIPE
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def measure(
+    server: S3Server, case: Case, contenders: Sequence[str], options: argparse.Namespace
+) -> Measured:
+    """All contenders by turns."""
+    found: Measured = {}
+    size = sum(len(body) for _, body in case.bodies())
+    for repeat in range(options.repeats):
+        turns = list(contenders)
+        random.Random(repeat).shuffle(turns)
+        for name in turns:
+            with tempfile.TemporaryDirectory(
+                prefix="cachecd-ingest-", dir=options.folder
+            ) as folder:
+                if name == "ours":
+                    source = {"url": f"s3://{BUCKET}/{case.prefix}", "format": case.name}
+                    sampler = {"workers": options.workers, "connections": options.connections}
+                    done = ingesting.ingest(Path(folder), server, source, sampler)
+                    done["bytes"] = done["records"] * case.record_bytes
+                else:
+                    done = fetch(server, name, case, options.connections, Path(folder))
+                    assert (done["objects"], done["bytes"]) == (case.objects, size), done
+            values = found.setdefault(name, {})
+            values.setdefault("mb_s", []).append(done["bytes"] / done["seconds"] / 1e6)
+            objects = case.objects * done["bytes"] / size
+            values.setdefault("objects_s", []).append(objects / done["seconds"])
+            values.setdefault("cpu_s_gb", []).append(done["cpu_seconds"] / done["bytes"] * 1e9)
+            if "sampler_peak_mb" in done:
+                values.setdefault("sampler_peak_mb", []).append(done["sampler_peak_mb"])
+            mb_s = values["mb_s"][-1]
+            say(f"{case.name}: {repeat + 1} of {options.repeats}, {name}: {mb_s:.0f} MB/s")
+    return found
+
+
+def measure_first_batch(server: S3Server, options: argparse.Namespace) -> list[float]:
+    """Seconds from the daemon's start to the first batch, of a bucket with many objects."""
+    say(f"filling a bucket with {options.many} objects")
+    fill(server, Case("files", options.many, 5000))
+    source = {"url": f"s3://{BUCKET}/files/", "format": "files"}
+    seconds = []
+    for _ in range(options.repeats):
+        with tempfile.TemporaryDirectory(prefix="cachecd-ingest-", dir=options.folder) as folder:
+            sampler = {"workers": options.workers, "connections": options.connections}
+            done = ingesting.first_batch(Path(folder), server, source, sampler)
+        seconds.append(done["first_batch_s"])
+    return seconds
+
+
+def ratios(case: dict[str, list[float]], other: dict[str, list[float]]) -> list[float]:
+    """MB/s of the one against the other, repeat by repeat."""
+    return [a / b for a, b in zip(case["mb_s"], other["mb_s"], strict=True)]
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    middle = statistics.median(values)
+    return f"{middle:,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+
+
+def table(case: Case, found: Measured) -> Iterator[str]:
+    yield f"{case.objects:,} objects of {case.size:,} bytes:"
+    yield ""
+    yield f"| | {' | '.join(FIGURES.values())} |"
+    yield f"|---|{'---|' * len(FIGURES)}"
+    for name, values in found.items():
+        cells = [
+            spread(values[f], 1 if f == "cpu_s_gb" else 0) if f in values else "" for f in FIGURES
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.ingest")
+    parser.add_argument("--folder", type=Path, help="where shards and files go; /tmp by default")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--large", type=int, default=32, help="objects of 64 MiB")
+    parser.add_argument("--small", type=int, default=10_000, help="objects of 100 kB")
+    parser.add_argument("--many", type=int, default=MANY, help="objects in the bucket of the start")
+    parser.add_argument("--only", nargs="*", default=[*FETCHERS, "ours"], metavar="CONTENDER")
+    parser.add_argument("--json", type=Path, help="also write all figures there")
+    options = parser.parse_args(arguments)
+    cases = [
+        Case("tfrecord", options.large, 64 << 20),
+        Case("files", options.small, 100_000),
+    ]
+    document: dict[str, Any] = {"cases": {}, "bars": {}}
+    for case in cases:
+        if not case.objects:
+            continue
+        with s3_server() as server:
+            server.bucket(BUCKET)
+            say(f"{case.name}: filling the store")
+            fill(server, case)
+            found = measure(server, case, options.only, options)
+        document["cases"][case.name] = found
+        lines = list(table(case, found))
+        for bar, (of, other, least) in BARS.items():
+            if of == case.name and {"ours", other} <= found.keys():
+                values = ratios(found["ours"], found[other])
+                met = statistics.median(values) >= least
+                document["bars"][bar] = {"ratios": values, "least": least, "met": met}
+                verdict = "met" if met else "missed"
+                lines.append(f"{bar}: {spread(values, 2)}x (>= {least}): {verdict}")
+        sys.stdout.write("\n".join([*lines, "", ""]))
+    if options.many:
+        with s3_server() as server:
+            server.bucket(BUCKET)
+            seconds = measure_first_batch(server, options)
+        met = statistics.median(seconds) <= FIRST_BATCH_S
+        document["first_batch_s"] = seconds
+        sys.stdout.write(
+            f"start to first batch, {options.many:,} objects in the bucket: {spread(seconds, 2)} s "
+            f"(<= {FIRST_BATCH_S:g}): {'met' if met else 'missed'}\n"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The daemon as a contender."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bench.measuring import cpu_seconds_of, descendants
+from tests.e2e.daemons import Daemon
+from tests.stores import S3Server
+
+PATIENCE = 300.0  # seconds
+
+
+def ingest(
+    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
+) -> dict[str, float]:
+    """Caches all of the source in `folder`, which is to be empty.
+
+    What is measured begins when the source is listed, the samplers are warm and the first shards are
+    sealed: then the daemon is told to take the rest.
+    """
+    train: dict[str, Any] = {"source": source, "grow": {"first": "1MiB", "per_epoch": "0"}}
+    with (
+        Daemon(
+            folder,
+            {"train": train},
+            server.environ,
+            limit="40GiB",
+            shard_size="64MiB",
+            sampler=sampler,
+        ) as daemon,
+        daemon.start().connect() as cache,
+    ):
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = cache.status()["datasets"]["train"]
+            return found
+
+        def until(condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+            deadline = time.monotonic() + PATIENCE
+            while not condition(found := status()):
+                assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {found}"
+                time.sleep(0.02)
+            return found
+
+        before = until(lambda s: s["listed"] and s["shards"] and not s["making"])
+        train["grow"] = {"first": "30GiB"}
+        daemon.write_config()
+        cpu, began = _cpu(daemon.pid), time.monotonic()
+        os.kill(daemon.pid, signal.SIGHUP)
+        after = until(lambda s: s["whole"])
+        return {
+            "seconds": time.monotonic() - began,
+            "cpu_seconds": _cpu(daemon.pid) - cpu,
+            "records": after["records"] - before["records"],
+            "shards": after["shards"] - before["shards"],
+            "sampler_peak_mb": max(_peak_mb(pid) for pid in descendants(daemon.pid)),
+        }
+
+
+def first_batch(
+    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
+) -> dict[str, float]:
+    """From the daemon's start to the first batch of its first lease, with which training can begin."""
+    dataset = {"train": {"source": source, "grow": {"first": "4MiB"}}}
+    began = time.monotonic()
+    with (
+        Daemon(
+            folder, dataset, server.environ, limit="8GiB", shard_size="4MiB", sampler=sampler
+        ) as daemon,
+        daemon.start().connect(timeout=PATIENCE) as cache,
+        cache.acquire("train", timeout=PATIENCE) as epoch,
+    ):
+        next(iter(epoch.numpy(32)))
+        return {"first_batch_s": time.monotonic() - began, "records": epoch.num_records}
+
+
+def _cpu(pid: int) -> float:
+    return cpu_seconds_of([pid, *descendants(pid)])
+
+
+def _peak_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1000
+    return 0.0
