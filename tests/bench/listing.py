@@ -1,8 +1,8 @@
 """What an index of very many objects costs: `python -m tests.bench.listing --units 10_000_000`.
 
 Prints JSON: seconds, bytes on disk, and the memory of the process (resident, and of that anonymous) in
-each phase, less what it had before the first. The store is synthetic, so that it is not what is
-measured.
+each phase, less what it had before the first; then of a real daemon that starts with this index (and
+`--offline`, as the store is synthetic, so that it is not what is measured).
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from cachecd.config import SourceConfig
+from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import Listing
 from cachecd.model import Assignment, ObjectInfo, Outcome
 from cachecd.plan import Plan
+from cachecd.preflight import listing_of
+from tests.e2e.daemons import Daemon
 
+SOURCE = {"url": "file:///synthetic", "format": "files"}
 _PAGE = 1000
 _SIZE = 110_000  # bytes of an object
 
@@ -91,12 +94,15 @@ class Phases:
 
 
 def opened(folder: Path) -> Index:
-    return Index.open(folder, "train", "synthetic")
+    dataset = DatasetConfig.model_validate({"source": SOURCE})
+    index = folder / "cache" / "index"
+    index.mkdir(parents=True, exist_ok=True)
+    return Index.open(index, "train", listing_of(dataset))
 
 
 def listed(index: Index, units: int, progressed: Callable[[], None]) -> None:
     room = DatasetRoom(IndexRoom(Ledger(1 << 50, 1), 0, lambda: None), "train")
-    source = SourceConfig.model_validate({"url": "file:///synthetic", "format": "files"})
+    source = SourceConfig.model_validate(SOURCE)
     store: Any = SyntheticStore(units)
     asyncio.run(Listing(source, index, room, progressed).go_on(store.list))
 
@@ -153,7 +159,20 @@ def measure(units: int, folder: Path) -> dict[str, dict[str, Any]]:
     with phases.phase("listing again, nothing new"):
         listed(index, units, lambda: None)
     index.close()
-    return phases.found
+    return {**phases.found, "a daemon with this index": started(folder, units)}
+
+
+def started(folder: Path, units: int) -> dict[str, Any]:
+    """Of a daemon: seconds until it answers, and its resident memory then and at its greatest."""
+    with Daemon(folder, {"train": {"source": SOURCE}}) as daemon:
+        began = time.perf_counter()
+        daemon.start("--offline")
+        seconds = time.perf_counter() - began
+        assert daemon.status()["datasets"]["train"]["units"] == units
+        status = Path(f"/proc/{daemon.pid}/status").read_text()
+        lines = dict(line.split(":", 1) for line in status.splitlines())
+        rss, peak = (int(lines[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
+    return {"seconds": round(seconds, 3), "rss": rss, "peak_rss": peak}
 
 
 def plan_of(index: Index, shard_size: int) -> Plan:
