@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from cachecd.config.steps import ARGUMENTS, FUNCTION, STEPS
 from cachecd.quantities import shown
-
-_MAX_SIDE = 65535
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class TransformStep(BaseModel):
     """One step, checked: `name` and the `argument` it takes.
 
-    decode_image: the feature to decode; ``"payload"`` if none was given.
-    resize: the sides in pixels, an int for both or (height, width).
-    module:function: always None.
+    Of a ready-made step the argument has the form that cachecd.config.steps gives it; of
+    module:function it is always None.
 
     In YAML a step is its name, or a mapping of the name to the argument.
     """
@@ -35,14 +31,9 @@ class TransformStep(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Of the form in YAML, which is what a schema is for."""
-        side = {"type": "integer", "minimum": 1, "maximum": _MAX_SIDE}
-        sides = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
         with_argument = {
             "type": "object",
-            "properties": {
-                "decode_image": {"type": ["string", "null"]},
-                "resize": {"anyOf": [side, sides]},
-            },
+            "properties": dict(ARGUMENTS),
             "additionalProperties": {"type": "null"},
             "minProperties": 1,
             "maxProperties": 1,
@@ -87,31 +78,12 @@ Steps = Annotated[
 
 def _argument(name: str, argument: Any) -> Any:
     """The argument in its one form; ValueError if the step takes no such argument."""
-    match name, argument:
-        case "decode_image", None:
-            return "payload"
-        case "decode_image", str() if argument:
-            return argument
-        case "decode_image", _:
-            raise ValueError(
-                f"found {shown(argument)}, expected decode_image: the name of a feature"
-            )
-        case "resize", _ if _is_side(argument):
-            return argument
-        case "resize", [height, width] if _is_side(height) and _is_side(width):
-            return (height, width)
-        case "resize", _:
-            raise ValueError(
-                f"found {shown(argument)}, expected resize: a number of pixels, or [height, width]"
-            )
-        case _, None if _FUNCTION.fullmatch(name):
-            return None
-        case _ if _FUNCTION.fullmatch(name):
-            raise ValueError(
-                f"found an argument, {shown(argument)}, expected none: {name} is a function"
-            )
-    raise ValueError(f"found {name!r}, expected decode_image, resize or module:function")
-
-
-def _is_side(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_SIDE
+    if check := STEPS.get(name):
+        return check(argument)
+    if not FUNCTION.fullmatch(name):
+        raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
+    if argument is not None:
+        raise ValueError(
+            f"found an argument, {shown(argument)}, expected none: {name} is a function"
+        )
+    return None

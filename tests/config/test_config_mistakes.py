@@ -187,7 +187,8 @@ ADDED = {
     ),
     "unknown step": (
         "transform: [crop]",
-        "10:17: datasets.train.transform.0: found 'crop', expected decode_image, resize or module:function",
+        "10:17: datasets.train.transform.0: found 'crop', expected decode_image, resize, "
+        "center_crop, class_map, decode_audio, tokenize or module:function",
     ),
     "function of what": (
         "transform: [{a:b: 3}]",

@@ -109,12 +109,37 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
         case "decode_image":
             from cachecd.sampler.transforms.decode_image import decode_image
 
-            return functools.partial(decode_image, feature=step.argument)
+            return functools.partial(decode_image, **_named(step.argument, "feature"))
         case "resize":
             from cachecd.sampler.transforms.resize import resize
 
-            return functools.partial(resize, size=step.argument)
-    module, _, path = step.name.partition(":")
+            return functools.partial(resize, **_named(step.argument, "size"))
+        case "center_crop":
+            from cachecd.sampler.transforms.center_crop import center_crop
+
+            return functools.partial(center_crop, **_named(step.argument, "size"))
+        case "class_map":
+            from cachecd.sampler.transforms.class_map import ClassMap
+
+            return ClassMap(**step.argument)
+        case "decode_audio":
+            from cachecd.sampler.transforms.decode_audio import decode_audio
+
+            return functools.partial(decode_audio, **step.argument)
+        case "tokenize":
+            from cachecd.sampler.transforms.tokenize import Tokenize
+
+            rest = {name: value for name, value in step.argument.items() if name != "with"}
+            return Tokenize(_imported(step.argument["with"]), **rest)
+    return _imported(step.name)
+
+
+def _named(argument: Any, name: str) -> dict[str, Any]:
+    return argument if isinstance(argument, dict) else {name: argument}
+
+
+def _imported(named: str) -> Callable[[Any], Any]:
+    module, _, path = named.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for name in path.split("."):
@@ -122,13 +147,11 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
     except (Exception, SystemExit) as error:  # importing runs the user's code
         told = "".join(traceback.format_exception_only(error)).strip()
         raise ConfigError(
-            f"transform {step.name}: cannot be imported in {os.getcwd()}: {told}{_place(error)}"
+            f"transform {named}: cannot be imported in {os.getcwd()}: {told}{_place(error)}"
         ) from error
     if not callable(found):
-        raise ConfigError(
-            f"transform {step.name}: found {type(found).__name__}, expected a function"
-        )
-    function: Callable[[Record], Any] = found
+        raise ConfigError(f"transform {named}: found {type(found).__name__}, expected a function")
+    function: Callable[[Any], Any] = found
     return function
 
 

@@ -1,30 +1,49 @@
-"""Ready-made step `resize`: the feature `image` at a fixed size."""
+"""Ready-made step `resize`: pictures at a fixed size."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from cachecd.sampler.transforms.pictures import Size, pictures, sides
 
-def resize(record: dict[str, Any], size: int | tuple[int, int]) -> dict[str, Any]:
-    """Scales `image` (uint8 [height, width, 1 or 3]) to `size`: one number for both sides, or
-    (height, width). The whole image is kept, so its proportions may change; bilinear, and smoothed
-    before it is made smaller.
+
+def resize(record: dict[str, Any], size: Size, features: list[str] | None = None) -> dict[str, Any]:
+    """Scales pictures to `size`: one number for both sides, or (height, width).
+
+    Those named, or `image` and `label_map`. The whole picture is kept, so its proportions may change.
+    Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed before they are made
+    smaller; of maps (integers [height, width]) each pixel keeps the number of the nearest.
     """
-    image = record.get("image")
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
-        found = "none" if image is None else getattr(image, "dtype", type(image).__name__)
-        raise TypeError(
-            f"expected the feature 'image', uint8 [height, width, channels], found {found}: "
-            "put decode_image before resize"
-        )
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = sides(size)
+    return {
+        **record,
+        **{
+            name: _smoothly(value, height, width)
+            if value.ndim == 3
+            else _nearest(value, height, width)
+            for name, value in pictures(record, "resize", features)
+        },
+    }
+
+
+def _smoothly(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
     channels = [
         np.asarray(
             Image.fromarray(image[:, :, c]).resize((width, height), Image.Resampling.BILINEAR)
         )
         for c in range(image.shape[2])
     ]
-    return {**record, "image": np.stack(channels, axis=2)}
+    return np.stack(channels, axis=2)
+
+
+def _nearest(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
+    rows, columns = (
+        ((np.arange(new) + 0.5) * old / new).astype(np.intp)
+        for new, old in zip((height, width), image.shape, strict=True)
+    )
+    found: NDArray[Any] = image[rows[:, np.newaxis], columns]
+    return found

@@ -1,0 +1,28 @@
+"""Ready-made step `center_crop`: the middle of pictures, at a fixed size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachecd.sampler.transforms.pictures import Size, pictures, sides
+
+
+def center_crop(
+    record: dict[str, Any], size: Size, features: list[str] | None = None
+) -> dict[str, Any]:
+    """Cuts the middle out of pictures: those named, or `image` and `label_map`.
+
+    `size` is one number for both sides, or (height, width). ValueError for a picture that is smaller.
+    Where a margin is odd, the pixel more is cut off below and on the right.
+    """
+    height, width = sides(size)
+    found = dict(record)
+    for name, value in pictures(record, "center_crop", features):
+        if value.shape[0] < height or value.shape[1] < width:
+            raise ValueError(
+                f"{name!r} has {value.shape[0]} x {value.shape[1]} pixels, expected at least "
+                f"{height} x {width}: put resize before center_crop, or crop less"
+            )
+        top, left = (value.shape[0] - height) // 2, (value.shape[1] - width) // 2
+        found[name] = value[top : top + height, left : left + width]
+    return found

@@ -1,0 +1,45 @@
+"""Which features of a record are pictures, for the steps that change their size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Size = int | tuple[int, int] | list[int]
+_USUAL = ("image", "label_map")
+
+
+def sides(size: Size) -> tuple[int, int]:
+    """(height, width) of a size: one number is both."""
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width
+
+
+def pictures(
+    record: dict[str, Any], step: str, features: list[str] | None
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The named features, or `image` and, if it is there, `label_map`: uint8 [height, width, channels]
+    or integers [height, width]. TypeError says what was found instead."""
+    names = features or [name for name in _USUAL if name in record] or _USUAL[:1]
+    for name in names:
+        value = record.get(name)
+        if isinstance(value, np.ndarray) and (
+            (value.ndim == 3 and value.dtype == np.uint8)
+            or (value.ndim == 2 and np.issubdtype(value.dtype, np.integer))
+        ):
+            yield name, value
+            continue
+        found = "none"
+        if isinstance(value, np.ndarray):
+            found = f"{value.dtype} {list(value.shape)}"
+        elif value is not None:
+            found = type(value).__name__
+        raise TypeError(
+            f"expected the feature {name!r}, uint8 [height, width, channels] or integers [height, "
+            f"width], found {found}: put decode_image or class_map before {step}"
+        )

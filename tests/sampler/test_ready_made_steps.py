@@ -1,0 +1,185 @@
+"""The ready-made steps beside decode_image and resize, as they stand in a configuration."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from pydantic import ValidationError
+
+from cachecd.config import TransformStep
+from cachecd.errors import UnitError
+from cachecd_client.schema import infer
+from tests.sampler.test_transforms import GREY, RGB, image_bytes, run
+
+RED, BLUE, BLACK = [255, 0, 0], [0, 0, 255], [0, 0, 0]
+COLORS = {"road": "#ff0000", "sky": BLUE, 7: "#000000"}
+MAP = np.array([[RED, BLUE], [BLACK, RED], [BLUE, BLUE]], np.uint8)
+NUMBERS = [[0, 1], [2, 0], [1, 1]]
+
+
+def sound(samples: np.ndarray, rate: int = 8000, file: str = "FLAC") -> bytes:
+    out = io.BytesIO()
+    soundfile.write(out, samples, rate, format=file)
+    return out.getvalue()
+
+
+WAVE = (np.arange(400) % 50 / 100).astype(np.float32)
+STEREO = np.stack([WAVE, -WAVE / 2], axis=1)
+
+
+class TestSizes:
+    def test_the_middle_is_cut_out_and_the_odd_pixel_goes_below_and_right(self):
+        [record] = run({"image": RGB, "x": 1}, {"center_crop": [3, 4]})
+        assert np.array_equal(record["image"], RGB[1:4, 2:6])
+        assert record["x"] == 1
+
+    def test_a_picture_that_is_smaller_is_the_units_fault(self):
+        with pytest.raises(UnitError, match="'image' has 6 x 9 pixels, expected at least 7 x 7"):
+            run({"image": RGB}, {"center_crop": 7})
+
+    def test_the_map_of_an_image_is_cropped_and_resized_with_it(self):
+        record = {"image": RGB, "label_map": GREY}
+        [cropped] = run(record, {"center_crop": [4, 7]})
+        assert np.array_equal(cropped["label_map"], GREY[1:5, 1:8])
+        [resized] = run(record, {"resize": [12, 18]})
+        assert np.array_equal(resized["label_map"], GREY.repeat(2, axis=0).repeat(2, axis=1))
+        assert set(run(record, {"resize": 2})[0]["label_map"].flat) <= set(GREY.flat), (
+            "no new numbers"
+        )
+
+    def test_other_features_are_named(self):
+        step = {"resize": {"size": 3, "features": ["left"]}}
+        [record] = run({"left": RGB, "image": RGB}, step)
+        assert (record["left"].shape, record["image"].shape) == ((3, 3, 3), RGB.shape)
+
+    def test_two_images_of_a_record_are_decoded_side_by_side(self):
+        record = {"jpg": image_bytes(RGB), "png": image_bytes(GREY)}
+        steps = [{"decode_image": "jpg"}, {"decode_image": {"feature": "png", "into": "depth"}}]
+        [found] = run(record, *steps)
+        assert np.array_equal(found["image"], RGB)
+        assert np.array_equal(found["depth"][:, :, 0], GREY)
+
+
+class TestClassMap:
+    @pytest.mark.parametrize("mode", [None, "P", "RGBA"])
+    def test_colors_become_the_numbers_of_their_classes(self, mode: str | None):
+        record = {"png": image_bytes(MAP, mode), "key": b"k"}
+        [found] = run(record, {"class_map": {"feature": "png", "colors": COLORS}})
+        assert found.keys() == {"key", "label_map"}
+        assert found["label_map"].dtype == np.uint8
+        assert found["label_map"].tolist() == NUMBERS
+
+    def test_an_array_is_taken_as_well_and_the_result_may_have_another_name(self):
+        step = {"class_map": {"feature": "image", "into": "classes", "colors": COLORS}}
+        [found] = run({"image": MAP}, step)
+        assert found["classes"].tolist() == NUMBERS
+
+    def test_a_color_without_a_class_is_named_with_its_place(self):
+        step = {"class_map": {"feature": "png", "colors": {"road": RED, "sky": BLUE}}}
+        with pytest.raises(UnitError, match="color #000000 at row 1, column 0 is of no class"):
+            run({"png": image_bytes(MAP)}, step)
+
+    def test_all_other_colors_may_have_a_number(self):
+        step = {"class_map": {"feature": "png", "colors": {"road": RED, "sky": BLUE}, "other": 300}}
+        [found] = run({"png": image_bytes(MAP)}, step)
+        assert found["label_map"].dtype == np.uint16
+        assert found["label_map"].tolist() == [[0, 1], [300, 0], [1, 1]]
+
+    def test_the_order_of_the_colors_survives_the_way_to_the_samplers(self):
+        colors = {"zebra": RED, "ant": BLUE, "moth": BLACK}
+        step = TransformStep.model_validate({"class_map": {"colors": colors}})
+        again = TransformStep.model_validate(step.model_dump(mode="json"))
+        assert again == step
+        assert [name for name, _ in again.argument["colors"]] == list(colors)
+
+
+class TestDecodeAudio:
+    def test_one_channel_has_the_length_that_it_has(self):
+        [found] = run({"payload": sound(WAVE), "key": b"k"}, "decode_audio")
+        assert found.keys() == {"key", "audio", "rate"}
+        assert found["rate"] == 8000
+        assert np.allclose(found["audio"], WAVE, atol=1e-4)
+        audio = {f.name: f for f in infer(found).features}["audio"]
+        assert (audio.dtype, audio.shape) == ("float32", None)
+
+    @pytest.mark.parametrize("seconds", [0.01, 0.1])
+    def test_a_fixed_length_cuts_off_or_ends_in_silence(self, seconds: float):
+        step = {"decode_audio": {"feature": "flac", "seconds": seconds}}
+        [found] = run({"flac": sound(STEREO)}, step)
+        length = round(seconds * 8000)
+        expected = np.zeros((length, 2), np.float32)
+        expected[: len(STEREO)] = STEREO[:length]
+        assert found["audio"].dtype == np.float32
+        assert np.allclose(found["audio"], expected, atol=1e-4)
+
+    def test_channels_are_averaged(self):
+        [found] = run({"payload": sound(STEREO)}, {"decode_audio": {"mono": True}})
+        assert np.allclose(found["audio"], STEREO.mean(axis=1), atol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (sound(STEREO), "2 channels of a length of its own: set mono"),
+            (sound(WAVE, 16000), "has 16000 samples a second, expected 8000"),
+            (b"no sound", "LibsndfileError"),
+            (sound(WAVE)[:60], "LibsndfileError"),
+            (b"", "LibsndfileError"),
+        ],
+    )
+    def test_what_cannot_be_used_is_the_units_fault(self, body: bytes, reason: str):
+        with pytest.raises(UnitError, match=f"decode_audio raised .*{reason}"):
+            run({"payload": body}, {"decode_audio": {"rate": 8000}})
+
+    def test_a_header_that_promises_more_than_fits_is_not_believed(self):
+        body = bytearray(sound(np.tile(WAVE, 3)))
+        begin = body.index(b"fLaC") + 8
+        body[begin + 13] |= 0x0F  # the upper bits of how many samples there are
+        with pytest.raises(UnitError, match="too many for a record"):
+            run({"payload": bytes(body)}, "decode_audio")
+
+
+class TestTokenize:
+    def test_text_becomes_what_the_users_function_makes_of_it(self):
+        step = {"tokenize": {"with": "tests.sampler.steps:letters", "feature": "txt"}}
+        [found] = run({"txt": "añ".encode(), "key": b"k"}, step)
+        assert found == {"key": b"k", "tokens": [97, 241]}
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [(b"\xff", "UnicodeDecodeError"), (b"half", "whole numbers, found float64")],
+    )
+    def test_what_is_no_text_or_has_no_numbers_is_the_units_fault(self, text: bytes, reason: str):
+        with pytest.raises(UnitError, match=f"tokenize raised .*{reason}"):
+            run({"payload": text}, {"tokenize": "tests.sampler.steps:letters"})
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        ({"center_crop": 0}, "found 0, expected center_crop: a number of pixels"),
+        ({"resize": {"size": 3}}, "expected resize: a number of pixels"),
+        ({"decode_image": {"feature": "png"}}, "expected decode_image: the name of a feature"),
+        ({"class_map": {"colors": {}}}, "expected class_map: {feature: png, colors:"),
+        (
+            {"class_map": {"colors": {"a": "#12345"}}},
+            "colors.a: found '#12345', expected '#rrggbb'",
+        ),
+        ({"class_map": {"colors": {"a": [0, 0, 256]}}}, "colors.a: found"),
+        ({"class_map": {"colors": {"a": RED, "b": "#FF0000"}}}, "the same color for two classes"),
+        ({"class_map": {"colors": {"a": RED}, "other": -1}}, "found -1, expected other:"),
+        ({"decode_audio": {"rate": 0}}, "expected decode_audio:"),
+        ({"decode_audio": {"speed": 2}}, "expected decode_audio:"),
+        ({"tokenize": None}, "found nothing, expected tokenize: module:function"),
+        ({"tokenize": "words"}, "found 'words', expected tokenize: module:function"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_a_mistake_of_the_configuration(
+    step: dict[str, Any], complaint: str
+):
+    with pytest.raises(ValidationError) as caught:
+        TransformStep.model_validate(step)
+    assert complaint in str(caught.value)
