@@ -64,7 +64,8 @@ class Daemon:
         self._started = time.time()
         ledger = Ledger(found.limit, footprint(config.cache.shard_size))
         workers = 0 if offline else config.sampler.workers
-        self.state = State(ledger, config.cache.shard_size, workers, secrets.token_hex(3), offline)
+        boot, size = secrets.token_hex(3), config.cache.shard_size
+        self.state = State(ledger, size, workers, boot, offline, found.restraint)
         self._catalog = Catalog(self._layout.catalog)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
@@ -181,7 +182,7 @@ class Daemon:
             _log.error("configuration not reloaded: restart to change it", changed=changed)
             return
         self._config = config
-        self.state.reconfigure(found.limit, found.datasets)
+        self.state.reconfigure(found.limit, found.datasets, found.restraint)
         self._scrub.set_rate(config.cache.scrub)
         _log.info("configuration reloaded", limit=found.limit)
 

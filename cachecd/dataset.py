@@ -79,6 +79,7 @@ class DatasetState:
     turn: int = 0  # of its latest shard among all datasets' shards
     source: Pause = field(default_factory=Pause)
     second_chances: SecondChances = field(init=False)
+    egress: int = 0  # bytes fetched in all
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
     rate_began: float = 0
@@ -292,7 +293,8 @@ class DatasetState:
     # --- the link
 
     def fetched(self, amount: int, now: float) -> None:
-        """Updates the smoothed rate (time constant 5 s) with bytes that just arrived."""
+        """Counts bytes that just arrived, and updates the smoothed rate (time constant 5 s)."""
+        self.egress += amount
         if not self.rate_began:
             self.rate_began = self.rate_at = now
         keep = 0.5 ** ((now - self.rate_at) / 5.0)

@@ -16,6 +16,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
+from cachecd.restraint import Restraint
 from cachecd.sampler.messages import Setup
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
@@ -32,6 +33,7 @@ class Figures:
 
     limit: int
     datasets: tuple[DatasetRules, ...]
+    restraint: Restraint
 
 
 def figures(config: Config) -> Figures:
@@ -49,7 +51,7 @@ def figures(config: Config) -> Figures:
             "for replacing a shard within evict.refresh, and for the catalog; raise cache.limit, or "
             "lower cache.shard_size or grow.first"
         )
-    return Figures(limit, rules)
+    return Figures(limit, rules, Restraint(config.sampler.egress_limit, config.sampler.idle))
 
 
 def minimum(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
@@ -164,6 +166,8 @@ def needs_restart(old: Config, new: Config) -> list[str]:
         for dataset in values["datasets"].values():
             for key in ("grow", "evict", "limit"):
                 del dataset[key]
+        for key in ("egress_limit", "idle"):
+            del values["sampler"][key]
         return values
 
     before, after = fixed(old), fixed(new)

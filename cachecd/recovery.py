@@ -81,6 +81,8 @@ def take_up(
         catalog.forget_plan(name)
         plan.extend(index.complete)
         _start_over(plan, found, index, saved)
+    if saved:  # whatever the walk is now
+        dataset.egress = saved.get("egress", 0)
     state.add_dataset(dataset)
     begun = _begun([k for k in found.kept if not k.barred and _speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
@@ -256,6 +258,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "evicted": dataset.evicted,
         "evicted_shards": dataset.evicted_shards,
         "gaps": list(dataset.gaps.items()),
+        "egress": dataset.egress,
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
 

@@ -23,6 +23,7 @@ from cachecd.ingest import Ingest, finish
 from cachecd.ledger import Ledger
 from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
+from cachecd.restraint import Restraint
 from cachecd.room import Room
 from cachecd.shardtable import Numbers, Rows
 from cachecd.waiting import Hindrances, not_ready
@@ -32,12 +33,19 @@ class State:
     """The policy's whole state. `datasets`, `leases` and `ledger` are for reading from outside."""
 
     def __init__(
-        self, ledger: Ledger, shard_size: int, workers: int, boot: str, offline: bool = False
+        self,
+        ledger: Ledger,
+        shard_size: int,
+        workers: int,
+        boot: str,
+        offline: bool = False,
+        restraint: Restraint | None = None,
     ) -> None:
         self.ledger = ledger
         self.datasets: dict[str, DatasetState] = {}
         self.leases: dict[str, LeaseState] = {}
         self.disk = Pause(shortest=0.1)  # what it refuses once, it may allow the next moment
+        self.restraint = restraint or Restraint()
         self.corrupt_shards = 0
         self._room = Room(ledger, self.datasets, shard_size)
         self._ingest = Ingest(ledger, self.datasets, self._room, self.disk, shard_size, workers)
@@ -72,9 +80,13 @@ class State:
             dataset.live.hold(lease.id, lease.shards)
             dataset.live.read(lease.shards)
 
-    def reconfigure(self, limit: int, rules: Iterable[DatasetRules]) -> None:
-        """New sizes for the same datasets; what is on disk beyond a lower limit is rotated out."""
+    def reconfigure(
+        self, limit: int, rules: Iterable[DatasetRules], restraint: Restraint | None = None
+    ) -> None:
+        """New bounds for the same datasets; what is on disk beyond a lower limit is rotated out."""
         self.ledger.limit = limit
+        if restraint is not None:
+            self.restraint.change(restraint)
         for rule in rules:
             self.datasets[rule.name].change(rule)
         for held in self.leases.values():
@@ -97,6 +109,7 @@ class State:
                     out.append(ev.EndLease(lease))
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
+                    self.restraint.wanted(now)
                     self._ended(state, out)
             case ev.Listed(dataset, _, complete, fresh):
                 self.datasets[dataset].listed_on(complete, fresh, now)
@@ -127,9 +140,16 @@ class State:
                     self._unlink_unheld(each, out)
             case ev.Draining():
                 self._draining = True
-        if not self._draining:
+        if not (self._draining or self.rests(now)):
             self._ingest.schedule(now, out)
         return out
+
+    def rests(self, now: float) -> str:
+        """Why nothing is begun though there may be room, "" if something may be."""
+        return self._spent() or self.restraint.resting(bool(self.leases), now)
+
+    def _spent(self) -> str:
+        return self.restraint.spent(sum(d.egress for d in self.datasets.values()))
 
     # --- leases
 
@@ -147,6 +167,7 @@ class State:
             )
             out.append(ev.ReplyRefused(asked.request, "bad-request", message))
             return
+        self.restraint.wanted(now)
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
         if known is None:
             known = self._grant(dataset, asked, now, out)
@@ -168,13 +189,16 @@ class State:
         holder = self._holder() if stuck and self._room.kept_for_leases() else None
         if stuck and served and (rules.wait or holder):
             needed = 0  # the limit is reached: what there is is all that fits
-        if self._offline and not rules.pin:
+        no_more = "" if dataset.making else self._spent()
+        if self._offline:
+            no_more = "start without --offline"
+        if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
         if generation is None and rules.pin and stuck and self._make_room(dataset, out):
             stuck = False
         if generation is None:
-            why = Hindrances(stuck, holder, self._offline, self.disk.why)
+            why = Hindrances(stuck, holder, no_more, self.disk.why)
             out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
             return None
         if rules.wait:
@@ -237,7 +261,8 @@ class State:
         retired = 0
         capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
         # Where nothing may be fetched, nothing would come in its place.
-        if not self._room.fits(dataset) and (excess > 0 or not self._draining):
+        comes = not (self._draining or self._spent())
+        if not self._room.fits(dataset) and (excess > 0 or comes):
             chosen = dataset.to_retire(generation, capacity, floor, excess)
             retired = self._retire(dataset, chosen, out)
         dataset.sealed_since_boundary = 0

@@ -26,6 +26,7 @@ def document(
             "reserved": ledger.reserved,
             "room": ledger.room,
             "stopped": state.disk.why or _crowded(state),
+            "resting": state.rests(now),
             "corrupt_shards": state.corrupt_shards,
         },
         "datasets": {
@@ -73,6 +74,7 @@ def _dataset(
         "coverage": round(plan.coverage, 6),
         "whole": dataset.whole,
         "first": dataset.rules.first,
+        "fetched_bytes": dataset.egress,
         "bytes_per_second": round(dataset.rate_now(now)),
         "waits_for": dataset.waits_for,
         "stopped": dataset.source.reason or dataset.unlisted,

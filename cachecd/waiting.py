@@ -12,11 +12,12 @@ from cachecd.room import Room
 
 @dataclass(frozen=True, slots=True)
 class Hindrances:
-    """What may stand in a dataset's way: `stuck` as Room has it; `holder`: a lease that keeps room."""
+    """What may stand in a dataset's way: `stuck` as Room has it; `holder`: a lease that keeps room;
+    `no_more`: why nothing is fetched any more, and what to do."""
 
     stuck: bool
     holder: Lease | None
-    offline: bool
+    no_more: str
     disk: str
 
 
@@ -32,11 +33,9 @@ def not_ready(
     have = dataset.data()
     if dataset.listed and not plan.num_units:
         return _never(request, f"the source of {name} has no objects: there is nothing to lease")
-    if why.offline:
+    if why.no_more:
         return _never(
-            request,
-            f"offline: {have} bytes of {name} are cached and no more will come; "
-            "start without --offline",
+            request, f"{have} bytes of {name} are cached and no more will come: {why.no_more}"
         )
     if dataset.whole and not have:
         return _never(

@@ -35,13 +35,14 @@ PARTS = {
     "live": "model shardtable walk",
     "pause": "",
     "second_chance": "model",
+    "restraint": "quantities",
     "dataset": "errors live model pause plan second_chance shardtable walk",
     "ledger": "model",
     "grant": "dataset model shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "dataset events ledger model pause room",
-    "state": "dataset events grant ingest ledger model pause room shardtable waiting",
+    "state": "dataset events grant ingest ledger model pause restraint room shardtable waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -71,7 +72,7 @@ PARTS = {
     "listing": "config dataset errors events index indexroom model sampler",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
-    "preflight": "config dataset disk errors index layout ledger quantities sampler.messages",
+    "preflight": "config dataset disk errors index layout ledger quantities restraint sampler.messages",
     "firstlook": "config errors model sampler",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
     "shardtable state client._core client.protocol",
@@ -98,6 +99,7 @@ PARTS = {
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 
 PURE = {
+    "restraint",
     "backlog",
     "parts",
     "model",

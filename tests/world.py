@@ -21,6 +21,7 @@ from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, Sha
 from cachecd.parts import part_of
 from cachecd.reconcile import Found
 from cachecd.recovery import held_by, meta_of, saved_plan, take_up
+from cachecd.restraint import Restraint
 from cachecd.saving import PlanSaver
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
@@ -66,6 +67,7 @@ class World:
         self.set_aside: list[SetAside] = []
         self.ever: set[str] = set()
         self.boots = 0
+        self.restraint = Restraint()
         self.broken = False  # a promise did not hold
         self.kill_after: int | None = None  # so many commands more
         self.model = Watch(self)
@@ -92,7 +94,8 @@ class World:
             self.rows = Rows()
         self.boots += 1
         ledger = Ledger(self.limit, FOOTPRINT)
-        self.state = State(ledger, SHARD_SIZE, self.workers, f"{self.boots}b")
+        boot = f"{self.boots}b"
+        self.state = State(ledger, SHARD_SIZE, self.workers, boot, restraint=self.restraint)
         # A clock that lets no pause matter: what the disk allows again is saved at once.
         self.saver = PlanSaver(self.rows, self._saved_plan, clock=itertools.count(0, 100).__next__)
         self.model.restarted()
@@ -358,7 +361,8 @@ class World:
         a shard that nobody makes. And nothing stands still without a reason."""
         ledger = self.state.ledger
         assert ledger.used + ledger.reserved == self.model.used()
-        if not self.making and not self.publishing and self.now >= self.state.disk.until:
+        idle = not (self.making or self.publishing or self.state.rests(self.now))
+        if idle and self.now >= self.state.disk.until:
             for name, dataset in self.state.datasets.items():
                 failed = any(not_before > self.now for not_before in dataset.retry.values())
                 if self.now >= dataset.source.until and not failed:

@@ -42,6 +42,8 @@ def _print(document: dict[str, Any]) -> None:
     )
     if cache["stopped"]:
         print(f"  ingest stopped by the disk: {cache['stopped']}")
+    if cache["resting"]:
+        print(f"  nothing is fetched: {cache['resting']}")
     if cache["corrupt_shards"]:
         print(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
     if scrub := cache["scrub"]:

@@ -163,15 +163,22 @@ class SamplerConfig(SectionModel):
         ),
         examples=["2m"],
     )
-    egress_limit: Later[PositiveSize | None] = Field(
-        None,
-        description="Bytes to fetch in all before ingest stops. Not available in this version.",
-    )
-    idle: Later[Duration | None] = Field(
+    egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Stop ingest when nobody has held a lease so long. Not available in this version."
+            "Bytes to fetch in all, counted over restarts for as long as the cache's catalog lives. "
+            "Then nothing more is fetched, and training goes on with what is cached. For stores that "
+            "bill what leaves them. What is under way when it is reached is finished."
         ),
+        examples=["10TiB"],
+    )
+    idle: Duration | None = Field(
+        None,
+        description=(
+            "Fetch nothing when nobody has had a lease for so long; the next one that is asked for "
+            "resumes it. Left out: the cache is filled whether or not anybody trains."
+        ),
+        examples=["30m"],
     )
 
     @model_validator(mode="after")

@@ -114,8 +114,6 @@ LATER = {
     ),
     "datasets.train.interleave": ("source:\n", "interleave: 16\n    source:\n", "7:17"),
     "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
-    "sampler.egress_limit": ("version: 1", "version: 1\nsampler: {egress_limit: 1GB}", "2:25"),
-    "sampler.idle": ("version: 1", "version: 1\nsampler: {idle: 10m}", "2:17"),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }
 

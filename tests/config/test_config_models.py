@@ -61,8 +61,6 @@ def test_the_unavailable_keys_are_exactly_those_of_later_versions():
         "datasets.NAME.partition",
         "datasets.NAME.interleave",
         "datasets.NAME.relist",
-        "sampler.egress_limit",
-        "sampler.idle",
         "server.http",
     ]
 

@@ -184,7 +184,9 @@ class TestResize:
         "record", [{"payload": b""}, {"image": b"bytes"}, {"image": RGB.astype(np.float32)}]
     )
     def test_without_an_image_it_says_what_to_do(self, record: dict[str, Any]):
-        with pytest.raises(UnitError, match=r"resize raised .*put decode_image or class_map before resize"):
+        with pytest.raises(
+            UnitError, match=r"resize raised .*put decode_image or class_map before resize"
+        ):
             run(record, {"resize": 4})
 
 
