@@ -289,7 +289,7 @@ class Lives:
             self._poll()
 
     def _until(self, condition: Callable[[], bool], what: str, *, or_dead: bool = False) -> None:
-        deadline = time.monotonic() + PATIENCE
+        began = time.monotonic()
         assert self._daemon is not None
         while True:
             if self._daemon.ended and or_dead:
@@ -297,8 +297,9 @@ class Lives:
             self._poll(may_end=or_dead)
             if condition():
                 return
-            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
-            time.sleep(0.003)
+            waited = time.monotonic() - began
+            assert waited < PATIENCE, f"not within {PATIENCE:g} s: {what}"
+            time.sleep(min(max(0.003, waited / 10), 0.03))  # what answers is what is waited for
 
     def _poll(self, *, may_end: bool = False) -> None:
         """DiedError if the daemon is dead. A sampler that has come to its point is stopped: then it
