@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 
@@ -13,6 +14,7 @@ def keys(count: int) -> list[str]:
     return [f"class-{number % CLASSES}/{number:06d}.bin" for number in range(count)]
 
 
+@functools.cache  # a job reads each some hundred times
 def content(key: str) -> bytes:
     """The object of this key: 1 to 20 kB."""
     chance = random.Random(hashlib.sha256(key.encode()).digest())
