@@ -204,7 +204,7 @@ def scripted_server(certificate: str | None = None) -> Iterator[ScriptedServer]:
             server.socket = context.wrap_socket(server.socket, server_side=True)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up
         scripted = ScriptedServer(f"{scheme}://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield scripted

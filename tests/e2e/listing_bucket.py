@@ -105,7 +105,7 @@ def listing_bucket(units: int) -> Iterator[ListingBucket]:
         server.daemon_threads = True
         server.block_on_close = False
         bucket = ListingBucket(f"http://127.0.0.1:{server.server_port}", units, threading.Event())
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield bucket
