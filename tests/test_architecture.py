@@ -62,7 +62,7 @@ PARTS = {
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.patience": "",
     "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
-    "client.errors client.schema",
+    "client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     # The daemon
     "notify": "",

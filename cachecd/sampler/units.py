@@ -19,7 +19,7 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
     """
     match source.format:
-        case "files" | "tfrecord":  # an object is a unit
+        case "files" | "tfrecord" | "webdataset":  # an object is a unit
             return store.list(after)
         case other:
             raise NotImplementedError(f"format {other}")

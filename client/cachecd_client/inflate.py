@@ -7,13 +7,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from threading import Event
-from typing import BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Compression = Literal["GZIP", "ZLIB"]
 
@@ -22,6 +25,8 @@ _HEADER = 12  # bytes of a frame's length and the length's CRC
 _READ = 64 << 10  # compressed bytes at a time: what a member's end leaves over is copied
 _STEP = 1 << 20  # inflated bytes at a time
 _RATIO = 1032  # Deflate cannot do better: 258 bytes by two codes of one bit
+HEAD = _HEADER
+"""Bytes of a file that tell how it is compressed."""
 
 
 class Inflated(NamedTuple):
@@ -37,9 +42,13 @@ def compression_of(path: str) -> Compression | None:
     A TFRecord file begins with a length and its CRC, so none can be mistaken for compressed.
     """
     with open(path, "rb", buffering=0) as file:
-        head = file.read(_HEADER)
-    if len(head) == _HEADER:
-        if _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:], "little"):
+        return compression_of_head(file.read(HEAD))
+
+
+def compression_of_head(head: bytes) -> Compression | None:
+    """The same, of the first HEAD bytes, or of all that there are."""
+    if len(head) >= _HEADER:
+        if _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:_HEADER], "little"):
             return None
     elif len(head) < 2:
         return None
@@ -71,30 +80,69 @@ def inflate(
                     raise CancelledError
                 scanner.feed(piece)
                 write(piece)
-        except (zlib.error, EOFError) as error:
-            raise CorruptRecordError(
-                path, scanner.offset, f"{compression} stream: {_reason(error)}"
-            ) from None
+        except DamagedError as error:
+            raise CorruptRecordError(path, scanner.offset, str(error)) from None
     return Inflated(scanner.finish(), scanner.offset)
 
 
 def _inflated(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    stream = zlib.decompressobj(_WINDOW_BITS[compression])
+    inflater = Inflater(compression)
     while piece := file.read(_READ):
-        while piece:
-            if stream.eof:
-                if compression == "ZLIB":
-                    raise zlib.error("bytes follow its end")
-                piece = piece.lstrip(b"\0")
-                if not piece:
-                    break
-                stream = zlib.decompressobj(_WINDOW_BITS[compression])
-            yield stream.decompress(piece, _STEP)
-            piece = stream.unused_data if stream.eof else stream.unconsumed_tail
-    while more := stream.decompress(b"", _STEP):
-        yield more
-    if not stream.eof:
-        raise EOFError(f"cut short: the file ends within it, after {file.tell()} bytes")
+        yield from inflater.feed(piece)
+    yield from inflater.finish()
+
+
+class DamagedError(ValueError):
+    """A compressed stream is damaged, cut short or followed by something else."""
+
+
+class Inflater:
+    """Inflates a stream that comes in pieces, to pieces of at most a MiB, some of them empty.
+
+    A GZIP stream may have several members, and zeros after them.
+    """
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+        self._stream = self._new()
+        self.fed = 0
+        """Compressed bytes that were taken so far."""
+
+    def feed(self, data: Buffer) -> Iterator[bytes]:
+        """What these bytes inflate to; DamagedError. Not all are taken until it is exhausted."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _READ):
+            piece = bytes(view[start : start + _READ])
+            self.fed += len(piece)
+            while piece:
+                if self._stream.eof:
+                    if self._compression == "ZLIB":
+                        raise DamagedError("ZLIB stream: bytes follow its end")
+                    piece = piece.lstrip(b"\0")
+                    if not piece:
+                        break
+                    self._stream = self._new()
+                yield self._inflate(piece)
+                stream = self._stream
+                piece = stream.unused_data if stream.eof else stream.unconsumed_tail
+
+    def finish(self) -> Iterator[bytes]:
+        """What is still to come when all has been fed; DamagedError if the stream goes on."""
+        while more := self._inflate(b""):
+            yield more
+        if not self._stream.eof:
+            raise DamagedError(
+                f"{self._compression} stream: cut short: the file ends within it, after {self.fed} bytes"
+            )
+
+    def _new(self) -> zlib._Decompress:
+        return zlib.decompressobj(_WINDOW_BITS[self._compression])
+
+    def _inflate(self, piece: bytes) -> bytes:
+        try:
+            return self._stream.decompress(piece, _STEP)
+        except zlib.error as error:
+            raise DamagedError(f"{self._compression} stream: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

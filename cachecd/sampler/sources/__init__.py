@@ -55,5 +55,9 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
             return Verbatim()
         case "tfrecord":
             return Records(Examples(), transform)
+        case "webdataset":
+            from cachecd.sampler.sources.webdataset import WebDataset
+
+            return Records(WebDataset(), transform)
         case other:
             raise NotImplementedError(f"format {other}")

@@ -26,6 +26,7 @@ class Files:
     or those that the listing has come to."""
 
     ranged = False
+    single = True
 
     def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
         self._source = source

@@ -23,6 +23,9 @@ class Format(Protocol):
     schema: Schema | None
     """Of the records as they are; None if only a record can tell."""
 
+    single: bool
+    """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
+
     def refusal(self, unit: UnitSlice) -> str | None:
         """Why a unit cannot be used, as far as its key and size tell."""
 
@@ -50,9 +53,10 @@ class Records:
         self._format = records
         self.ranged = records.ranged
         self._transform = transform
+        self._sized = records.single and transform is None
 
     def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
-        if self._transform is None and unit.size > capacity:
+        if self._sized and unit.size > capacity:
             return (
                 f"the object has {unit.size} bytes, more than a shard ({capacity}): raise "
                 "cache.shard_size"
@@ -63,7 +67,7 @@ class Records:
         return self._format.span(unit)
 
     async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
-        if self._transform is None and unit.size > shard.room:
+        if self._sized and unit.size > shard.room:
             return unit  # need not be fetched to know that it does not fit
         if self._transform is None and self._format.schema is not None:
             shard.describe(self._format.schema)

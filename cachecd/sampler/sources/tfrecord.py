@@ -3,6 +3,9 @@
 Without a transform their records are carried over verbatim, whatever they hold, in large pieces that
 Python never looks into. With one, each is decoded as an Example: a feature with one value is that
 value (bytes, int or float), one with several a NumPy array (int64 or float32) or a list of bytes.
+
+Objects compressed as a whole, by GZIP or ZLIB, are inflated on the way; offsets in messages are then
+those of what they inflate to.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.packed import LARGEST, unpacked
 from cachecd_client._core import decode_example, masked_crc32c
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer_examples
@@ -43,7 +47,8 @@ class Verbatim:
         return whole(unit)
 
     async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
-        frames = _Frames(content.chunks, unit.offset)
+        chunks, packed = await unpacked(unit, content)
+        frames = _Frames(chunks, unit.offset, shard.capacity)
         ordinal = unit.ordinal
         if shard.schema is None:
             await _describe(frames, shard)
@@ -66,7 +71,8 @@ class Verbatim:
                 assert length is not None, "the writer refused a record that is not there"
                 if not shard.records:
                     raise shard.too_large(length - _AROUND)
-                return dataclasses.replace(unit, ordinal=ordinal, offset=frames.offset)
+                resume = 0 if packed else frames.offset
+                return dataclasses.replace(unit, ordinal=ordinal, offset=resume)
             if not await frames.more():
                 frames.end()
                 if not ordinal:
@@ -79,6 +85,7 @@ class Examples:
 
     schema: Schema | None = None
     ranged = False
+    single = False
 
     def refusal(self, unit: UnitSlice) -> str | None:
         return None
@@ -89,7 +96,8 @@ class Examples:
     async def read(
         self, unit: UnitSlice, content: Content
     ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
-        frames = _Frames(content.chunks, unit.offset)
+        chunks, packed = await unpacked(unit, content)
+        frames = _Frames(chunks, unit.offset, LARGEST)
         while True:
             consumed = 0
             for offset, payload in frames.whole():
@@ -97,7 +105,7 @@ class Examples:
                     record = _values(payload)
                 except ValueError as error:
                     raise _corrupt(offset, f"not an Example: {error}") from error
-                yield offset, record
+                yield 0 if packed else offset, record
                 consumed += len(payload) + _AROUND
             frames.drop(consumed)
             if not await frames.more():
@@ -148,10 +156,14 @@ def _corrupt(offset: int, why: str) -> UnitError:
 
 
 class _Frames:
-    """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`."""
+    """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`.
 
-    def __init__(self, chunks: AsyncIterator[Buffer], offset: int) -> None:
+    Frames of more than `most` bytes are refused before they are waited for.
+    """
+
+    def __init__(self, chunks: AsyncIterator[Buffer], offset: int, most: int) -> None:
         self._chunks = chunks
+        self._most = most
         self.buffer = memoryview(b"")
         self.offset = offset
 
@@ -212,6 +224,10 @@ class _Frames:
         parts = [self.buffer]
         have = len(self.buffer)
         wanted = max(self.next_length() or 0, have + 1)
+        if wanted - have > self._most:
+            raise UnitError(
+                f"the record at byte {self.offset} has {wanted} bytes, expected at most {self._most}"
+            )
         while have < wanted and (chunk := await anext(self._chunks, None)) is not None:
             parts.append(memoryview(chunk).cast("B"))
             have += len(parts[-1])

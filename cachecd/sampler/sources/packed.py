@@ -1,0 +1,88 @@
+"""Objects that are compressed as a whole: told by how they begin, and inflated as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from typing_extensions import Buffer
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.sources.content import Content
+from cachecd_client.inflate import HEAD, Compression, DamagedError, Inflater, compression_of_head
+
+# Whoever inflates holds one record at a time; one of more bytes than this is refused before it is
+# waited for. Deflate makes up to a thousand bytes of one.
+LARGEST = 1 << 30
+
+
+async def unpacked(
+    unit: UnitSlice, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
+) -> tuple[AsyncIterator[Buffer], bool]:
+    """The unit's chunks, inflated if its object is compressed in a `known` way, and whether it is.
+
+    Of a compressed object there is no place to go on from: its parts begin at its start, with an
+    `offset` of 0. The chunks raise UnitError, every time that they are asked, where the stream is
+    damaged or cut short; what comes before may be used.
+    """
+    if unit.offset:
+        return content.chunks, False
+    chunks = _Peeked(content.chunks)
+    compression = compression_of_head(await chunks.peek(HEAD))
+    if compression is None or compression not in known:
+        return chunks, False
+    return _Inflated(chunks, compression), True
+
+
+class _Peeked(AsyncIterator[Buffer]):
+    """Chunks whose beginning may be looked at first."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer]) -> None:
+        self._chunks = chunks
+        self._seen: deque[Buffer] = deque()
+
+    async def peek(self, count: int) -> bytes:
+        """The first `count` bytes, or all that there are."""
+        head = b""
+        while len(head) < count and (chunk := await anext(self._chunks, None)) is not None:
+            self._seen.append(chunk)
+            head += bytes(memoryview(chunk).cast("B")[: count - len(head)])
+        return head
+
+    async def __anext__(self) -> Buffer:
+        return self._seen.popleft() if self._seen else await anext(self._chunks)
+
+
+class _Inflated(AsyncIterator[Buffer]):
+    """What compressed chunks inflate to, in pieces of at most a MiB."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer], compression: Compression) -> None:
+        self._chunks = chunks
+        self._inflater = Inflater(compression)
+        self._pieces: Iterator[bytes] = iter(())
+        self._ended = False
+        self._error: UnitError | None = None
+
+    async def __anext__(self) -> Buffer:
+        if self._error is not None:
+            raise self._error
+        await asyncio.sleep(0)  # a chunk may inflate to gigabytes; heartbeats go on
+        try:
+            while True:
+                for piece in self._pieces:
+                    if piece:
+                        return piece
+                if self._ended:
+                    raise StopAsyncIteration
+                chunk = await anext(self._chunks, None)
+                self._ended = chunk is None
+                self._pieces = (
+                    self._inflater.finish() if chunk is None else self._inflater.feed(chunk)
+                )
+        except DamagedError as error:
+            why = str(error).replace("the file", "the object")
+            at = f", near byte {self._inflater.fed} of the object; the records before it are kept"
+            self._error = UnitError(why + at)
+            raise self._error from None

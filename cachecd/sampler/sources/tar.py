@@ -1,0 +1,260 @@
+"""A tar archive as it arrives: its members one after the other, without a seek.
+
+Understood are the dialects of v7, ustar, pax and GNU: long names, prefixes, sizes beyond 8 GiB. Every
+header's checksum is checked; what members hold has none. An archive ends with its end mark (a block
+of zeros, by the standard two) and with nothing else: one that ends elsewhere has been cut short.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from typing_extensions import Buffer
+
+from cachecd.sampler.sources.packed import LARGEST
+
+_BLOCK = 512
+_ZEROS = bytes(_BLOCK)
+# Name, size, checksum, type, magic and prefix.
+_HEADER = struct.Struct("100s24x12s12x8sc100x6s82x155s12x")
+_POSIX = b"ustar\0"  # GNU's is "ustar ", and has other things where the prefix is
+_SPACES = sum(b" " * 8)  # the checksum is made with spaces in its own place
+_PADDING = 1 << 20  # bytes behind the end mark that are looked at at a time
+_NAMES = 1 << 20  # bytes of a long name, or of a pax header with its other attributes
+
+_REGULAR = b"07\0"
+_WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, whatever their size says
+_OTHERS = b"ADEIV"  # access lists, lists of a directory, attributes, inodes, a volume's name
+_LONG_NAME, _LONG_LINK, _PAX, _GLOBAL = b"L", b"K", b"xX", b"g"
+_ELSEWHERE = {b"S": "sparse", b"M": "continued from another volume"}
+
+
+class TarError(ValueError):
+    """What is there is no tar, or a damaged one, or of a kind that is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file in the archive; `begin` is where its headers do, long names included."""
+
+    begin: int
+    name: bytes
+    size: int
+
+
+class Tar:
+    """The members of an archive. `end` is where it ends, if that is known; offsets are its own.
+
+    TarError with the offset for all that is wrong with it.
+    """
+
+    def __init__(self, chunks: AsyncIterator[Buffer], offset: int, end: int | None) -> None:
+        self._bytes = _Bytes(chunks, offset)
+        self._end = end
+        self._left = 0  # bytes of the last member that have not been read
+        self._member = ""  # its name and place, for messages
+
+    async def next(self) -> Member | None:
+        """The next regular file; None at the end mark. What else there is is passed over."""
+        while True:
+            if await self._bytes.drop(self._left):
+                raise self._truncated(self._member)
+            self._left = 0
+            begin = self._bytes.offset
+            found = await self._headers()
+            if found is None:
+                return None
+            kind, name, size = found
+            place = f"the member {shown(name)} at byte {begin}"
+            if kind in _ELSEWHERE:
+                raise TarError(f"{place} is {_ELSEWHERE[kind]}, expected a whole file")
+            regular = kind in _REGULAR and not name.endswith(b"/")  # as v7 marks its directories
+            if kind in _WITHOUT_DATA:
+                size = 0
+            elif not regular and kind not in _OTHERS and kind not in _REGULAR:
+                raise TarError(f"{place} is of the unknown type {shown(kind)}")
+            self._expect(size, place)
+            self._left = size + -size % _BLOCK
+            if regular:
+                return Member(begin, name, size)
+
+    async def read(self, member: Member) -> bytes:
+        """The content of the member that `next` gave last; once."""
+        if member.size > LARGEST:
+            raise TarError(f"{self._member} has {member.size} bytes, expected at most {LARGEST}")
+        data = await self._bytes.take(member.size)
+        if len(data) < member.size:
+            raise self._truncated(self._member)
+        self._left -= member.size
+        return data
+
+    async def finish(self) -> None:
+        """After `next` has given None: TarError if anything but zeros follows the end mark."""
+        end = self._bytes.offset - _BLOCK
+        while block := await self._bytes.take(_PADDING):
+            if block.strip(b"\0"):
+                raise TarError(
+                    f"the tar's end mark is at byte {end}, but more follows: expected one archive an object"
+                )
+            if self._bytes.offset - end > LARGEST:
+                raise TarError(f"the tar's end mark at byte {end} is followed by zeros without end")
+
+    async def _headers(self) -> tuple[bytes, bytes, int] | None:
+        """Type, name and size of the next member, from all its headers; None for the end mark."""
+        begin = self._bytes.offset
+        long_name, attributes = b"", dict[bytes, bytes]()
+        while True:
+            at = self._bytes.offset
+            block = await self._bytes.take(_BLOCK)
+            if block == _ZEROS and at == begin:
+                return None
+            if len(block) < _BLOCK or block == _ZEROS:
+                raise self._truncated("" if at == begin else f"the headers at byte {begin}")
+            name, size, checksum, kind, magic, prefix = _HEADER.unpack(block)
+            if not _adds_up(block, checksum):
+                raise TarError(f"no tar header at byte {at}: its checksum is wrong{_seems(block)}")
+            length = _number(size)
+            if length is None:
+                raise TarError(f"no tar header at byte {at}: its size is {shown(size)}")
+            if kind in _LONG_NAME + _LONG_LINK + _PAX + _GLOBAL:
+                extension = await self._extension(length, at)
+                if kind == _LONG_NAME:
+                    long_name = extension.partition(b"\0")[0]
+                elif kind in _PAX:
+                    attributes |= _attributes(extension, at)
+                elif kind == _GLOBAL and _attributes(extension, at).keys() & {b"path", b"size"}:
+                    raise TarError(f"the header at byte {at} gives all members one name or size")
+                continue
+            name = name.partition(b"\0")[0]
+            if magic == _POSIX and prefix[0]:
+                name = prefix.partition(b"\0")[0] + b"/" + name
+            if any(key.startswith(b"GNU.sparse.") for key in attributes):
+                kind = b"S"
+            if text := attributes.get(b"size"):
+                if not text.isdigit() or len(text) > 20:
+                    raise TarError(f"the header at byte {begin} gives {shown(text)} as a size")
+                length = int(text)
+            return kind, attributes.get(b"path") or long_name or name, length
+
+    async def _extension(self, length: int, at: int) -> bytes:
+        if length > _NAMES:
+            raise TarError(
+                f"the header at byte {at} has a name or attributes of {length} bytes, expected at most "
+                f"{_NAMES}"
+            )
+        data = await self._bytes.take(length + -length % _BLOCK)
+        if len(data) < length:
+            raise self._truncated(f"the headers at byte {at}")
+        return data[:length]
+
+    def _expect(self, size: int, place: str) -> None:
+        """Says at once what would only show when all that there is has been fetched."""
+        self._member = place
+        if self._end is not None and self._bytes.offset + size > self._end:
+            raise self._truncated(place, self._end)
+
+    def _truncated(self, within: str, at: int | None = None) -> TarError:
+        at = self._bytes.offset if at is None else at
+        what = f"within {within}" if within else "without its end mark, two blocks of zeros"
+        return TarError(f"truncated: the tar ends at byte {at}, {what}")
+
+
+class _Bytes:
+    """Chunks as one stream of bytes; `offset` is that of the next."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer], offset: int) -> None:
+        self._chunks = chunks
+        self._view = memoryview(b"")
+        self.offset = offset
+
+    async def take(self, count: int) -> bytes:
+        """The next `count` bytes; fewer only if there are no more. Each is copied once."""
+        view = self._view
+        if len(view) >= count:
+            self._view = view[count:]
+            self.offset += count
+            return bytes(view[:count])
+        parts, missing = [view], count - len(view)
+        self._view = memoryview(b"")
+        while missing and (chunk := await anext(self._chunks, None)) is not None:
+            view = memoryview(chunk).cast("B")
+            parts.append(view[:missing])
+            self._view = view[missing:]
+            missing -= len(parts[-1])
+        self.offset += count - missing
+        return b"".join(parts)
+
+    async def drop(self, count: int) -> int:
+        """Passes over `count` bytes; returns how many of them there are not."""
+        while count > len(self._view):
+            count -= len(self._view)
+            self.offset += len(self._view)
+            self._view = memoryview(b"")
+            if (chunk := await anext(self._chunks, None)) is None:
+                return count
+            self._view = memoryview(chunk).cast("B")
+        self._view = self._view[count:]
+        self.offset += count
+        return 0
+
+
+def shown(name: bytes) -> str:
+    """A name from the archive, harmless and not too long for a message."""
+    text = repr(name.decode("utf-8", "backslashreplace"))
+    return text if len(text) <= 120 else f"{text[:100]}...{text[-17:]}"
+
+
+def _adds_up(block: bytes, checksum: bytes) -> bool:
+    stated = _number(checksum)
+    unsigned = sum(block) - sum(checksum) + _SPACES
+    if stated == unsigned:
+        return True
+    # Some old writers took bytes for signed.
+    high = sum(byte > 127 for byte in block[:148] + block[156:])
+    return stated == unsigned - 256 * high
+
+
+def _number(field: bytes) -> int | None:
+    """A header's number: octal digits, or big-endian after a byte of 128 (GNU); None if it is none."""
+    if field[0] == 128:
+        return int.from_bytes(field[1:], "big")
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if digits.strip(b"01234567"):
+        return None
+    return int(digits or b"0", 8)
+
+
+def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
+    """The records of a pax header: "LENGTH KEY=VALUE\\n", the length that of the whole record."""
+    found: dict[bytes, bytes] = {}
+    begin = 0
+    while begin < len(data):
+        digits = data[begin : begin + 20].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() else 0
+        key, equals, value = data[begin + len(digits) + 1 : begin + length].partition(b"=")
+        if begin + length > len(data) or not equals or value[-1:] != b"\n":
+            raise TarError(
+                f"the pax header at byte {at} is damaged: {shown(data[begin : begin + 40])}"
+            )
+        found[key] = value[:-1]
+        begin += length
+    return found
+
+
+_MAGIC = {
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\xfd7zXZ": "XZ",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "ZIP",
+    b"\x89HDF": "HDF5",
+    b"PAR1": "Parquet",
+}
+
+
+def _seems(block: bytes) -> str:
+    for magic, kind in _MAGIC.items():
+        if block.startswith(magic):
+            return f" (this looks like {kind}; expected tar or tar.gz)"
+    return ""

@@ -1,0 +1,121 @@
+"""Format `webdataset`: tar files whose neighbouring members make samples, one record each.
+
+By WebDataset's rules: a member's key is its path up to the first dot of its base name, and what
+follows the dot, in lower case, names the feature. Members of one key that follow each other are one
+sample. Directories, links and devices, names without a dot or with one in front, and `__...__` are
+passed over. Features: `__key__` (bytes), then one for each member, by name (extensions.py).
+A .tar.gz is inflated on the way; its offsets are those of what it inflates to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.extensions import features
+from cachecd.sampler.sources.packed import LARGEST, unpacked
+from cachecd.sampler.sources.tar import Member, Tar, shown
+from cachecd_client.schema import Schema
+
+_KEY = "__key__"
+_MOST_MEMBERS = 1000
+_LONGEST_NAME = 255  # bytes of a feature's name, as of a file's
+_META = re.compile(rb"__[^/]*__(/|$)")
+
+
+class WebDataset:
+    """Reads samples as records."""
+
+    schema: Schema | None = None
+    ranged = False
+    single = False
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        return None
+
+    def span(self, unit: UnitSlice) -> tuple[int, int]:
+        return whole(unit)
+
+    async def read(
+        self, unit: UnitSlice, content: Content
+    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+        chunks, packed = await unpacked(unit, content, ("GZIP",))
+        tar = Tar(chunks, unit.offset, None if packed else unit.size)
+        sample: _Sample | None = None
+        before = unit.ordinal > 0
+        try:
+            while (member := await tar.next()) is not None:
+                found = _split(member.name)
+                if found is None:
+                    continue
+                key, name = found
+                if sample is not None and sample.key != key:
+                    yield 0 if packed else sample.begin, sample.record()
+                    before, sample = True, None
+                if sample is None:
+                    sample = _Sample(member.begin, key)
+                sample.expect(name, member)
+                sample.files[name] = await tar.read(member)
+            if sample is not None:
+                yield 0 if packed else sample.begin, sample.record()
+                before = True
+            await tar.finish()
+        except ValueError as error:
+            kept = "; the samples before it are kept" if before else ""
+            raise UnitError(f"{error}{kept}") from error
+
+
+class _Sample:
+    """The members of one key; `begin` is where the headers of the first do. ValueError."""
+
+    def __init__(self, begin: int, key: bytes) -> None:
+        self.begin = begin
+        self.key = key
+        self.files: dict[str, bytes] = {}
+        self._size = 0
+
+    def expect(self, name: str, member: Member) -> None:
+        """Checks that another member fits in, before it is read."""
+        place = f"the sample {shown(self.key)} at byte {self.begin}"
+        if name in self.files or name == _KEY:
+            raise ValueError(f"{place} has {name!r} twice, again at byte {member.begin}")
+        if len(self.files) == _MOST_MEMBERS:
+            raise ValueError(
+                f"{place} has more than {_MOST_MEMBERS} members: a key ends at the first dot of the "
+                "name, so it must not have one itself"
+            )
+        self._size += member.size
+        if self._size > LARGEST:
+            raise ValueError(f"{place} has {self._size} bytes or more, expected at most {LARGEST}")
+
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = {_KEY: self.key}
+        for name in sorted(self.files):
+            try:
+                record.update(features(name, self.files[name]))
+            except ValueError as error:
+                raise ValueError(
+                    f"the sample {shown(self.key)} at byte {self.begin}, .{name}: {error}"
+                ) from error
+        return record
+
+
+def _split(path: bytes) -> tuple[bytes, str] | None:
+    """A member's key and feature; None if it belongs to no sample. ValueError."""
+    folder, slash, base = path.rpartition(b"/")
+    stem, _, name = base.partition(b".")
+    if not stem or not name or _META.match(path):
+        return None
+    try:
+        if len(name) <= _LONGEST_NAME:
+            return folder + slash + stem, name.decode().lower()
+    except UnicodeDecodeError:
+        pass
+    raise ValueError(
+        f"the member {shown(path)} makes no feature's name: expected at most {_LONGEST_NAME} bytes of "
+        "UTF-8 after the first dot"
+    )
