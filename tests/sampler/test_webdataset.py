@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ import numpy as np
 import pytest
 
 from cachecd.config import DatasetConfig
-from cachecd.sampler.sources import extensions, open_source, packed, tar
-from cachecd.sampler.sources import webdataset as grouping
+from cachecd.sampler.sources import open_source, tar
 from cachecd_client._core import decode_example, encode_example
-from cachecd_client.schema import Feature
 from tests.contracts.source import Bench, Shard, SourceContract
 from tests.sampler import steps
 
@@ -74,6 +71,55 @@ def decoded(shard: Shard) -> list[dict[str, Any]]:
     ]
 
 
+def header(
+    name: bytes, length: int, *, kind: bytes = b"0", size: bytes = b"", sign: bool = False
+) -> bytes:
+    """A header by hand, of no dialect: name, size, type and checksum."""
+    block = name.ljust(124, b"\0") + (size or b"%011o\0" % length).ljust(24, b"\0")
+    tail = kind + bytes(512 - 157)
+    high = sum(byte > 127 for byte in block + tail) if sign else 0
+    total = sum(block) + sum(tail) + 8 * 32 - 256 * high
+    return block + b"%06o\0 " % total + tail
+
+
+def member(name: bytes, body: bytes, **how: Any) -> bytes:
+    return header(name, len(body), **how) + body + bytes(-len(body) % 512)
+
+
+def pax(attributes: dict[str, str], kind: bytes = b"x") -> bytes:
+    records = b""
+    for key, value in attributes.items():
+        length = len(key) + len(value) + 3
+        length += len(str(length + len(str(length))))
+        records += f"{length} {key}={value}\n".encode()
+    return member(b"attributes", records, kind=kind)
+
+
+HOSTILE = {
+    "endless": (header(b"a.jpg", 0, size=b"7" * 11), "'a' at byte 0 has 8589934591 bytes or more"),
+    "beyond all": (
+        header(b"a.jpg", 0, size=b"\x80" + b"\xff" * 11),
+        "bytes or more, expected at most",
+    ),
+    "negative": (header(b"a.jpg", 0, size=b"\xff" * 12), "its size is"),
+    "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
+    "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
+    "sparse by pax": (pax({"GNU.sparse.major": "1"}) + header(b"a.jpg", 0), "is sparse"),
+    "continued": (header(b"a.jpg", 0, kind=b"M"), "continued from another volume"),
+    "unknown": (header(b"a.jpg", 0, kind=b"?"), "is of the unknown type '?'"),
+    "long name": (header(b"x", 1 << 32, kind=b"L"), "attributes of 4294967296 bytes"),
+    "no member": (member(b"x", b"long", kind=b"L"), "within the headers at byte 0"),
+    "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "gives '-1' as a size"),
+    "pax digits": (pax({"size": "9" * 5000}) + header(b"a.jpg", 0), "as a size"),
+    "pax of no length": (
+        member(b"x", b"0 a=b\n", kind=b"x"),
+        "the pax header at byte 0 is damaged",
+    ),
+    "pax too long": (member(b"x", b"99 a=b\n", kind=b"x"), "the pax header at byte 0 is damaged"),
+    "pax without end": (member(b"x", b"7 a=bc ", kind=b"x"), "the pax header at byte 0 is damaged"),
+    "one name for all": (pax({"path": "a.jpg"}, b"g"), "gives all members one name or size"),
+}
+
 SAMPLES = [samples(unit) for unit in range(4)]
 
 
@@ -94,3 +140,224 @@ class TestWebDataset(SourceContract):
         bench.cut = 1024
         bench.pour(self.objects())
         assert bench.taken < 1.15 * sum(map(len, self.objects()))
+
+    # --- samples
+
+    def test_members_of_one_key_that_follow_each_other_are_one_sample(self, bench: Bench):
+        [shard] = bench.pour(
+            [
+                archive(
+                    [
+                        ("a/x.JPG", b"1"),
+                        ("a/x.seg.png", b"2"),
+                        ("b.v2/x.seg.png", b"4"),
+                        ("b.v2/x.jpg", b"3"),
+                        ("./a/x.jpg", b"5"),
+                        ("./a/x.seg.png", b""),
+                    ]
+                )
+            ]
+        )
+        assert decoded(shard) == [
+            {"__key__": b"a/x", "jpg": b"1", "seg.png": b"2"},
+            {"__key__": b"b.v2/x", "jpg": b"3", "seg.png": b"4"},
+            {"__key__": b"./a/x", "jpg": b"5", "seg.png": b""},
+        ]
+        assert bench.schema is not None
+        assert bench.schema.names == ("__key__", "jpg", "seg.png")
+
+    def test_what_belongs_to_no_sample_is_passed_over(self, bench: Bench):
+        def special(name: str, kind: bytes) -> tarfile.TarInfo:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "elsewhere"
+            return info
+
+        kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE]
+        kinds += [tarfile.BLKTYPE, tarfile.FIFOTYPE]
+        others = [special(f"special.{n}", kind) for n, kind in enumerate(kinds)]
+        hidden = [
+            ".hidden.jpg",
+            "a/.hidden.jpg",
+            "__meta__",
+            "__meta__/x.json",
+            "README",
+            "x.",
+        ]
+        [shard] = bench.pour(
+            [
+                archive(
+                    [
+                        *((name, b"?" * 700) for name in hidden),
+                        ("a.jpg", b"1"),
+                        *others,
+                        ("a.cls", b"2"),
+                        *((name, b"?" * 700) for name in hidden),
+                    ]
+                )
+            ]
+        )
+        assert decoded(shard) == [{"__key__": b"a", "cls": 2, "jpg": b"1"}]
+        assert bench.set_aside == {}
+
+    def test_the_transform_gets_the_features_in_the_order_of_their_names(self, tmp_path: Path):
+        config = {**CONFIG, "transform": ["tests.sampler.steps:remember"]}
+        bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
+        steps.seen.clear()
+        bench.pour([archive([("k.txt", b"t"), ("k.jpg", b"j"), ("k.cls", b"1")])])
+        assert [list(record.items()) for record in steps.seen] == [
+            [("__key__", b"k"), ("cls", 1), ("jpg", b"j"), ("txt", b"t")]
+        ]
+
+    def test_a_sample_without_a_feature_of_the_schema_ends_its_unit(self, bench: Bench):
+        [shard] = bench.pour(
+            [
+                archive([("a.jpg", b"1"), ("a.txt", b"2"), ("b.jpg", b"3"), ("c.jpg", b"4")]),
+                archive([("a.jpg", b"1"), ("a.txt", b"2")]),
+            ]
+        )
+        assert [r[:2] for r in shard.records] == [(0, 0), (1, 0)]
+        assert bench.set_aside == {0: "record does not fit the schema: missing ['txt'], extra []"}
+
+    def test_a_sample_larger_than_a_shard_sets_its_unit_aside(self, bench: Bench):
+        [shard] = bench.pour([archive([("a.jpg", b"1"), ("b.jpg", bytes(bench.capacity))])])
+        assert decoded(shard) == [{"__key__": b"a", "jpg": b"1"}]
+        assert f"does not fit into a shard of {bench.capacity}" in bench.set_aside[0]
+
+    @pytest.mark.parametrize(
+        ("members", "why"),
+        [
+            (["k.jpg", "k.JPG"], "the sample 'k' at byte 512 has 'jpg' twice, again at byte 1024"),
+            (["k.__key__"], "has '__key__' twice"),
+            (["k." + "x" * 256], "has a member whose extension is 'xxxxx"),
+            ([f"k.{n:04d}.jpg" for n in range(1001)], "a key ends at the first dot of the name"),
+        ],
+    )
+    def test_members_that_make_no_sample_set_their_unit_aside(
+        self, bench: Bench, members: list[str], why: str
+    ):
+        [shard] = bench.pour([archive([("a.jpg", b""), *((m, b"") for m in members)])])
+        assert decoded(shard) == [{"__key__": b"a", "jpg": b""}]
+        assert why in bench.set_aside[0]
+        assert bench.set_aside[0].endswith("; the samples before it are kept")
+
+    def test_names_of_any_bytes_are_keys_and_never_paths(self, bench: Bench):
+        keys = [
+            *("../../etc/passwd", "/etc/passwd", "a\nb", "caf\u00e9", "\u202egpj", "x" * 5000),
+            "not utf-8 \udce9",
+        ]
+        [shard] = bench.pour([archive(((f"{key}.jpg", b"1") for key in keys), "gnu")])
+        expected = [key.encode("utf-8", "surrogateescape") for key in keys]
+        assert [record["__key__"] for record in decoded(shard)] == expected
+
+    def test_names_in_messages_are_harmless_and_short(self):
+        assert tar.shown(b"\x1b[2J\xe2\x80\xaea\n\0\xff") == r"'\x1b[2J\u202ea\n\x00\\xff'"
+        assert len(tar.shown(b"x" * 100_000)) == 120
+
+    # --- the archive
+
+    @pytest.mark.parametrize("known", [True, False], ids=["tar", "tar.gz"])
+    def test_wherever_it_is_cut_the_unit_says_so_and_keeps_the_whole_samples_before(
+        self, bench: Bench, known: bool
+    ):
+        of = [(f"{LONG}{n}", {"cls": b"%d" % n, "jpg": RNG.bytes(700 * n)}) for n in range(3)]
+        whole = packed_samples(of, "gnu")
+        with tarfile.open(fileobj=io.BytesIO(whole)) as reader:
+            members = reader.getmembers()
+        # A sample is whole when the headers of another one are there, or the first block of the mark.
+        marked = members[-1].offset_data + members[-1].size // 512 * 512 + 1024
+        ends = [*(member.offset_data for member in members[2::2]), marked]
+        for length in sorted({n + more for n in range(0, marked + 512, 512) for more in (0, 511)}):
+            body = whole[:length] if known else gzip.compress(whole[:length], 1)
+            bench.set_aside = {}
+            kept = [record for shard in bench.pour([body]) for _, _, record in shard.records]
+            assert kept == [encoded(sample) for sample in of[: sum(length >= end for end in ends)]]
+            if length >= marked:
+                assert bench.set_aside == {}
+            else:
+                assert bench.set_aside[0].startswith(f"truncated: the tar ends at byte {length}, ")
+                assert bench.set_aside[0].endswith("are kept") == bool(kept)
+
+    def test_a_cut_is_told_before_the_rest_is_fetched(self, bench: Bench):
+        bench.cut = 1000
+        body = archive([("a.jpg", b"1"), ("b.jpg", bytes(1 << 20))])
+        bench.pour([body[: 1 << 19]])
+        assert bench.set_aside == {
+            0: f"truncated: the tar ends at byte {1 << 19}, within the member 'b.jpg' at byte 1024; "
+            "the samples before it are kept"
+        }
+        assert bench.taken < 4000
+
+    def test_a_flipped_bit_in_a_header_is_found_with_its_offset(self, bench: Bench):
+        whole = archive([("a.jpg", b"1"), ("b.jpg", b"2"), ("c.jpg", b"3")])
+        for at in range(1024, 1536, 3):
+            body = bytearray(whole)
+            body[at] ^= 0x10
+            bench.set_aside = {}
+            assert (
+                bench.pour([bytes(body)]) == []
+            )  # whether that was a second file of a is not known
+            assert bench.set_aside == {0: "no tar header at byte 1024: its checksum is wrong"}
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            (b"", "truncated: the tar ends at byte 0, without its end mark"),
+            (b"\0" * 1024, "it has no records"),
+            (b"\0" * 100, "truncated: the tar ends at byte 100"),
+            (b"not a tar " * 90, "no tar header at byte 0: its checksum is wrong"),
+            (b"\x28\xb5\x2f\xfd" * 200, "(this looks like Zstandard; expected tar or tar.gz)"),
+            (b"BZh9" * 200, "(this looks like bzip2; expected tar or tar.gz)"),
+        ],
+    )
+    def test_what_is_no_tar_is_set_aside_and_the_rest_goes_on(
+        self, bench: Bench, body: bytes, why: str
+    ):
+        [shard] = bench.pour([body, archive([("a.jpg", b"1")])])
+        assert [unit for unit, _, _ in shard.records] == [1]
+        assert why in bench.set_aside[0]
+
+    def test_what_follows_the_end_mark_is_an_error_and_never_ignored(self, bench: Bench):
+        one = archive([("a.jpg", b"1")])
+        [shard] = bench.pour([one + archive([("b.jpg", b"2")])])
+        assert decoded(shard) == [{"__key__": b"a", "jpg": b"1"}]
+        assert "the tar's end mark is at byte 1024, but more follows" in bench.set_aside[0]
+
+    def test_one_block_of_zeros_is_an_end_mark_too(self, bench: Bench):
+        [shard] = bench.pour([archive([("a.jpg", b"1")])[: 3 * 512]])
+        assert decoded(shard) == [{"__key__": b"a", "jpg": b"1"}]
+        assert bench.set_aside == {}
+
+    def test_headers_of_old_and_large_archives_are_understood(self, bench: Bench):
+        v7 = header(b"folder/", 0, kind=b"\0") + member(b"v7.jpg", b"1", kind=b"\0")
+        signed = member("caf\u00e9.jpg".encode(), b"2", sign=True)
+        base256 = header(b"g.jpg", 0, size=b"\x80" + (3).to_bytes(11, "big")) + b"333".ljust(
+            512, b"\0"
+        )
+        volume = (
+            header(b"label", 0, kind=b"V") + header(b"acl", 3, kind=b"A") + b"???".ljust(512, b"\0")
+        )
+        sized = (
+            pax({"size": "4", "path": "p.jpg"}) + header(b"short", 0) + b"4444".ljust(512, b"\0")
+        )
+        comment = pax({"comment": "made by hand"}, b"g")
+        [shard] = bench.pour([v7 + volume + signed + comment + base256 + sized + bytes(1024)])
+        assert [(r["__key__"], r["jpg"]) for r in decoded(shard)] == [
+            *((b"v7", b"1"), ("caf\u00e9".encode(), b"2"), (b"g", b"333"), (b"p", b"4444")),
+        ]
+        assert bench.set_aside == {}
+
+    @pytest.mark.parametrize(
+        ("headers", "why"),
+        HOSTILE.values(),
+        ids=HOSTILE.keys(),
+    )
+    def test_hostile_headers_set_the_unit_aside_at_once(
+        self, bench: Bench, headers: bytes, why: str
+    ):
+        for body in (headers + bytes(1024), gzip.compress(headers + bytes(1024))):
+            shards = bench.pour([member(b"a.jpg", b"1") + member(b"b.jpg", b"2") + body])
+            bench.set_aside = {}
+            [shard] = bench.pour([body, archive([("a.jpg", b"1")])])
+            assert [unit for unit, _, _ in shard.records] == [1]
+            assert why in bench.set_aside[0]
+            assert shards

@@ -75,7 +75,7 @@ def _array(data: bytes) -> NDArray[Any]:
     native = flat.astype(dtype.newbyteorder("="), copy=False)
     try:
         return native.reshape(shape, order="F" if by_columns else "C")
-    except OverflowError as error:
+    except ValueError as error:
         raise ValueError(f"its shape is {str(shape)[:80]}: {error}") from None
 
 

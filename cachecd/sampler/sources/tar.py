@@ -37,11 +37,12 @@ class TarError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file in the archive; `begin` is where its headers do, long names included."""
+    """A file in the archive; `begin` is where its headers do, long names included."""
 
     begin: int
     name: bytes
     size: int
+    kind: bytes
 
 
 class Tar:
@@ -54,39 +55,34 @@ class Tar:
         self._bytes = _Bytes(chunks, offset)
         self._end = end
         self._left = 0  # bytes of the last member that have not been read
-        self._member = ""  # its name and place, for messages
+        self._place = ""  # what the last member is called in messages
 
     async def next(self) -> Member | None:
-        """The next regular file; None at the end mark. What else there is is passed over."""
+        """The next file; None at the end mark. Directories, links and the like are passed over."""
         while True:
+            self._require(self._left)
             if await self._bytes.drop(self._left):
-                raise self._truncated(self._member)
-            self._left = 0
-            begin = self._bytes.offset
+                raise self._truncated(self._place)
             found = await self._headers()
             if found is None:
                 return None
-            kind, name, size = found
-            place = f"the member {shown(name)} at byte {begin}"
-            if kind in _ELSEWHERE:
-                raise TarError(f"{place} is {_ELSEWHERE[kind]}, expected a whole file")
-            regular = kind in _REGULAR and not name.endswith(b"/")  # as v7 marks its directories
-            if kind in _WITHOUT_DATA:
-                size = 0
-            elif not regular and kind not in _OTHERS and kind not in _REGULAR:
-                raise TarError(f"{place} is of the unknown type {shown(kind)}")
-            self._expect(size, place)
-            self._left = size + -size % _BLOCK
-            if regular:
-                return Member(begin, name, size)
+            self._place = f"the member {shown(found.name)} at byte {found.begin}"
+            self._left = 0 if found.kind in _WITHOUT_DATA else found.size + -found.size % _BLOCK
+            # v7 marks its directories by their names alone.
+            if found.kind not in _WITHOUT_DATA + _OTHERS and not found.name.endswith(b"/"):
+                return found
 
     async def read(self, member: Member) -> bytes:
         """The content of the member that `next` gave last; once."""
+        if member.kind not in _REGULAR:
+            kind = _ELSEWHERE.get(member.kind, f"of the unknown type {shown(member.kind)}")
+            raise TarError(f"{self._place} is {kind}, expected a whole file")
         if member.size > LARGEST:
-            raise TarError(f"{self._member} has {member.size} bytes, expected at most {LARGEST}")
+            raise TarError(f"{self._place} has {member.size} bytes, expected at most {LARGEST}")
+        self._require(member.size)
         data = await self._bytes.take(member.size)
         if len(data) < member.size:
-            raise self._truncated(self._member)
+            raise self._truncated(self._place)
         self._left -= member.size
         return data
 
@@ -101,8 +97,8 @@ class Tar:
             if self._bytes.offset - end > LARGEST:
                 raise TarError(f"the tar's end mark at byte {end} is followed by zeros without end")
 
-    async def _headers(self) -> tuple[bytes, bytes, int] | None:
-        """Type, name and size of the next member, from all its headers; None for the end mark."""
+    async def _headers(self) -> Member | None:
+        """The next member, from all its headers; None for the end mark."""
         begin = self._bytes.offset
         long_name, attributes = b"", dict[bytes, bytes]()
         while True:
@@ -136,7 +132,7 @@ class Tar:
                 if not text.isdigit() or len(text) > 20:
                     raise TarError(f"the header at byte {begin} gives {shown(text)} as a size")
                 length = int(text)
-            return kind, attributes.get(b"path") or long_name or name, length
+            return Member(begin, attributes.get(b"path") or long_name or name, length, kind)
 
     async def _extension(self, length: int, at: int) -> bytes:
         if length > _NAMES:
@@ -149,11 +145,10 @@ class Tar:
             raise self._truncated(f"the headers at byte {at}")
         return data[:length]
 
-    def _expect(self, size: int, place: str) -> None:
+    def _require(self, count: int) -> None:
         """Says at once what would only show when all that there is has been fetched."""
-        self._member = place
-        if self._end is not None and self._bytes.offset + size > self._end:
-            raise self._truncated(place, self._end)
+        if self._end is not None and self._bytes.offset + count > self._end:
+            raise self._truncated(self._place, self._end)
 
     def _truncated(self, within: str, at: int | None = None) -> TarError:
         at = self._bytes.offset if at is None else at

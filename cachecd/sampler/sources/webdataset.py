@@ -58,8 +58,8 @@ class WebDataset:
                     before, sample = True, None
                 if sample is None:
                     sample = _Sample(member.begin, key)
-                sample.expect(name, member)
-                sample.files[name] = await tar.read(member)
+                feature = sample.expect(name, member)
+                sample.files[feature] = await tar.read(member)
             if sample is not None:
                 yield 0 if packed else sample.begin, sample.record()
                 before = True
@@ -78,11 +78,17 @@ class _Sample:
         self.files: dict[str, bytes] = {}
         self._size = 0
 
-    def expect(self, name: str, member: Member) -> None:
-        """Checks that another member fits in, before it is read."""
+    def expect(self, name: bytes, member: Member) -> str:
+        """Checks that another member fits in, before it is read; returns its feature's name."""
         place = f"the sample {shown(self.key)} at byte {self.begin}"
-        if name in self.files or name == _KEY:
-            raise ValueError(f"{place} has {name!r} twice, again at byte {member.begin}")
+        feature = _feature(name)
+        if feature is None:
+            raise ValueError(
+                f"{place} has a member whose extension is {shown(name)}, expected at most "
+                f"{_LONGEST_NAME} bytes of UTF-8"
+            )
+        if feature in self.files or feature == _KEY:
+            raise ValueError(f"{place} has {feature!r} twice, again at byte {member.begin}")
         if len(self.files) == _MOST_MEMBERS:
             raise ValueError(
                 f"{place} has more than {_MOST_MEMBERS} members: a key ends at the first dot of the "
@@ -91,6 +97,7 @@ class _Sample:
         self._size += member.size
         if self._size > LARGEST:
             raise ValueError(f"{place} has {self._size} bytes or more, expected at most {LARGEST}")
+        return feature
 
     def record(self) -> dict[str, Any]:
         record: dict[str, Any] = {_KEY: self.key}
@@ -104,18 +111,18 @@ class _Sample:
         return record
 
 
-def _split(path: bytes) -> tuple[bytes, str] | None:
-    """A member's key and feature; None if it belongs to no sample. ValueError."""
+def _split(path: bytes) -> tuple[bytes, bytes] | None:
+    """A member's key, and what follows its dot; None if it belongs to no sample."""
     folder, slash, base = path.rpartition(b"/")
     stem, _, name = base.partition(b".")
     if not stem or not name or _META.match(path):
         return None
+    return folder + slash + stem, name
+
+
+def _feature(name: bytes) -> str | None:
+    """The feature's name, or None if it cannot be one."""
     try:
-        if len(name) <= _LONGEST_NAME:
-            return folder + slash + stem, name.decode().lower()
+        return name.decode().lower() if len(name) <= _LONGEST_NAME else None
     except UnicodeDecodeError:
-        pass
-    raise ValueError(
-        f"the member {shown(path)} makes no feature's name: expected at most {_LONGEST_NAME} bytes of "
-        "UTF-8 after the first dot"
-    )
+        return None

@@ -1,0 +1,194 @@
+"""What a sample's files become, by their extensions; none is unpickled, none takes more than it may."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cachecd.sampler.sources import extensions
+from cachecd.sampler.sources.extensions import features
+
+ARRAYS = [
+    np.arange(6, dtype="int64").reshape(2, 3),
+    np.asfortranarray(np.arange(6, dtype="float64").reshape(2, 3)),
+    np.array([1.5, -2], ">f4"),
+    np.array(7, "uint8"),
+    np.zeros((0, 4), "float16"),
+    np.array([True, False]),
+]
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def npy_with(header: bytes, body: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """A .npy file by hand."""
+    return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header + body
+
+
+def described(
+    descr: str = "'<f4'", shape: str = "(2,)", more: str = "'fortran_order': False"
+) -> bytes:
+    return f"{{'descr': {descr}, {more}, 'shape': {shape}}}\n".encode()
+
+
+def npz(arrays: dict[str, np.ndarray], **how: Any) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", **how) as archive:
+        for name, array in arrays.items():
+            archive.writestr(f"{name}.npy", npy(array))
+    return file.getvalue()
+
+
+def one(name: str, data: bytes) -> Any:
+    [(feature, value)] = features(name, data)
+    assert feature == name
+    return value
+
+
+class Exploding:
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("something was unpickled",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["txt", "text", "json", "jpg", "png", "seg.png", "flac", "mp4", "cbor", "unknown", "npy.x"],
+)
+def test_most_files_are_carried_over_as_they_are(name):
+    data = b'\xff\xfe {"not": "looked at"}'
+    assert one(name, data) is data
+
+
+@pytest.mark.parametrize("name", ["cls", "cls2", "index", "inx", "id", "dog.cls"])
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [(b"7", 7), (b" -12\n", -12), (b"+3", 3), (b"9223372036854775807", 2**63 - 1)],
+)
+def test_a_class_or_an_index_is_a_whole_number(name, data, number):
+    assert one(name, data) == number
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"cat", b"1.5", b"1_000", b"9223372036854775808", b"9" * 5000, b"\xd9\xa1"]
+)
+def test_what_is_no_whole_number_is_an_error(data):
+    with pytest.raises(ValueError, match="expected a whole number of 64 bits"):
+        one("cls", data)
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype.str}{list(a.shape)}")
+def test_an_npy_file_is_its_array_in_this_machines_order_and_may_be_changed(array):
+    found = one("npy", npy(array))
+    assert found.dtype == array.dtype.newbyteorder("=")
+    assert found.dtype.isnative
+    np.testing.assert_array_equal(found, array)
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize("how", [{}, {"compression": zipfile.ZIP_DEFLATED}])
+def test_an_npz_file_is_a_feature_for_each_of_its_arrays(how):
+    data = npz({"a": ARRAYS[0], "b/c": ARRAYS[1]}, **how)
+    found = dict(features("emb.npz", data))
+    assert list(found) == ["emb.npz/a", "emb.npz/b/c"]
+    np.testing.assert_array_equal(found["emb.npz/a"], ARRAYS[0])
+    np.testing.assert_array_equal(found["emb.npz/b/c"], ARRAYS[1])
+
+
+def test_what_is_compressed_is_inflated_under_its_whole_name():
+    assert one("txt.gz", gzip.compress(b"hello")) == b"hello"
+    assert one("gz", gzip.compress(b"hel") + gzip.compress(b"lo")) == b"hello"
+    assert one("cls.gz", gzip.compress(b"5")) == 5
+    np.testing.assert_array_equal(one("a.npy.gz", gzip.compress(npy(ARRAYS[0]))), ARRAYS[0])
+
+
+@pytest.mark.parametrize("name", ["pth", "pt", "pkl", "pickle", "pyd", "model.pth", "pkl.gz"])
+def test_a_pickle_is_refused_and_not_read(name):
+    data = pickle.dumps(Exploding())
+    with pytest.raises(ValueError, match="it is a pickle, which can run any code"):
+        one(name, gzip.compress(data) if name.endswith("gz") else data)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no .npy file"),
+        (b"\x93NUMPY", "no .npy file"),
+        (npy(ARRAYS[0])[:-1], "47 bytes of data, expected 48 for int64"),
+        (npy(ARRAYS[0]) + b"x", "49 bytes of data, expected 48 for int64"),
+        (npy_with(described(shape="(10**18,)")), "no .npy file"),
+        (npy_with(described(shape="(1000000000000000000,)")), "0 bytes of data, expected 4000000"),
+        (npy_with(described(shape="(-1, -2)"), bytes(8)), "8 bytes of data"),
+        (npy_with(described(shape="(0, 9223372036854775808)")), "its shape is (0, 92233720368"),
+        (npy_with(described(shape=f"(0, {10**30})")), "its shape is (0, 1000000"),
+        (npy_with(described(shape=f"({'1,' * 65})"), bytes(4)), "maximum supported dimension"),
+        (npy_with(described("'|O'"), pickle.dumps(Exploding())), "Python objects"),
+        (npy_with(described("[('a', '|O')]"), pickle.dumps(Exploding())), "Python objects"),
+        (npy_with(described("'<U0'", "(1000000000000,)")), "0 bytes of data"),
+        (npy_with(described("'nonsense'")), "no .npy file"),
+        (npy_with(b"(" * 9000), "no .npy file"),
+        (npy_with(b"{" + b"1:1," * 15000 + b"}"), "no .npy file"),
+        (npy_with(described(), version=b"\3\0"), "version (3, 0)"),
+        (npy(np.array([Exploding()], object)), "Python objects"),
+    ],
+)
+def test_a_hostile_npy_file_is_an_error_and_allocates_nothing(data, why):
+    with pytest.raises(ValueError) as caught:
+        one("npy", data)
+    assert why in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def altered(data: bytes, at: int, to: bytes) -> bytes:
+    """Its first central directory entry with other bytes."""
+    at += data.index(b"PK\1\2")
+    return data[:at] + to + data[at + len(to) :]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no .npz file"),
+        (b"PK" * 50, "no .npz file"),
+        (npz({"a": ARRAYS[0]})[:-30], "no .npz file"),
+        (npz({"a": ARRAYS[0]}, compression=zipfile.ZIP_BZIP2), "compressed by another method"),
+        (npz({"a": ARRAYS[0]}, compression=zipfile.ZIP_LZMA), "compressed by another method"),
+        (altered(npz({"a": ARRAYS[0]}), 8, b"\1\0"), "'a' is encrypted"),
+        (altered(npz({"a": ARRAYS[0]}), 16, b"\0\0\0\0"), "Bad CRC-32"),
+        (npz({"a": np.array([Exploding()], object)}), "Python objects"),
+        (npz({str(n): ARRAYS[3] for n in range(1001)}), "more than 1000 arrays"),
+    ],
+)
+def test_a_hostile_npz_file_is_an_error(data, why):
+    with pytest.raises(ValueError) as caught:
+        dict(features("npz", data))
+    assert why in str(caught.value)
+
+
+def test_a_bomb_is_not_inflated_beyond_what_may_be(monkeypatch):
+    monkeypatch.setattr(extensions, "LARGEST", 3 << 20)
+    assert len(one("txt.gz", gzip.compress(bytes(3 << 20)))) == 3 << 20
+    with pytest.raises(ValueError, match="inflates to more than 3145728 bytes"):
+        one("txt.gz", gzip.compress(bytes(64 << 20), 1))
+    large = npz({"a": np.zeros(4 << 20, "uint8")}, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="more than 3145728 bytes of arrays"):
+        dict(features("npz", large))
+    # One that states a size that it does not have.
+    with pytest.raises(ValueError, match="npz file"):
+        dict(features("npz", altered(large, 24, struct.pack("<I", 1000))))
+
+
+@pytest.mark.parametrize("data", [b"", b"plain", gzip.compress(b"cut short")[:-9]])
+def test_a_damaged_gz_is_an_error(data):
+    with pytest.raises(ValueError, match="GZIP stream"):
+        one("txt.gz", data)

@@ -1,0 +1,140 @@
+"""Objects that are compressed as a whole: each format keeps its contract, whatever they inflate to."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cachecd.model import UnitSlice
+from cachecd.sampler.sources import tar, tfrecord, webdataset
+from cachecd_client._core import masked_crc32c
+from tests.contracts.source import Bench, SourceContract
+from tests.sampler import test_sources, test_webdataset
+from tests.sampler.test_sources import PAYLOADS, frame
+from tests.sampler.test_webdataset import archive
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
+
+
+def by_halves(data: bytes) -> bytes:
+    """As a parallel compressor does it: several members, here cut in the middle of a record."""
+    half = len(data) // 2
+    return gzip.compress(data[:half]) + gzip.compress(data[half:]) + bytes(100)
+
+
+class Packed(SourceContract):
+    """As the format, with its objects compressed."""
+
+    plain: SourceContract
+
+    @property
+    def config(self):  # type: ignore[override]
+        return self.plain.config
+
+    def objects(self) -> list[bytes]:
+        pack = [gzip.compress, by_halves]
+        return [pack[n % 2](body) for n, body in enumerate(self.plain.objects())]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        return self.plain.records()
+
+    def test_a_stream_that_is_cut_or_altered_ends_its_unit_and_keeps_the_records_before(
+        self, bench: Bench
+    ):
+        bench.capacity = 1 << 20
+        first, second = self.objects()[:2]
+        expected = [r for r in self.records() if r[0] == 0]
+        chance = random.Random(3)
+        damaged = [first[:-1], first[:-8], first[: len(first) // 2], first[:13]]
+        for _ in range(8):
+            at = chance.randrange(20, len(first))
+            damaged.append(
+                first[:at] + bytes([first[at] ^ 1 << chance.randrange(8)]) + first[at + 1 :]
+            )
+        for body in damaged:
+            bench.set_aside = {}
+            [shard] = bench.pour([body, second])
+            kept = [r for r in shard.records if r[0] == 0]
+            assert "byte" in bench.set_aside[0]
+            if len(body) < len(first):
+                assert kept == expected[: len(kept)]
+                assert "GZIP stream: cut short" in bench.set_aside[0]
+            assert [r[:2] for r in shard.records if r[0] == 1] == [
+                r[:2] for r in self.records() if r[0] == 1
+            ]
+
+
+class TestPackedTFRecord(Packed):
+    plain = test_sources.TestTFRecord()
+
+    @pytest.mark.parametrize("compression", PACK)
+    def test_the_compression_is_told_by_how_the_object_begins(self, bench: Bench, compression: str):
+        bench.capacity = 1 << 20
+        bodies = self.plain.objects()
+        [shard] = bench.pour([PACK[compression](bodies[0]), bodies[1]])
+        assert shard.file == bodies[0] + bodies[1]
+
+    def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
+        body = b"ten records" + gzip.compress(self.plain.objects()[0])
+        bench.pour_slices([UnitSlice(0, "0000", len(body), ordinal=10, offset=11)], [body])
+        assert bench.set_aside[0].startswith("corrupt record at byte 11: ")
+
+    def test_zlib_that_is_cut_is_told_with_its_offset(self, bench: Bench):
+        bench.capacity = 1 << 20
+        packed = zlib.compress(self.plain.objects()[0])
+        bench.pour([packed[:-1]])
+        assert "ZLIB stream: cut short: the object ends within it, after" in bench.set_aside[0]
+        assert f"near byte {len(packed) - 1} of the object" in bench.set_aside[0]
+
+    def test_what_inflates_to_nothing_has_no_records(self, bench: Bench):
+        assert bench.pour([gzip.compress(b""), zlib.compress(b"")]) == []
+        assert set(bench.set_aside.values()) == {"it has no records"}
+
+    def test_a_record_that_can_never_fit_is_not_inflated(self, bench: Bench):
+        bench.pour([gzip.compress(huge(1 << 30) + bytes(4 << 20))])
+        assert f"a record of {1 << 30} bytes does not fit" in bench.set_aside[0]
+
+
+class TestPackedTFRecordThroughATransform(Packed):
+    plain = test_sources.TestTFRecordThroughATransform()
+
+    def test_a_record_of_more_than_may_be_inflated_is_not_waited_for(
+        self, bench: Bench, monkeypatch
+    ):
+        monkeypatch.setattr(tfrecord, "LARGEST", 1 << 20)
+        bench.pour([gzip.compress(frame(PAYLOADS[0][0]) + huge(1 << 40) + bytes(4 << 20))])
+        assert f"has {(1 << 40) + 16} bytes, expected at most {1 << 20}" in bench.set_aside[0]
+
+
+class TestPackedWebDataset(Packed):
+    plain = test_webdataset.TestWebDataset()
+
+    def test_a_member_of_more_than_may_be_inflated_is_not_waited_for(
+        self, bench: Bench, monkeypatch
+    ):
+        monkeypatch.setattr(tar, "LARGEST", 1 << 20)
+        monkeypatch.setattr(webdataset, "LARGEST", 1 << 20)
+        bomb = gzip.compress(archive([("a.jpg", b"1"), ("b.jpg", bytes(8 << 20))]))
+        [shard] = bench.pour([bomb])
+        assert shard.records
+        assert (
+            "'b' at byte 1024 has 8388608 bytes or more, expected at most 1048576"
+            in (bench.set_aside[0])
+        )
+
+    def test_zeros_without_end_are_not_inflated_to_theirs(self, bench: Bench, monkeypatch):
+        monkeypatch.setattr(tar, "LARGEST", 1 << 20)
+        [shard] = bench.pour([gzip.compress(archive([("a.jpg", b"1")]) + bytes(8 << 20))])
+        assert shard.records
+        assert "the tar's end mark at byte 1024 is followed by zeros" in bench.set_aside[0]
+
+
+def huge(length: int) -> bytes:
+    """How a record of that length begins."""
+    head = struct.pack("<Q", length)
+    return head + struct.pack("<I", masked_crc32c(head))
