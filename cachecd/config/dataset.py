@@ -96,8 +96,9 @@ class SourceConfig(SectionModel):
     )
     format: Format = Field(
         description=(
-            "What one object is: files (one object, one record) or tfrecord (its records are "
-            "carried over verbatim). webdataset, parquet, npy and python are not available in "
+            "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
+            "neighbouring members of one key are a record) or tfrecord (plain, GZIP or ZLIB; its "
+            "records are carried over verbatim). parquet, npy and python are not available in "
             "this version."
         )
     )

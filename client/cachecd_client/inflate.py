@@ -7,16 +7,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from threading import Event
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 Compression = Literal["GZIP", "ZLIB"]
 
@@ -108,11 +105,10 @@ class Inflater:
         self.fed = 0
         """Compressed bytes that were taken so far."""
 
-    def feed(self, data: Buffer) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """What these bytes inflate to; DamagedError. Not all are taken until it is exhausted."""
-        view = memoryview(data).cast("B")
-        for start in range(0, len(view), _READ):
-            piece = bytes(view[start : start + _READ])
+        for start in range(0, len(data), _READ):
+            piece = bytes(data[start : start + _READ])
             self.fed += len(piece)
             while piece:
                 if self._stream.eof:

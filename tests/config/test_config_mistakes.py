@@ -299,7 +299,7 @@ def test_a_socket_path_of_107_bytes_is_taken_and_one_of_108_is_refused_with_its_
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, good):
-    text = good.replace("500GiB", "lots").replace("files", "webdataset").replace("dir:", "dri:")
+    text = good.replace("500GiB", "lots").replace("files", "folders").replace("dir:", "dri:")
     lines = complaints(text + "sampler: {workers: 0, connections: -1}\n")
     assert [line.split(" ")[1] for line in lines] == [
         "cache.dir:",

@@ -77,10 +77,10 @@ class _Inflated(AsyncIterator[Buffer]):
                 if self._ended:
                     raise StopAsyncIteration
                 chunk = await anext(self._chunks, None)
-                self._ended = chunk is None
-                self._pieces = (
-                    self._inflater.finish() if chunk is None else self._inflater.feed(chunk)
-                )
+                if chunk is None:
+                    self._ended, self._pieces = True, self._inflater.finish()
+                else:
+                    self._pieces = self._inflater.feed(memoryview(chunk).cast("B"))
         except DamagedError as error:
             why = str(error).replace("the file", "the object")
             at = f", near byte {self._inflater.fed} of the object; the records before it are kept"
