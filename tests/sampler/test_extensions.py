@@ -168,6 +168,7 @@ def altered(data: bytes, at: int, to: bytes) -> bytes:
         (npz({"a": np.array([Exploding()], object)}), "Python objects"),
         (npz({str(n): ARRAYS[3] for n in range(1001)}), "more than 1000 arrays"),
     ],
+    ids=range(9),  # not the bytes, which have the time in them
 )
 def test_a_hostile_npz_file_is_an_error(data, why):
     with pytest.raises(ValueError) as caught:
@@ -188,7 +189,7 @@ def test_a_bomb_is_not_inflated_beyond_what_may_be(monkeypatch):
         dict(features("npz", altered(large, 24, struct.pack("<I", 1000))))
 
 
-@pytest.mark.parametrize("data", [b"", b"plain", gzip.compress(b"cut short")[:-9]])
+@pytest.mark.parametrize("data", [b"", b"plain", gzip.compress(b"cut short", mtime=0)[:-9]])
 def test_a_damaged_gz_is_an_error(data):
     with pytest.raises(ValueError, match="GZIP stream"):
         one("txt.gz", data)

@@ -65,7 +65,7 @@ def _array(data: bytes) -> NDArray[Any]:
         raise ValueError(f"no .npy file: {str(error)[:200]}") from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are pickled and never read")
-    body = data[stream.tell() :]
+    body = memoryview(data)[stream.tell() :]
     expected = math.prod(shape) * dtype.itemsize
     if not dtype.itemsize or min(shape, default=0) < 0 or len(body) != expected:
         raise ValueError(

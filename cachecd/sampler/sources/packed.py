@@ -13,8 +13,8 @@ from cachecd.model import UnitSlice
 from cachecd.sampler.sources.content import Content
 from cachecd_client.inflate import HEAD, Compression, DamagedError, Inflater, compression_of_head
 
-# Whoever inflates holds one record at a time; one of more bytes than this is refused before it is
-# waited for. Deflate makes up to a thousand bytes of one.
+# One record is held in memory at a time; one of more bytes than this is refused before it is waited for.
+# Deflate makes up to a thousand bytes of one, so an object's size is no bound.
 LARGEST = 1 << 30
 
 

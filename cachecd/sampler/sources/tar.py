@@ -27,6 +27,7 @@ _NAMES = 1 << 20  # bytes of a long name, or of a pax header with its other attr
 _REGULAR = b"07\0"
 _WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, whatever their size says
 _OTHERS = b"ADEIV"  # access lists, lists of a directory, attributes, inodes, a volume's name
+_SPARSE = b"GNU.sparse."  # attributes with this prefix
 _LONG_NAME, _LONG_LINK, _PAX, _GLOBAL = b"L", b"K", b"xX", b"g"
 _ELSEWHERE = {b"S": "sparse", b"M": "continued from another volume"}
 
@@ -126,7 +127,7 @@ class Tar:
             name = name.partition(b"\0")[0]
             if magic == _POSIX and prefix[0]:
                 name = prefix.partition(b"\0")[0] + b"/" + name
-            if any(key.startswith(b"GNU.sparse.") for key in attributes):
+            if _SPARSE in attributes:
                 kind = b"S"
             if text := attributes.get(b"size"):
                 if not text.isdigit() or len(text) > 20:
@@ -222,7 +223,10 @@ def _number(field: bytes) -> int | None:
 
 
 def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
-    """The records of a pax header: "LENGTH KEY=VALUE\\n", the length that of the whole record."""
+    """What counts of a pax header: path, size, and whether it has any GNU.sparse attribute.
+
+    Its records are "LENGTH KEY=VALUE\\n", the length that of the whole record.
+    """
     found: dict[bytes, bytes] = {}
     begin = 0
     while begin < len(data):
@@ -233,7 +237,10 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
             raise TarError(
                 f"the pax header at byte {at} is damaged: {shown(data[begin : begin + 40])}"
             )
-        found[key] = value[:-1]
+        if key.startswith(_SPARSE):
+            key = _SPARSE
+        if key in (b"path", b"size", _SPARSE):  # one header may follow another without end
+            found[key] = value[:-1]
         begin += length
     return found
 

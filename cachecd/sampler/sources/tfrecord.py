@@ -48,7 +48,7 @@ class Verbatim:
 
     async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
         chunks, packed = await unpacked(unit, content)
-        frames = _Frames(chunks, unit.offset, shard.capacity)
+        frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST))
         ordinal = unit.ordinal
         if shard.schema is None:
             await _describe(frames, shard)
@@ -224,7 +224,7 @@ class _Frames:
         parts = [self.buffer]
         have = len(self.buffer)
         wanted = max(self.next_length() or 0, have + 1)
-        if wanted - have > self._most:
+        if wanted > self._most:
             raise UnitError(
                 f"the record at byte {self.offset} has {wanted} bytes, expected at most {self._most}"
             )
