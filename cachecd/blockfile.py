@@ -46,16 +46,19 @@ class BlockFile:
     Both raise DiskError where the disk fails; the file then holds what it held before.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Opens `path`, or creates it, empty."""
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Opens `path`, or creates it, empty; `read_only`: beside the one who writes it, for `load` and
+        `read` of what is whole by then."""
         self.id = (
             b""  # random, 8 bytes; in every block's header, so that no stray bytes pass for one
         )
         self.path = path
+        self.subject = b""  # once it is loaded
+        self._read_only = read_only
         self._end = 0  # of the last whole block; what follows is overwritten
         with refusing(f"cannot open {path}"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(path, flags, 0o640)
+            access = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
+            self._fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
 
     @property
     def allocated(self) -> int:
@@ -82,11 +85,12 @@ class BlockFile:
             sync_directory(self.path.parent)
         self._end = len(head) + _CRC.size
 
-    def load(self, subject: bytes) -> Iterator[Block]:
-        """All blocks, in order; then cuts off what an append that was interrupted left.
+    def load(self, subject: bytes | None) -> Iterator[Block]:
+        """All blocks, in order; then cuts off what an append that was interrupted left, unless this is
+        read only: there it may be going on.
 
-        UnusableError if the file is empty, is about something else, is of another version, or is
-        damaged where it was once whole.
+        UnusableError if the file is empty, is about something else than `subject` (None: it does not
+        matter), is of another version, or is damaged where it was once whole.
         """
         with refusing(f"cannot read {self.path}"):
             length = os.fstat(self._fd).st_size
@@ -100,7 +104,7 @@ class BlockFile:
                     raise UnusableError(f"the block at byte {self._end} is damaged")
                 yield Block(kind, units, first, at, body)
                 self._end = at + body_bytes
-            if self._end < length:
+            if self._end < length and not self._read_only:
                 self._refuse_a_hole(length)
                 os.ftruncate(self._fd, self._end)
 
@@ -139,7 +143,7 @@ class BlockFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _load_head(self, subject: bytes, length: int) -> None:
+    def _load_head(self, subject: bytes | None, length: int) -> None:
         head = os.pread(self._fd, _HEAD.size, 0)
         if not head:
             raise UnusableError("")
@@ -152,7 +156,8 @@ class BlockFile:
         found = rest[:subject_bytes]
         if rest[subject_bytes:] != _CRC.pack(masked_crc32c(head + found)):
             raise UnusableError("its head is damaged")
-        if found != subject:
+        self.subject = found
+        if subject is not None and found != subject:
             raise UnusableError(
                 f"it lists another source: {found.decode('utf-8', 'replace')!r}, "
                 f"expected {subject.decode('utf-8', 'replace')!r}"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.live import flags_of
-from cachecd.model import Assignment, SetAside, Shard, ShardId
+from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitName
 from cachecd.parts import Part, part_of
 from cachecd.shardtable import ROW, Rows
 
@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS assignments (
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
     passing INTEGER NOT NULL, PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS excluded (
+    dataset TEXT NOT NULL, key TEXT NOT NULL, begin INTEGER NOT NULL,
+    PRIMARY KEY (dataset, key, begin)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS plans (
     dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS schemas (
@@ -189,6 +192,23 @@ class Catalog:
         )
         return [SetAside(unit, key, why, bool(passing)) for unit, key, why, passing in rows]
 
+    def excluded(self, dataset: str) -> list[UnitName]:
+        """The units that a person has taken out; they outlast plans and listings."""
+        rows = self._db.execute("SELECT key, begin FROM excluded WHERE dataset = ?", (dataset,))
+        return [(key, begin) for key, begin in rows]
+
+    def holders(self, dataset: str, units: Iterable[int]) -> Iterator[list[int]]:
+        """The shards that hold records of any of these units and are not barred: of some shards at a
+        time, until all have been looked at."""
+        wanted = np.array(sorted(units), np.uint64)
+        for some in self._pages("units, barred", dataset, _UNITS_READ):
+            yield [
+                number
+                for number, blob, barred in some
+                if not barred
+                and np.isin(wanted, np.frombuffer(zlib.decompress(blob), np.uint64)).any()
+            ]
+
     def schema(self, dataset: str, generation: str) -> dict[str, Any] | None:
         """The schema of a generation's records."""
         row = self._db.execute(
@@ -208,9 +228,12 @@ class Catalog:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
+        excluded: Iterable[UnitName] = (),
+        included: Iterable[UnitName] = (),
     ) -> None:
         """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
         units' come. The rows of units that are tried `again` go. Shard `barred` is so from now on.
+        The names `excluded` are kept until they are `included` again.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -240,6 +263,13 @@ class Catalog:
             self._db.executemany(
                 "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
                 [(name, a.unit, a.key, a.reason, a.passing) for a in set_aside],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?)", [(name, *u) for u in excluded]
+            )
+            self._db.executemany(
+                "DELETE FROM excluded WHERE dataset = ? AND key = ? AND begin = ?",
+                [(name, *u) for u in included],
             )
             self._db.execute(
                 "INSERT OR REPLACE INTO plans VALUES (?, ?)", (name, _packed(plan.fields))

@@ -36,6 +36,11 @@ class Cycle:
         return self.num_units - (self.position if self.more_to_come else 0)
 
     @property
+    def share(self) -> float:
+        """Of this pass, 0..1."""
+        return self.position / self.num_units if self.num_units else 0.0
+
+    @property
     def cursor(self) -> int:
         """The position, counted over all passes."""
         return self.passes * self.num_units + self.position

@@ -25,6 +25,7 @@ from cachecd.complaints import Complaints
 from cachecd.config import Config
 from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
+from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -77,6 +78,9 @@ class Daemon:
         self._complaints = Complaints()
         self._saver = PlanSaver(self._catalog, self._saved_plan, self._complaints)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._exclusions = Exclusions(
+            self._catalog, self._saver, self._indexes, self._feed, self._spawn
+        )
         for rules in found.datasets:
             self._recover(rules)
         self._meter = Meter(
@@ -149,6 +153,7 @@ class Daemon:
                 connections = self._config.sampler.connections
                 room = self._meter.index_room.of(name)
                 self._spawn(keep_listed(name, source, index, connections, room, self._feed))
+        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
@@ -201,7 +206,7 @@ class Daemon:
                         self._carry_out(command)
                     except (
                         Exception
-                    ) as error:  # the commands after it must be carried out all the same
+                    ) as error:  # what comes after it must be carried out all the same
                         _log.exception("command failed", command=type(command).__name__)
                         self._gave_up(command, str(error))
         finally:
@@ -219,11 +224,12 @@ class Daemon:
                 self._probe_leases([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
-                _log.warning(
-                    "corrupt record reported", shard=f"{dataset}/{shard}", offset=offset, why=why
-                )
-                self._feed(ev.CorruptReported(ShardId(dataset, shard)))
+                told = ShardId(dataset, shard)
+                _log.warning("corrupt record reported", shard=str(told), offset=offset, why=why)
+                self._feed(ev.CorruptReported(told))
                 return protocol.Done(id)
+            case protocol.Exclude():
+                return self._exclusions.answer(request)
             case protocol.AskStatus(id):
                 return protocol.StatusReply(id, self.status())
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cachecd.errors import DiskError
+from cachecd.excluded import Excluded
 from cachecd.live import LiveShards
-from cachecd.model import Assignment, Lease, Outcome, SetAside, Shard
+from cachecd.model import EXCLUDED, Assignment, Lease, Outcome, SetAside, Shard, UnitSlice
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.second_chance import SecondChances
@@ -80,6 +81,7 @@ class DatasetState:
     source: Pause = field(default_factory=Pause)
     second_chances: SecondChances = field(init=False)
     egress: int = 0  # bytes fetched in all
+    excluded: Excluded = field(default_factory=Excluded)
     rate: float = 0  # bytes per second fetched, smoothed
     rate_at: float = 0
     rate_began: float = 0
@@ -280,6 +282,7 @@ class DatasetState:
     def try_again(self, now: float) -> tuple[int, ...]:
         """Takes back the units set aside whose time for another try has come."""
         units = self.second_chances.take(now)
+        units = tuple(unit for unit in units if unit not in self.excluded.numbers)
         if units and self.rules.pin:
             # What of a unit came before it failed stays till its shard goes, which of a pinned set it
             # does not; taken back, it would seem to be there whole.
@@ -289,6 +292,31 @@ class DatasetState:
             self.plan.take_back(units)
             self.exhausted = False
         return units
+
+    # --- what a person has taken out
+
+    def exclude(self, units: tuple[UnitSlice, ...]) -> tuple[SetAside, ...]:
+        """Sets these units aside for good, under whatever number they are listed again."""
+        self.excluded.add(units)
+        numbers = {unit.unit for unit in units}
+        self.plan.set_aside(numbers)
+        self.plan.drop({(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers})
+        return tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units)
+
+    def include(self, units: tuple[UnitSlice, ...]) -> None:
+        """They are fetched again when the walk comes by."""
+        self.excluded.remove(units)
+        self.plan.take_back([unit.unit for unit in units])
+        self.exhausted = False
+
+    def take_out(self, number: int) -> tuple[SetAside, ...]:
+        """Takes the excluded units out of an open assignment that nobody is at."""
+        units = self.excluded.among(self.plan.open[number].units)
+        self.excluded.add(units)
+        asides = tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units)
+        for aside in asides:
+            self.plan.without(number, aside)
+        return asides
 
     # --- the link
 

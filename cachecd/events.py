@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
+from cachecd.model import (
+    Assignment,
+    Held,
+    Lease,
+    Outcome,
+    SetAside,
+    Shard,
+    ShardId,
+    UnitName,
+    UnitSlice,
+)
 from cachecd.parts import Part
 
 # --- events: what happened --------------------------------------------------------------------
@@ -148,6 +158,30 @@ class ShardVerified:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitsExcluded:
+    """A person takes these units out of the dataset: they are never fetched again, whatever is listed."""
+
+    dataset: str
+    units: tuple[UnitSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsIncluded:
+    """A person takes that back."""
+
+    dataset: str
+    units: tuple[UnitSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersFound:
+    """These shards hold records of units that were excluded: no later lease may name them."""
+
+    dataset: str
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataMeasured:
     """What everything under cache.dir but shards and temporary files occupies, in bytes.
 
@@ -194,6 +228,9 @@ Event = (
     | ShardUnlinked
     | CorruptReported
     | ShardVerified
+    | UnitsExcluded
+    | UnitsIncluded
+    | HoldersFound
     | MetadataMeasured
     | DiskChecked
     | Tick
@@ -224,7 +261,8 @@ class SavePlan:
 
     `done` is an assignment that is no longer open, `shard` what became of it with the units it
     holds, of some of them only `parts`. `set_aside` are the units given up, `again` those that were
-    and are tried again; no later lease may name the shard `barred`.
+    and are tried again; no later lease may name the shard `barred`. `excluded` are names of units that
+    are never to be fetched again, `included` those of which that no longer holds.
     """
 
     dataset: str
@@ -235,6 +273,8 @@ class SavePlan:
     set_aside: tuple[SetAside, ...] = ()
     again: tuple[int, ...] = ()
     barred: int | None = None
+    excluded: tuple[UnitName, ...] = ()
+    included: tuple[UnitName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +294,7 @@ class UnlinkShard:
 
 @dataclass(frozen=True, slots=True)
 class VerifyShard:
-    """Read the shard and say whether it is sound."""
+    """Read the shard and say whether it is sound, and what it holds."""
 
     shard: ShardId
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError
 from cachecd.disk import refusing
+from cachecd.errors import DiskError
 from cachecd.known import KnownKeys
 from cachecd.model import ObjectInfo, UnitSlice
 
@@ -71,22 +72,28 @@ class Index:
         self._writing = threading.Lock()
 
     @staticmethod
-    def open(directory: Path, dataset: str, source: str, *, early: bool = True) -> Index:
+    def open(directory: Path, dataset: str, source: str | None, *, early: bool = True) -> Index:
         """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
         may be walked before the listing is complete.
 
         A last append that was interrupted is forgotten. An index of another `source`, or one whose
-        synced part is damaged, is replaced by an empty one with a new id; see `discarded`.
+        synced part is damaged, is replaced by an empty one with a new id; see `discarded`. With None
+        for the source it is what is there, whatever it lists, to be read alone: a daemon may be
+        appending to it. Then DiskError if there is none, or it cannot be used.
         """
-        with refusing(f"cannot create the directory {directory}"):
-            directory.mkdir(exist_ok=True)
-        file = BlockFile(directory / f"{dataset}.units")
+        path, subject = directory / f"{dataset}.units", None if source is None else _encoded(source)
+        if subject is not None:
+            with refusing(f"cannot create the directory {directory}"):
+                directory.mkdir(exist_ok=True)
+        file = BlockFile(path, read_only=subject is None)
         try:
             index = Index(file, early)
             try:
-                index._load(_encoded(source))
+                index._load(subject)
             except UnusableError as error:
-                file.begin(_encoded(source))
+                if subject is None:
+                    raise DiskError(f"{path}: {error or 'it is empty'}") from error
+                file.begin(subject)
                 index = Index(file, early)
                 index.discarded = str(error)
         except BaseException:
@@ -100,6 +107,11 @@ class Index:
     @property
     def id(self) -> str:
         return self._file.id.hex()
+
+    @property
+    def source(self) -> str:
+        """What was listed, as whoever opened it first named it."""
+        return _decoded(self._file.subject)
 
     @property
     def path(self) -> Path:
@@ -153,6 +165,19 @@ class Index:
             begin=int.from_bytes(begin),
             label=_decoded(label),
         )
+
+    def find(self, key: str) -> list[UnitSlice]:
+        """All units of the object `key`. Reads little of the file if it was listed in order."""
+        wanted, length = _encoded(key), self._length
+        numbers: list[int] = []
+        for block, first in enumerate(self._firsts):
+            if first >= length:  # just being taken on
+                break
+            least, greatest = self._range_of(block) if self._ascending[block] else (b"", _MARK)
+            if least <= wanted <= greatest:
+                names = enumerate(self._keys_of(block), first)
+                numbers += [n for n, name in names if name.partition(_MARK)[0] == wanted]
+        return [self.unit(number) for number in numbers]
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Bytes of each of these units; IndexError if one is outside [0, len)."""
@@ -278,7 +303,7 @@ class Index:
         with self._writing:
             self._file.close()
 
-    def _load(self, source: bytes) -> None:
+    def _load(self, source: bytes | None) -> None:
         for kind, units, first, at, body in self._file.load(source):
             if first != self._length:
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")

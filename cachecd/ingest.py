@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cachecd.dataset import DatasetState, Making
 from cachecd.events import Command, SavePlan, StartShard
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, Outcome, Shard
+from cachecd.model import Assignment, Outcome, Shard, UnitSlice
 from cachecd.pause import Pause
 from cachecd.room import Room
 
@@ -58,6 +58,7 @@ class Ingest:
             return False
         due = min((n for n, not_before in dataset.retry.items() if not_before <= now), default=None)
         if due is not None:
+            _take_out(dataset, due, out)
             assignment = dataset.plan.open[due]
             if not assignment.units:  # every unit of it has been set aside: that takes no room
                 del dataset.retry[due]
@@ -71,7 +72,12 @@ class Ingest:
             found = self._next_assignment(dataset, pins_missing, now)
             if found is None:
                 return False
-            assignment = found
+            number = found.shard.number
+            _take_out(dataset, number, out)
+            assignment = dataset.plan.open[number]
+            if not assignment.units:
+                dataset.retry[number] = now
+                return True
         reserved = self.ledger.reserve(assignment.shard)
         assert reserved, "space was checked above"
         self.turns += 1
@@ -97,6 +103,27 @@ class Ingest:
         return dataset.assign(now)
 
 
+def _take_out(dataset: DatasetState, number: int, out: list[Command]) -> None:
+    """Nothing is fetched that a person has excluded."""
+    if asides := dataset.take_out(number):
+        out.append(SavePlan(dataset.rules.name, set_aside=asides))
+
+
+def exclude(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
+    """A person takes these units out."""
+    numbers, names = tuple(u.unit for u in units), tuple(u.name for u in units)
+    asides = dataset.exclude(units)
+    # Again: they may have been set aside for another reason.
+    return SavePlan(dataset.rules.name, set_aside=asides, again=numbers, excluded=names)
+
+
+def include(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
+    """A person takes that back."""
+    dataset.include(units)
+    numbers, names = tuple(u.unit for u in units), tuple(u.name for u in units)
+    return SavePlan(dataset.rules.name, again=numbers, included=names)
+
+
 def finish(
     dataset: DatasetState,
     number: int,
@@ -106,6 +133,7 @@ def finish(
 ) -> SavePlan:
     """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
     del dataset.making[number]
+    outcome = dataset.excluded.out_of(outcome)
     parts = dataset.plan.finish(number, outcome, units)
     dataset.exhausted = False
     return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

@@ -34,6 +34,10 @@ class ObjectInfo:
     label: str = ""
 
 
+UnitName = tuple[str, int]
+EXCLUDED = "excluded by hand"  # why a unit is set aside that a person has taken out
+
+
 @dataclass(frozen=True, slots=True)
 class UnitSlice:
     """A unit, or a part of one: from record `ordinal` on, up to record `stop` (0: to its end).
@@ -51,6 +55,11 @@ class UnitSlice:
     stop: int = 0
     begin: int = 0
     label: str = ""
+
+    @property
+    def name(self) -> UnitName:
+        """Its key and where in the object it begins: the same in every listing."""
+        return self.key, self.begin
 
 
 @dataclass(frozen=True, slots=True)

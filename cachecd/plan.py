@@ -142,10 +142,17 @@ class Plan:
     @property
     def coverage(self) -> float:
         """Share of the source that the walk has handed out at least once, 0..1."""
-        cycle = self._cycle
-        if cycle.passes:
-            return 1.0
-        return cycle.position / cycle.num_units if cycle.num_units else 0.0
+        return 1.0 if self._cycle.passes else self._cycle.share
+
+    @property
+    def passes(self) -> tuple[int, float]:
+        """How many times the walk has gone through the source, and the share of it this time."""
+        return self._cycle.passes, self._cycle.share
+
+    @property
+    def num_waiting(self) -> int:
+        """Units that are neither held, nor being made, nor set aside."""
+        return self._count.num_free
 
     # --- assigning
 

@@ -114,6 +114,12 @@ def listing_of(dataset: DatasetConfig) -> str:
     return json.dumps([source.url, source.format, source.endpoint, pattern])
 
 
+def url_of_listing(name: str) -> str:
+    """The source's URL in what `listing_of` gave."""
+    url: str = json.loads(name)[0]
+    return url
+
+
 def classes_of(dataset: DatasetConfig, index: Index) -> tuple[str, ...]:
     """The names of the label's classes, by number: as configured, else as the listing has found them."""
     return _source_of(dataset).classes or index.classes

@@ -139,6 +139,16 @@ def approximate_size(size: float) -> str:
     return f"{size:.1f} EiB"
 
 
+def approximate_duration(seconds: float) -> str:
+    """For people: ``45 s``, ``12 min``, ``5.5 h``, ``3.2 d``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    for unit, name in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds / 60:.0f} min"
+
+
 def shown(value: object) -> str:
     """What was found, as an error message says it: short, and in YAML's words."""
     match value:

@@ -17,7 +17,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import Assignment, Held, Lease, ShardId, UnitSlice
+from cachecd.model import EXCLUDED, Assignment, Held, Lease, ShardId, UnitSlice
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -95,6 +95,8 @@ def take_up(
     dataset.debt = max(dataset.debt, owed)
     asides = catalog.set_aside(name)
     plan.set_aside(aside.unit for aside in asides)
+    dataset.excluded.names.update(catalog.excluded(name))
+    dataset.excluded.numbers.update(aside.unit for aside in asides if aside.reason == EXCLUDED)
     if rules.pin:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))

@@ -82,4 +82,6 @@ class PlanSaver:
             command.set_aside,
             command.again,
             command.barred,
+            command.excluded,
+            command.included,
         )

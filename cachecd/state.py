@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from cachecd import events as ev
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
-from cachecd.ingest import Ingest, finish
+from cachecd.ingest import Ingest, exclude, finish, include
 from cachecd.ledger import Ledger
 from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
@@ -131,6 +131,13 @@ class State:
                 self._corrupt_reported(shard, out)
             case ev.ShardVerified(shard, sound, held):
                 self._verified(shard, sound, held, out)
+            case ev.UnitsExcluded(dataset, units):
+                out.append(exclude(self.datasets[dataset], units))
+            case ev.UnitsIncluded(dataset, units):
+                out.append(include(self.datasets[dataset], units))
+            case ev.HoldersFound(dataset, holders):
+                for number in holders:
+                    self._bar_holder(ShardId(dataset, number), out)
             case ev.MetadataMeasured(allocated, spare, spare_shards, coming):
                 self.ledger.measured(allocated, spare, spare_shards, coming)
             case ev.DiskChecked(refused):
@@ -325,6 +332,8 @@ class State:
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
         out.append(finish(dataset, shard.id.number, outcome, shard, list(units)))
+        if not dataset.excluded.numbers.isdisjoint(units):  # excluded while it was being made
+            self._bar_holder(shard.id, out)
 
     def _failed(
         self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
@@ -356,6 +365,11 @@ class State:
             dataset.debt += gone.allocated
         out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
 
+    def _bar_holder(self, shard: ShardId, out: list[ev.Command]) -> None:
+        """It holds records of an excluded unit: barred as soon as it is known what comes again."""
+        self.datasets[shard.dataset].excluded.shards.add(shard.number)
+        self._corrupt_reported(shard, out)
+
     def _corrupt_reported(self, shard: ShardId, out: list[ev.Command]) -> None:
         dataset = self.datasets.get(shard.dataset)
         live = dataset.live.get(shard.number) if dataset else None
@@ -367,11 +381,13 @@ class State:
         dataset = self.datasets[shard.dataset]
         live = dataset.live[shard.number]
         live.verifying = False
-        if not sound:
+        unwanted = shard.number in dataset.excluded.shards
+        dataset.excluded.shards.discard(shard.number)
+        if unwanted or not sound:
             # What it held comes again at once, whoever still holds the shard.
             live.barred = live.released = True
             dataset.plan.give_back(held.units, held.parts)
             dataset.exhausted = False
-            self.corrupt_shards += 1
+            self.corrupt_shards += not sound
             out.append(ev.SavePlan(shard.dataset, barred=shard.number))
         self._unlink_unheld(dataset, out)

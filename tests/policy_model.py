@@ -41,6 +41,7 @@ class Account:
     open: dict[int, Records] = field(default_factory=dict)
     history: dict[int, int] = field(default_factory=dict)
     aside: set[int] = field(default_factory=set)
+    excluded: set[int] = field(default_factory=set)
     # Units of which rotation has taken a part, and which come again when the rest has gone too.
     torn: set[int] = field(default_factory=set)
     unfilled: int = 0  # room that rotation has freed and no shard has taken
@@ -188,6 +189,7 @@ class Model:
         assert lease.num_records == sum(s.shard.records for s in sealed_ones)
         every = [record for s in sealed_ones for record in s.records]
         assert account.lost or len(every) == len(set(every)), "a record is in the set twice"
+        assert account.excluded.isdisjoint(u for u, _ in every), "a set has what was excluded"
         rules = account.rules
         everything = [s for s in account.served() if s.shard.generation == lease.generation]
         if lease.generation == rules.generation and rules.wait:

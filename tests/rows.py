@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
-from cachecd.model import SetAside, Shard, ShardId
+from cachecd.model import SetAside, Shard, ShardId, UnitName
 from cachecd.parts import Part, part_of, parts_written
 from cachecd.reconcile import Found, Kept
 from tests.policy_model import Records
@@ -40,6 +40,7 @@ class Rows:
         self._plans: dict[str, str] = {}
         self._open: dict[tuple[str, int], tuple[str, list[Part]]] = {}
         self._aside: dict[tuple[str, int], SetAside] = {}
+        self._excluded: set[tuple[str, UnitName]] = set()
 
     def _write(self) -> None:
         if self.refuses:
@@ -67,6 +68,20 @@ class Rows:
 
     def set_aside(self, dataset: str) -> list[SetAside]:
         return [aside for (name, _), aside in sorted(self._aside.items()) if name == dataset]
+
+    def excluded(self, dataset: str) -> list[UnitName]:
+        return sorted(unit for name, unit in self._excluded if name == dataset)
+
+    def excluded_units(self, dataset: str) -> set[int]:
+        """Their numbers, as `Units` names them."""
+        return {int(key.removeprefix("key-")) for key, _ in self.excluded(dataset)}
+
+    def holders(self, dataset: str, units: Container[int]) -> list[int]:
+        return [
+            shard.number
+            for shard, (row, held, _) in self.rows.items()
+            if shard.dataset == dataset and not row.barred and any(int(u) in units for u in held)
+        ]
 
     def find_shards(
         self, dataset: str, disk: Mapping[ShardId, Records], meta: Mapping[ShardId, dict[str, Any]]
@@ -111,6 +126,8 @@ class Rows:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
+        excluded: Iterable[UnitName] = (),
+        included: Iterable[UnitName] = (),
     ) -> None:
         self._write()
         if done is not None:
@@ -126,6 +143,8 @@ class Rows:
         for unit in again:
             self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
+        self._excluded |= {(plan.dataset, name) for name in excluded}
+        self._excluded -= {(plan.dataset, name) for name in included}
         self._plans[plan.dataset] = json.dumps(plan.fields)
 
     def retire(self, shard: ShardId) -> None:

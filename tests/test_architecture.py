@@ -36,7 +36,8 @@ PARTS = {
     "pause": "",
     "second_chance": "model",
     "restraint": "quantities",
-    "dataset": "errors live model pause plan second_chance shardtable walk",
+    "excluded": "model",
+    "dataset": "errors excluded live model pause plan second_chance shardtable walk",
     "ledger": "model",
     "grant": "dataset model shardtable",
     "room": "dataset ledger",
@@ -51,7 +52,7 @@ PARTS = {
     "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
     "known": "digests",
-    "index": "blockfile disk known model",
+    "index": "blockfile disk errors known model",
     "indexroom": "errors ledger",
     "database": "disk errors",
     "catalog": "database disk live model parts shardtable",
@@ -74,6 +75,12 @@ PARTS = {
     "client.errors",
     "preflight": "config dataset disk errors index layout ledger quantities restraint sampler.messages",
     "firstlook": "config errors model sampler",
+    "sample": "config errors layout model preflight sampler sampler.messages client._core client.schema",
+    "sampleview": "quantities sample client.schema",
+    "postmortem": "sampler",
+    "survey": "errors model sampler client._core",
+    "proposal": "config disk errors quantities sampleview survey",
+    "where": "errors index layout model preflight client._core client.errors",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
     "shardtable state client._core client.protocol",
     "replies": "events layout client.protocol",
@@ -82,9 +89,10 @@ PARTS = {
     "ground": "disk errors layout",
     "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model",
-    "daemon": "aside catalog complaints config dataset errors events executors index layout leases ledger "
-    "listing meter model preflight reconcile recovery replies saving scrub shards sampler.messages state "
-    "status "
+    "exclusions": "catalog errors events excluded index model saving client client.protocol",
+    "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
+    "leases ledger listing meter model preflight reconcile recovery replies saving scrub shards "
+    "sampler.messages state status "
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
@@ -93,7 +101,8 @@ PARTS = {
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
-    "cli": "config demo errors firstlook preflight quantities service verify client client.errors",
+    "cli": "config dataset demo errors firstlook layout model postmortem preflight proposal quantities "
+    "sample sampler sampleview service survey verify where client client.errors",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
@@ -108,6 +117,7 @@ PURE = {
     "cycle",
     "plan",
     "dataset",
+    "excluded",
     "ledger",
     "grant",
     "ingest",

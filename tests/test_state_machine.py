@@ -201,6 +201,18 @@ class Policy(RuleBasedStateMachine):
 
     # --- the administrator
 
+    @precondition(lambda self: not (self.world.saver.behind or self.world.rows.refuses))
+    @rule(data=st.data(), name=st.sampled_from(DATASETS), undo=st.booleans())
+    def a_unit_is_excluded(self, data, name, undo):
+        w = self.world
+        if undo and (excluded := w.model.of[name].excluded):
+            number = self.pick(excluded, data)
+            excluded.discard(number)
+            w.feed(ev.UnitsIncluded(name, (w.sources[name].unit(number),)))
+            w.exclude(name, [])
+        elif len(w.sources[name]):
+            w.exclude(name, [data.draw(st.integers(0, len(w.sources[name]) - 1))])
+
     @rule(
         more=st.integers(-2, 8),
         first=st.integers(1, 3),

@@ -53,9 +53,7 @@ class World:
         # The disk
         self.rows = Rows()
         self.disk: dict[ShardId, Records] = {}
-        self.meta: dict[
-            ShardId, dict[str, Any]
-        ] = {}  # sidecars, with what `stat` says of the shard
+        self.meta: dict[ShardId, dict[str, Any]] = {}  # sidecars, and what `stat` says of shards
         self.manifests: dict[str, Lease] = {}
         self.metadata = 0
         self.spare: float | None = None  # what others leave of the file system, if it has an end
@@ -110,6 +108,8 @@ class World:
         self.measure()
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
+        for name in self.rules:
+            self.exclude(name, sorted(self.rows.excluded_units(name)))
 
     def _known(self, name: str, found: Found, lost: bool) -> None:
         """What the model goes by after a restart: what the catalog and the plan say."""
@@ -219,6 +219,13 @@ class World:
             self.model.failed(shard)
             self.events.append(ev.ShardFailed(shard, "disk", str(error)))
 
+    def exclude(self, name: str, numbers: list[int]) -> None:
+        """A person takes units out; the catalog must not be behind."""
+        self.feed(ev.UnitsExcluded(name, tuple(map(self.sources[name].unit, numbers))))
+        self.feed(ev.HoldersFound(name, self.rows.holders(name, numbers)))
+        # What is noted of it: a daemon may be killed before it does.
+        self.model.of[name].excluded = self.rows.excluded_units(name)
+
     # --- what trainers do
 
     def acquire(
@@ -298,7 +305,8 @@ class World:
         except DiskError:  # it is tried again
             return
         self.verifying.remove(shard)
-        self.model.verified(shard, sound)
+        wanted = shard.number not in self.state.datasets[shard.dataset].excluded.shards
+        self.model.verified(shard, sound and wanted)
         self.feed(ev.ShardVerified(shard, sound, held))
 
     def _held_by(self, shard: ShardId) -> Held:

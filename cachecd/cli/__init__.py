@@ -27,9 +27,13 @@ from cachecd import __version__
 
 COMMANDS = (
     "run",
+    "init",
     "check",
     "schema",
     "status",
+    "sample",
+    "where",
+    "exclude",
     "verify",
     "demo",
 )

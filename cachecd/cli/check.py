@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,20 +14,29 @@ from cachecd.quantities import Percent, approximate_size, format_rate, format_si
 
 if TYPE_CHECKING:
     from cachecd.config import Config, DatasetConfig
+    from cachecd.dataset import DatasetRules
     from cachecd.preflight import Figures
+    from cachecd.sample import Sample
+
+
+_ENOUGH = 256 << 10  # bytes of records to estimate by; of less, most is what any start costs
 
 
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also look whether each source can be listed.")
+        bool,
+        typer.Option(
+            "--sources", help="Also list the first objects of each source and prepare some of them."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and say what it comes to on this machine.
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing
-    is made on disk.
+    is made on disk. With --sources the first objects go through the transform, in this process:
+    their records are shown, and how long the cache takes to fill is estimated from that.
     """
     from cachecd.config import load
 
@@ -36,18 +46,38 @@ def command(
     figures = preflight.figures(loaded)
     preflight.check_disk(loaded)
     noticed: dict[str, str] = {}
+    samples: dict[str, Sample] = {}
     if sources:
         from cachecd.firstlook import check_sources
+        from cachecd.sample import Sampler
 
         noticed = check_sources(loaded)
+        for name in loaded.datasets:
+            sampler = Sampler(loaded, name)
+            samples[name] = sampler.take(sampler.beginning(), most=1)
     if as_json:
-        print(json.dumps(_document(loaded, figures, noticed), indent=2))
-        return
-    for left, right in _summary(loaded, figures, noticed):
-        print(f"{left:<10}{right}")
+        print(json.dumps(_document(loaded, figures, noticed, samples), indent=2))
+    else:
+        for left, right in _summary(loaded, figures, noticed, samples):
+            print(f"{left:<10}{right}")
+    for name, sample in samples.items():
+        if not sample.records:
+            from cachecd.errors import UnitError
+            from cachecd.sampleview import printable
+
+            reasons = Counter(aside.reason for aside in sample.set_aside)
+            ((reason, count),) = reasons.most_common(1)
+            raise UnitError(
+                f"datasets.{name}: of the first {len(sample.units)} units none gives a record; {count} x "
+                f"{printable(reason)}"
+            )
 
 
-def _document(config: Config, figures: Figures, noticed: dict[str, str]) -> dict[str, Any]:
+def _document(
+    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
+) -> dict[str, Any]:
+    from cachecd.sampleview import document
+
     return {
         "config": config.model_dump(mode="json"),
         "resolved": {
@@ -57,6 +87,14 @@ def _document(config: Config, figures: Figures, noticed: dict[str, str]) -> dict
                     "first_bytes": rules.first,
                     "generation": rules.generation,
                     "noticed": noticed.get(rules.name, ""),
+                    **(
+                        {
+                            "sample": document(samples[rules.name], {}),
+                            "estimate": _estimate(samples[rules.name], config, figures, rules),
+                        }
+                        if rules.name in samples
+                        else {}
+                    ),
                 }
                 for rules in figures.datasets
             },
@@ -64,8 +102,48 @@ def _document(config: Config, figures: Figures, noticed: dict[str, str]) -> dict
     }
 
 
+def _estimate(
+    sample: Sample, config: Config, figures: Figures, rules: DatasetRules
+) -> dict[str, float]:
+    """Seconds to grow.first and to the limit at the rate of this one read by one process; with more of
+    them it takes as long at most, unless the link or the store gives less to several."""
+    rate = sample.bytes_per_second
+    if sample.outcome.data_bytes < _ENOUGH:
+        return {}
+    return {
+        "bytes_per_second": round(rate),
+        "processes": config.sampler.workers,
+        "first_s": round(rules.first / rate, 1),
+        "limit_s": round((rules.limit or figures.limit) / rate, 1),
+    }
+
+
+def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules) -> Iterator[str]:
+    from cachecd.quantities import approximate_duration
+    from cachecd.sampleview import lines
+
+    outcome = sample.outcome
+    yield (
+        f"read {sample.read} of the first {len(sample.units)} units: "
+        f"{approximate_size(outcome.fetched_bytes)} fetched in {outcome.seconds:.2f} s, "
+        f"{outcome.records} records of {approximate_size(outcome.data_bytes)}"
+    )
+    for left, right in lines(sample, {}):
+        yield f"{left}: {right}" if left else f"  {right}"
+    if estimate := _estimate(sample, config, figures, rules):
+        first, limit = (approximate_duration(estimate[s]) for s in ("first_s", "limit_s"))
+        begins = "" if rules.pin else f"grow.first takes {first}, "
+        yield (
+            f"an estimate from this read alone: {begins}filling the limit {limit}, at "
+            f"{approximate_size(sample.bytes_per_second)}/s of records by one process; "
+            f"{config.sampler.workers} share the work as far as the link allows"
+        )
+    elif sample.records:
+        yield "too little was read to estimate how long the cache takes to fill"
+
+
 def _summary(
-    config: Config, figures: Figures, noticed: dict[str, str]
+    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
 ) -> Iterator[tuple[str, str]]:
     cache, sampler = config.cache, config.sampler
     share = f", {cache.limit} of its file system" if isinstance(cache.limit, Percent) else ""
@@ -83,6 +161,9 @@ def _summary(
             yield "", line
         if rules.name in noticed:
             yield "", noticed[rules.name]
+        if rules.name in samples:
+            for line in _read(samples[rules.name], config, figures, rules):
+                yield "", line
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:

@@ -65,38 +65,37 @@ def _print(document: dict[str, Any]) -> None:
 
 def _lease(lease: dict[str, Any], size: Any) -> str:
     """One line: what, whose, held by whom, since when, and what its end would free."""
+    from cachecd.quantities import approximate_duration
+
     told = ", ".join(map(str, lease["held_by"]))
     ranks = f" ({len(lease['held_by'])} of {lease['ranks']} ranks: {told})" if told else ""
     kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
     return (
         f"lease {lease['dataset']} epoch {lease['epoch']} of {lease['job']}: "
         f"{lease['records']} records, {'held' if lease['held'] else 'granted'}{ranks} "
-        f"for {_age(lease['age_s'])}{kept}"
+        f"for {approximate_duration(lease['age_s'])}{kept}"
     )
-
-
-def _age(seconds: float) -> str:
-    """For example ``45 s``, ``12 min``, ``5.5 h``, ``3.2 d``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    for unit, name in ((86400, "d"), (3600, "h")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.1f} {name}"
-    return f"{seconds / 60:.0f} min"
 
 
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
-    listed = "" if dataset["listed"] else f" (still listing: {dataset['units_listed']} so far)"
     print(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
     print(
-        f"  {dataset['shards']} shards, {dataset['records']} records, {size(dataset['data_bytes'])}; "
-        f"{dataset['making']} being made at {size(dataset['bytes_per_second'])}/s"
+        f"  cached: {dataset['shards']} shards, {dataset['records']} records, "
+        f"{size(dataset['data_bytes'])}; {dataset['evicted_shards']} shards evicted, "
+        f"{dataset['retired_shards']} retired and held"
+    )
+    listed = "complete" if dataset["listed"] else f"still listing: {dataset['units_listed']} so far"
+    print(f"  listing: {dataset['units']} units may be sampled ({listed})")
+    going = f"{dataset['passes'] + 1}: {dataset['pass_done']:.1%} done"
+    print(
+        f"  pass {'over: nothing is missing' if dataset['whole'] else going}; "
+        f"{dataset['coverage']:.1%} of the units fetched at least once"
     )
     print(
-        f"  {dataset['coverage']:.1%} of {dataset['units']} units fetched at least once{listed}; "
-        f"{dataset['evicted_shards']} shards evicted, {dataset['retired_shards']} retired and held"
+        f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s; waiting: "
+        f"{dataset['waiting_units']} units, {dataset['waiting_shards']} shards that failed"
     )
     if dataset["waits_for"]:
         print(f"  waits: {dataset['waits_for']}")

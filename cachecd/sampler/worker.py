@@ -51,7 +51,8 @@ class _Progress:
 class Worker:
     """Makes shards of the datasets in `setup`, reporting to `send`.
 
-    `mark` is told each unit before it is worked on, so that a crash can be blamed on it.
+    `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
+    exception that costs a unit or the assignment, of which the messages have the text alone.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Worker:
         send: Callable[[FromSampler], None],
         mark: Callable[[int], None] = lambda unit: None,
         retry: Retry | None = None,
+        failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self._setup = setup
         self._send = send
         self._mark = mark
         self._retry = retry
+        self._failed = failed
         self._datasets: dict[str, _Dataset] = {}
         self._throttle = Throttle(setup.bandwidth)
         self.path: str | None = None
@@ -120,11 +123,13 @@ class Worker:
             )
         # A transform that cannot be imported stops the dataset as a source does that is not there.
         except (SourceUnreachableError, ConfigError) as error:
+            self._failed(error)
             return Failed(shard, "source", str(error))
         except DiskError as error:
             code = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
             return Failed(shard, "disk", str(error), code or 0)
         except Exception as error:
+            self._failed(error)
             traceback.print_exc()
             told = traceback.format_exception_only(error)[-1].strip()
             return Failed(shard, "worker", told, unit=progress.unit)
@@ -171,6 +176,7 @@ class Worker:
                     content = UnitContent(unit, ahead.chunks(index), fetch)
                     rest = await source.pour(unit, content, draft)
                 except UnitError as error:
+                    self._failed(error)
                     progress.set_aside.append(
                         SetAside(unit.unit, unit.key, str(error), error.passing)
                     )

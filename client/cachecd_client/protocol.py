@@ -21,7 +21,7 @@ from typing import Any
 
 from cachecd_client.errors import ProtocolVersionError
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
@@ -78,6 +78,18 @@ class AskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclude:
+    """Takes the units of the object `key` out of the dataset, for good, or only the one that begins at
+    its byte `begin`; `undo` takes that back. Since 1.1; idempotent."""
+
+    id: str
+    dataset: str
+    key: str
+    begin: int | None = None
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it."""
 
@@ -89,7 +101,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire: not yet. Ask again; the figures say how far it is."""
+    """Answer to Acquire, and to Exclude: not yet. Ask again; the figures say how far it is."""
 
     id: str
     have_bytes: int
@@ -103,6 +115,16 @@ class Done:
     """Answer to Held, Released and ReportCorrupt."""
 
     id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Answer to Exclude: so many units it was about, and so many shards with records of theirs no later
+    lease names."""
+
+    id: str
+    units: int
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +144,15 @@ class Refused:
     message: str
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus
-Reply = Granted | Waiting | Done | StatusReply | Refused
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
+Reply = Granted | Waiting | Done | StatusReply | Excluded | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus)
+    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude)
 }
 REPLIES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
+    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Excluded, Refused)
 }
 #: What answers what, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
@@ -139,6 +161,7 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
+    Exclude: (Excluded, Waiting),
 }
 
 

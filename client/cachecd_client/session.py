@@ -28,6 +28,8 @@ from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
+    Exclude,
+    Excluded,
     Granted,
     Held,
     Released,
@@ -44,6 +46,7 @@ log = logging.getLogger("cachecd")
 _PATIENCE = 10.0  # seconds for a daemon that somebody else starts
 _START = 120.0  # seconds for one that is started here: it may have a large cache to look through
 _START_POLL = 0.1
+_SEARCH_POLL = 0.1  # of a listing of millions, for a key
 _RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lock anyway
 _GRANTS = 5  # leases lost between grant and lock in a row, until that is an error
 
@@ -145,6 +148,25 @@ class Cache:
         reply = self._ask(AskStatus(_new_id()))
         assert isinstance(reply, StatusReply)
         return reply.status
+
+    def exclude(
+        self, dataset: str, key: str, begin: int | None = None, *, undo: bool = False
+    ) -> tuple[int, int]:
+        """Takes the units of the object `key` (relative to the source's URL) out of the dataset, or only
+        the one that begins at its byte `begin`: they are never fetched again, and no later lease names a
+        shard with records of theirs. `undo` takes that back.
+
+        How many units it is about, and how many shards are barred for it. RequestError if there is none
+        in the listing; UnknownDatasetError; DaemonUnreachableError.
+        """
+        while True:
+            match self._ask(Exclude(_new_id(), dataset, key, begin, undo)):
+                case Excluded(_, units, shards):
+                    return units, shards
+                case Waiting():
+                    time.sleep(_SEARCH_POLL)
+                case other:
+                    raise AssertionError(f"{other} is no answer to Exclude")
 
     def close(self) -> None:
         """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
+
+from cachecd import cli
 
 MINIMAL = """\
 version: 1
@@ -89,6 +92,63 @@ def test_a_limit_that_is_too_small_says_which_would_do(cachecd, written):
     (line,) = done.stderr.splitlines()
     assert "cache.limit" in line
     assert "at least" in line
+
+
+@pytest.fixture
+def objects(tmp_path):
+    """objects(size): the path of a good configuration, whose one source has five of that size."""
+
+    def make(size, more=""):
+        source = tmp_path / "src"
+        source.mkdir()
+        for number in range(5):
+            (source / f"{number}.bin").write_bytes(bytes(size))
+        path = tmp_path / "cachecd.yaml"
+        path.write_text(
+            f"version: 1\ncache: {{dir: {tmp_path}/cache, limit: 1GiB}}\ndatasets:\n"
+            f"  train: {{source: {{url: 'file://{source}', format: files}}{more}}}\n"
+        )
+        return path
+
+    return make
+
+
+def test_with_sources_some_units_are_prepared_and_the_time_to_fill_is_estimated(
+    objects, capsys, tmp_path
+):
+    path = objects(100_000)
+    assert cli.run_command(["check", str(path), "--sources"]) == 0
+    told = capsys.readouterr().out
+    assert "read 5 of the first 5 units: 488.3 KiB fetched in " in told
+    assert "record 0: key: bytes, 5 B: b'0.bin'\n" in told
+    assert "and 4 more records of 5 units\n" in told
+    assert re.search(
+        r"an estimate from this read alone: grow.first takes \d+ \S+, filling the", told
+    )
+    assert cli.run_command(["check", str(path), "--sources", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["resolved"]["datasets"]["train"]
+    estimate = found["estimate"]
+    assert found["sample"]["num_records"] == 5
+    assert estimate["limit_s"] == pytest.approx((1 << 30) / estimate["bytes_per_second"], rel=0.01)
+    assert estimate["limit_s"] == pytest.approx(4 * estimate["first_s"], rel=0.5)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_of_a_few_bytes_no_time_is_estimated(objects, capsys):
+    path = objects(10)
+    assert cli.run_command(["check", str(path), "--sources"]) == 0
+    assert "too little was read to estimate how long" in capsys.readouterr().out
+
+
+def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, capsys):
+    path = objects(10, ", transform: decode_image")
+    assert cli.run_command(["check", str(path), "--sources"]) == 1
+    said = capsys.readouterr()
+    assert "set aside: 0.bin: decode_image raised" in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(
+        "cachecd: datasets.train: of the first 5 units none gives a record; 5 x dec"
+    )
 
 
 def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):

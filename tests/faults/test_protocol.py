@@ -71,7 +71,7 @@ def test_a_daemon_and_a_client_of_another_major_version_tell_each_other_so(folde
             check=True,
         ).stdout
     assert said.startswith("ProtocolVersionError the daemon on ipc://")
-    assert "speaks 'cachecd/1.0', this client 'cachecd/2.0': install the same release" in said
+    assert "speaks 'cachecd/1.1', this client 'cachecd/2.0': install the same release" in said
 
     with NextDaemon(folder, datasets, shard_size="128KiB") as new:
         with pytest.raises(ProtocolVersionError, match=r"speaks 'cachecd/2\.0', this client 'cach"):

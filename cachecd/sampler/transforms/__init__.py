@@ -169,9 +169,10 @@ _INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, o
 def _place(error: BaseException) -> str:
     """The innermost line of the user's own code that the exception passed through, if any."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        f
-        for f in frames
-        if not f.filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(f.filename)
-    ]
+    own = [f for f in frames if is_users_own(f.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def is_users_own(filename: str) -> bool:
+    """Whether code of this file is the user's, and not ours, the library's or an installed package's."""
+    return not filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(filename)

@@ -1,0 +1,48 @@
+"""`cachecd exclude DATASET KEY`: takes a bad object out of a dataset, for good."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
+    key: Annotated[str, typer.Argument(help="The object, by its key under the source's URL.")],
+    begin: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="BYTE", help="Only the unit that begins at this byte of the object."
+        ),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it be fetched again.")] = False,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Have a running daemon remove an object's records, and never fetch it again.
+
+    It counts as set aside, with the reason "excluded by hand", across restarts and new listings. No
+    later lease names a shard with a record of it; what else was in such a shard is fetched again.
+    """
+    from cachecd_client import connect
+
+    with connect(endpoint, timeout=10.0) as cache:
+        units, shards = cache.exclude(dataset, key, begin, undo=undo)
+    if as_json:
+        print(json.dumps({"dataset": dataset, "key": key, "units": units, "shards": shards}))
+    elif undo:
+        print(f"{units} {_s(units, 'unit')} of {dataset} may be fetched again")
+    else:
+        print(
+            f"{units} {_s(units, 'unit')} of {dataset} excluded; {shards} {_s(shards, 'shard')} with "
+            "records of it in no later lease"
+        )
+
+
+def _s(count: int, what: str) -> str:
+    return what if count == 1 else f"{what}s"

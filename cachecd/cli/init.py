@@ -1,0 +1,66 @@
+"""`cachecd init URL`: a configuration to begin with, from a look at a few objects."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    url: Annotated[
+        str, typer.Argument(help="The prefix under which the objects lie, or a folder.")
+    ],
+    form: Annotated[
+        str | None, typer.Option("--format", help="What an object is, if you know better.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write, which must not exist.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="The cache's directory, on a local disk.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Address of an S3 service other than Amazon's.")
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="The bucket's region.")] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Look for no credentials.")
+    ] = False,
+) -> None:
+    """Look at a few objects under URL and print a YAML configuration for them.
+
+    Their names, sizes and first bytes tell the format, folders that look like classes the label, and
+    the free disk the limit; comments say why. Try it by `cachecd sample FILE`.
+    """
+    from pydantic import ValidationError
+
+    from cachecd.config import SourceConfig
+    from cachecd.errors import ConfigError
+    from cachecd.proposal import propose
+    from cachecd.sampler.fetch import open_store
+    from cachecd.survey import survey
+
+    if "://" not in url and Path(url).is_dir():
+        url = f"file://{Path(url).resolve()}"
+    if out is not None and out.exists():
+        raise ConfigError(f"{out} is there already, and is not overwritten")
+    try:
+        source = SourceConfig(
+            url=url,
+            format=form or "files",
+            endpoint=endpoint,
+            region=region,
+            anonymous=anonymous,
+        )
+    except ValidationError as error:
+        lines = [f"{e['loc'][0]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+    text = propose(source, survey(open_store(source, 4), url), form, cache and cache.absolute())
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        with out.open("x") as file:
+            file.write(text)

@@ -1,0 +1,111 @@
+"""`cachecd sample CONFIG`: one unit through source and transform, here and now."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cachecd.sample import Sample, Sampler
+
+_TRIED = 100  # units of the first page, if one after the other is refused by its name or its size
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="The YAML file.")],
+    dataset: Annotated[
+        str | None, typer.Argument(help="Whose source; the configuration's first by default.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The object, by its key under the source's URL.")
+    ] = None,
+    begin: Annotated[
+        int, typer.Option(min=0, metavar="BYTE", help="Where in the object the unit begins.")
+    ] = 0,
+    records: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many records to show at most.")
+    ] = 10,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where images are written; a new temporary directory by default."),
+    ] = None,
+    debug: Annotated[
+        bool,
+        typer.Option("--pdb", help="Open the debugger where the transform raises."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Fetch one unit, run the transform on it, and show the records that come of it.
+
+    All in this process: no daemon is asked and no cache is touched. Without --key it is the first
+    unit that the source lists and that is not refused by its name or its size. What does not fit is
+    said with its reason, as a daemon would set it aside. Images (uint8 [height, width, 1 or 3], and
+    the bytes of image files) are written as files. The exit code is 1 if there is no record.
+    """
+    from cachecd.config import load
+
+    loaded = load(config)
+    from cachecd import sampleview
+    from cachecd.sample import Sampler
+
+    name = dataset or next(iter(loaded.datasets))
+    if loaded.sampler.python:
+        print(
+            f"cachecd: prepared by {sys.executable}, not by sampler.python ({loaded.sampler.python})",
+            file=sys.stderr,
+        )
+    sampler = Sampler(loaded, name)
+    sample = _taken(sampler, key, begin, records)
+    images = {}
+    if sampleview.has_images(sample):
+        images = sampleview.write_images(sample, _folder(out))
+    if as_json:
+        print(json.dumps({"dataset": name, **sampleview.document(sample, images)}, indent=2))
+    else:
+        _print(sampler.source.url, name, sample, images)
+    if debug and sample.errors:
+        from cachecd.postmortem import debug_error
+
+        debug_error(sample.errors[-1])
+    return 0 if sample.records else 1
+
+
+def _taken(sampler: Sampler, key: str | None, begin: int, most: int) -> Sample:
+    if key is not None:
+        return sampler.take((sampler.named(key, begin),), most)
+    samples = []
+    for unit in sampler.first(_TRIED):
+        samples.append(sampler.take((unit,), most))
+        if samples[-1].records or samples[-1].errors:
+            return samples[-1]
+    return samples[0]  # all were refused without being read
+
+
+def _folder(out: Path | None) -> Path:
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="cachecd-sample-"))
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:
+    from cachecd.quantities import approximate_size
+    from cachecd.sampleview import lines, printable
+
+    (unit,) = sample.units
+    part = f", from byte {unit.begin} on" if unit.begin else ""
+    outcome = sample.outcome
+    print(f"{'dataset':<11}{name}")
+    print(f"{'unit':<11}{printable(unit.key)} of {url}")
+    print(
+        f"{'':<11}{approximate_size(unit.size)}{part}; {approximate_size(outcome.fetched_bytes)} "
+        f"fetched, {outcome.records} {'record' if outcome.records == 1 else 'records'} made in "
+        f"{outcome.seconds:.2f} s"
+    )
+    for left, right in lines(sample, images):
+        print(f"{left:<11}{right}")

@@ -1,0 +1,113 @@
+"""Units that a person takes out of a dataset while the daemon runs: found in the listing and in the
+shards, without keeping anything else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from cachecd.catalog import Catalog
+from cachecd.errors import DiskError
+from cachecd.events import Event, HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.excluded import Excluded
+from cachecd.index import Index
+from cachecd.model import UnitName, UnitSlice
+from cachecd.saving import PlanSaver
+from cachecd_client import protocol
+from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
+
+_POLL = 0.1  # seconds, while the catalog's disk refuses
+
+_log = structlog.get_logger("cachecd.exclusions")
+_Asked = tuple[str, str, int | None, bool]
+
+
+class Exclusions:
+    """Answers Exclude: at first that it is being looked for, then once what came of it."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        saver: PlanSaver,
+        indexes: Mapping[str, Index],
+        feed: Callable[[Event], None],
+        spawn: Callable[[Awaitable[None]], None],
+    ) -> None:
+        self._catalog = catalog
+        self._saver = saver
+        self._indexes = indexes
+        self._feed = feed
+        self._spawn = spawn
+        self._found: dict[_Asked, tuple[int, int] | str | None] = {}  # None: being looked for
+
+    def answer(self, request: Exclude) -> Reply:
+        """What is known by now."""
+        asked = request.dataset, request.key, request.begin, request.undo
+        if request.dataset not in self._indexes:
+            return Refused(request.id, "unknown-dataset", f"no dataset {request.dataset!r}")
+        if asked not in self._found:
+            self._found[asked] = None
+            self._spawn(self._carry_out(asked))
+        found = self._found[asked]
+        if found is None:
+            return Waiting(request.id, 0, 0, 0.0, "looking for its units and shards")
+        del self._found[asked]  # asked again, it is looked for again
+        if isinstance(found, str):
+            return Refused(request.id, "bad-request", found)
+        return protocol.Excluded(request.id, *found)
+
+    def start(self, excluded: Mapping[str, Excluded]) -> None:
+        """What was excluded before is looked for again: a daemon that was killed may not have come to all
+        its shards, and the source may have been listed anew."""
+        for dataset, found in excluded.items():
+            if found.names:
+                self._spawn(self._again(dataset, frozenset(found.names)))
+
+    async def _again(self, dataset: str, names: frozenset[UnitName]) -> None:
+        units: list[UnitSlice] = []
+        for key in sorted({key for key, _ in names}):
+            listed = await asyncio.to_thread(self._indexes[dataset].find, key)
+            units += [unit for unit in listed if unit.name in names]
+        if units:
+            await self._take_out(dataset, tuple(units))
+
+    async def _carry_out(self, asked: _Asked) -> None:
+        try:
+            self._found[asked] = await self._exclude(*asked)
+        except DiskError as error:
+            self._found[asked] = str(error)
+
+    async def _exclude(
+        self, dataset: str, key: str, begin: int | None, undo: bool
+    ) -> tuple[int, int] | str:
+        index = self._indexes[dataset]
+        listed = await asyncio.to_thread(index.find, key)
+        units = tuple(unit for unit in listed if begin in (None, unit.begin))
+        if not units:
+            more = "" if index.complete else ", and is still being made"
+            part = "" if begin is None else f" that begins at byte {begin}"
+            return (
+                f"the listing of {dataset} has no unit of the object {key!r}{part}; it has "
+                f"{len(index)} units{more}; a key is relative to the source's URL"
+            )
+        _log.info("unit excluded", dataset=dataset, key=key, begin=begin, undo=undo)
+        if undo:
+            self._feed(UnitsIncluded(dataset, units))
+            return len(units), 0
+        return len(units), await self._take_out(dataset, units)
+
+    async def _take_out(self, dataset: str, units: tuple[UnitSlice, ...]) -> int:
+        """In how many shards they are that were there before."""
+        # First: what is published from here on, the policy looks at itself.
+        self._feed(UnitsExcluded(dataset, units))
+        while self._saver.behind:  # the rows of what was published before are not all there
+            await asyncio.sleep(_POLL)
+        holders: list[int] = []
+        for some in self._catalog.holders(dataset, [unit.unit for unit in units]):
+            holders += some
+            await asyncio.sleep(0)  # others have their turn
+        self._feed(HoldersFound(dataset, holders))
+        return len(holders)

@@ -1,0 +1,203 @@
+"""A configuration for a source that was looked at, as YAML with comments that say why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachecd.config import AVAILABLE_FORMATS, SourceConfig
+from cachecd.disk import free_bytes, refuse_network_filesystem
+from cachecd.errors import ConfigError, DiskError
+from cachecd.quantities import approximate_size, format_size
+from cachecd.sampleview import printable
+
+if TYPE_CHECKING:
+    from cachecd.survey import Survey
+
+_SHARE = 0.8  # of what is free
+_GIB, _MIB = 1 << 30, 1 << 20
+_ARRAY, _WINDOW = (
+    4 << 20,
+    1 << 20,
+)  # bytes: an array up to that is one record; windows of a larger one
+_NAMED = 5
+_FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
+
+
+def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Path | None) -> str:
+    """The YAML. `form`: the format, if the user says it; `directory`: the cache's.
+
+    ConfigError if the objects are of a format that this version does not read; DiskError if there is
+    no room, or no place, for a cache.
+    """
+    found = form or _FORMATS.get(seen.kind, seen.kind)
+    if found not in AVAILABLE_FORMATS:
+        raise ConfigError(
+            f"what lies under {source.url} seems to be {found}, which is not available in this version; "
+            f"available: {', '.join(AVAILABLE_FORMATS)} (--format)"
+        )
+    directory = directory or _directory()
+    limit = _limit(directory)
+    free = approximate_size(_free(directory))
+    lines = [
+        f"# Written by `cachecd init` from a look at {_count(seen)}. `cachecd check FILE` says what it",
+        "# comes to on this machine, `cachecd sample FILE` shows a record of it.",
+        "version: 1",
+        "",
+        "cache:",
+        f"  dir: {_quoted(str(directory))}  # on a local disk; it belongs to one daemon",
+        f"  limit: {format_size(limit)}  # {_SHARE:.0%} of the {free} that are free there now",
+        "",
+        "datasets:",
+        "  train:",
+        *(f"    {line}" for line in _dataset(source, seen, found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
+    if seen.splits:
+        names = ", ".join(map(printable, seen.splits))
+        yield f"# The folders {names} look like parts of the data: give each a dataset of its own, with"
+        yield "# `pin: true` for what models are evaluated on, and its folder in the url."
+    yield "source:"
+    yield f"  url: {_quoted(source.url)}"
+    if source.endpoint:
+        yield f"  endpoint: {_quoted(source.endpoint)}"
+    if source.region:
+        yield f"  region: {_quoted(source.region)}"
+    if source.anonymous:
+        yield "  anonymous: true"
+    yield f"  format: {form}  # {_why(seen, form)}"
+    for line in _others(seen, form):
+        yield f"  # {line}"
+    if form == "files":
+        yield from (f"  {line}" for line in _label(seen))
+        if seen.kind == "image":
+            yield from _transform(seen)
+        elif seen.kind == "audio":
+            yield "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]  # pip install 'cachecd[audio]'"
+    elif form == "npy":
+        yield from (f"  {line}" for line in _windows(seen))
+    yield "grow:"
+    yield "  # first: 1GiB  # so much is cached before the first epoch begins"
+    yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
+
+
+def _count(seen: Survey) -> str:
+    sizes = approximate_size(seen.total_bytes)
+    if seen.whole:
+        return f"all {len(seen.objects)} objects, {sizes}"
+    return f"{len(seen.objects)} objects of more, {sizes}"
+
+
+def _why(seen: Survey, form: str) -> str:
+    suffix, count = next(iter(seen.suffixes.items()))
+    most = f"{count} of {sum(seen.suffixes.values())} objects looked at are "
+    most += f".{suffix}" if suffix else "without a suffix"
+    return {
+        "files": f"one object, one record; {most}",
+        "tfrecord": f"an object's records are carried over as they are; {most}",
+        "webdataset": f"members of a tar with one name are a record; {most}",
+        "parquet": f"a row is a record; {most}",
+        "npy": f"windows of arrays; {most}",
+    }.get(form, most)
+
+
+def _others(seen: Survey, form: str) -> Iterator[str]:
+    """What else lies there: of `files` every object is a record."""
+    first, *others = seen.suffixes
+    if not others:
+        return
+    named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
+    yield f"There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
+    yield "is set aside with its reason; move them to another prefix if they are not meant."
+
+
+def _label(seen: Survey) -> Iterator[str]:
+    if not seen.folders:
+        yield '# label: {pattern: "^([^/]+)/"}  # if a part of the key names the class'
+        return
+    pattern = "^" + "[^/]+/" * (seen.depth - 1) + "([^/]+)/"
+    names = ", ".join(printable(name) for name in seen.folders[:_NAMED])
+    more = f" and {len(seen.folders) - _NAMED} more" if len(seen.folders) > _NAMED else ""
+    yield f"label:  # the folders {names}{more} look like classes"
+    yield f"  pattern: {_quoted(pattern)}"
+    yield "  # classes: [...]  # all of them, in the order of their numbers: then it is sampled while it is"
+    yield "  # listed, and has the same numbers everywhere"
+
+
+def _transform(seen: Survey) -> Iterator[str]:
+    yield "transform:  # done once, when it is fetched"
+    yield "  - decode_image"
+    sizes = {f"{height} x {width}" for height, width in seen.images}
+    if len(sizes) > 1:
+        told = ", ".join(sorted(sizes))
+        yield f"  - resize: 256  # all records have one shape, and these images do not ({told})"
+    else:
+        told = f", {sizes.pop()} so far" if sizes else ""
+        yield f"  # - resize: 256  # unless all images are of one size{told}"
+
+
+def _windows(seen: Survey) -> Iterator[str]:
+    yield "array:"
+    if seen.array is None:
+        yield "  window: 1  # rows along axis 0 that make a record"
+        return
+    rows, row = seen.array
+    if rows * row <= _ARRAY:
+        yield f"  window: {max(rows, 1)}  # rows that make a record: all of the largest object's"
+    else:
+        window = max(1, min(rows, _WINDOW // max(row, 1)))
+        told = f"of {row} bytes each; the largest object has {rows}"
+        yield f"  window: {window}  # rows that make a record, {told}"
+
+
+def _directory() -> Path:
+    """Where a cache may lie: of the usual places that can be written to, the one with most room."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    best: tuple[int, Path] | None = None
+    for place in (Path("/var/lib/cachecd"), home / "cachecd", Path("/var/tmp/cachecd")):
+        if not (place.is_absolute() and os.access(_there(place), os.W_OK)):
+            continue
+        try:
+            refuse_network_filesystem(place)
+        except DiskError:
+            continue
+        if best is None or _free(place) > best[0]:
+            best = _free(place), place
+    if best is None:
+        raise DiskError(
+            "found no local directory that may be written to for the cache: give --cache"
+        )
+    return best[1]
+
+
+def _limit(directory: Path) -> int:
+    refuse_network_filesystem(directory)
+    limit = int(_free(directory) * _SHARE)
+    unit = _GIB if limit >= 10 * _GIB else 64 * _MIB
+    limit -= limit % unit
+    if limit < _GIB:
+        raise DiskError(
+            f"{directory} has {approximate_size(_free(directory))} free, expected at least "
+            f"{approximate_size(_GIB / _SHARE)} for a cache: choose another disk by --cache"
+        )
+    return limit
+
+
+def _free(directory: Path) -> int:
+    return free_bytes(_there(directory))
+
+
+def _there(path: Path) -> Path:
+    """It, or its nearest parent that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _quoted(text: str) -> str:
+    """As YAML reads it back; a dollar would begin the name of a variable."""
+    return json.dumps(text.replace("$", "$$"))

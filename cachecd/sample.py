@@ -1,0 +1,231 @@
+"""What a sampler makes of a few units, in this process: fetched, decoded, transformed and written as it
+would do it, into a shard that is thrown away. Touches no cache and needs no daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.errors import ConfigError, SourceError, UnitError
+from cachecd.layout import Layout
+from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.preflight import sampler_setup
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.messages import FromSampler, Made, Make
+from cachecd.sampler.sources.files import class_names, label_of
+from cachecd.sampler.units import list_units
+from cachecd.sampler.worker import Worker
+from cachecd_client._core import Sidecar, decode_example, read_record
+from cachecd_client.schema import Feature, Schema
+
+# By what a rate is measured: a transform may take a second for each unit.
+_MEASURED, _MEASURED_BYTES = 32, 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a trainer would get it; `unit` and `ordinal` say what it is of."""
+
+    unit: UnitSlice
+    ordinal: int
+    values: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Sample:
+    """What became of `units`.
+
+    `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
+    cost units, in the order of `outcome.set_aside` without those that were refused unread. `classes`:
+    the label's, by number as far as that is known (`numbered`).
+    """
+
+    units: tuple[UnitSlice, ...]
+    outcome: Outcome
+    schema: Schema | None = None
+    records: list[Record] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    classes: tuple[str, ...] = ()
+    numbered: bool = True
+
+    @property
+    def set_aside(self) -> tuple[SetAside, ...]:
+        return self.outcome.set_aside
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Of records made, by this one process."""
+        return self.outcome.data_bytes / max(self.outcome.seconds, 1e-6)
+
+    @property
+    def read(self) -> int:
+        """How many of the units were read to their end."""
+        left = {unit.unit for unit in self.outcome.remainder}
+        aside = {aside.unit for aside in self.set_aside}
+        return sum(unit.unit not in left | aside for unit in self.units)
+
+
+class Sampler:
+    """Takes samples of one dataset of a configuration."""
+
+    def __init__(self, config: Config, name: str) -> None:
+        """ConfigError for a dataset that there is not, or for a source that nothing can read."""
+        if name not in config.datasets:
+            raise ConfigError(f"no dataset {name!r}; there is {', '.join(config.datasets)}")
+        self._config = config
+        self._name = name
+        self._dataset: DatasetConfig = config.datasets[name]
+        self._store = open_store(self.source, config.sampler.connections)
+
+    @property
+    def source(self) -> SourceConfig:
+        assert self._dataset.source is not None, "the configuration requires a source"
+        return self._dataset.source
+
+    def first(self, most: int) -> tuple[UnitSlice, ...]:
+        """The first units that the source lists, at least one and at most so many of its first page.
+
+        SourceUnreachableError; ConfigError if it lists none.
+        """
+        for page in list_units(self.source, self._store):
+            if page:
+                return tuple(map(_slice, range(most), page))
+        raise ConfigError(f"no objects under {self.source.url}; expected at least one")
+
+    def beginning(self) -> tuple[UnitSlice, ...]:
+        """A few of the first: enough to measure by, and no more than a shard."""
+        few = self.first(_MEASURED)
+        sizes = itertools.accumulate(unit.size for unit in few)
+        most = min(self._config.cache.shard_size, _MEASURED_BYTES)
+        return tuple(
+            unit
+            for at, (unit, size) in enumerate(zip(few, sizes, strict=True))
+            if not at or size <= most
+        )
+
+    def named(self, key: str, begin: int = 0) -> UnitSlice:
+        """The unit that begins at byte `begin` of the object `key`, listed from shortly before it.
+
+        UnitError if it is not listed, with the units of that object if there are any.
+        """
+        begins: list[int] = []
+        for found in _listed_near(self.source, self._store, key):
+            if found.key == key:
+                if found.begin == begin:
+                    return _slice(0, found)
+                begins.append(found.begin)
+        if begins:
+            told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
+            raise UnitError(f"no unit of {key!r} begins at byte {begin}; they begin at {told}")
+        raise UnitError(
+            f"the source lists no object {key!r}: a key is relative to {self.source.url}"
+        )
+
+    def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
+        """Makes a shard of these units and reads its first `most` records back.
+
+        What a sampler would do about an object that fails, this does: it is set aside with its reason.
+        SourceError or ConfigError where nothing can be had at all. What the transform prints goes to
+        stderr.
+        """
+        if os.getcwd() not in sys.path:  # as `python -m cachecd.sampler` has it
+            sys.path.insert(0, os.getcwd())
+        errors: list[Exception] = []
+        sent: list[FromSampler] = []
+        setup = sampler_setup(self._config)
+        setup = dataclasses.replace(setup, datasets={self._name: setup.datasets[self._name]})
+        worker = Worker(setup, sent.append, failed=errors.append)
+        shard = ShardId(self._name, 1)
+        classes, numbered = self._classes(units)
+        with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
+            path = Path(folder, "shard.tfrecord")
+            make = Make(
+                Assignment(shard, "", units),
+                str(path),
+                self._config.cache.shard_size,
+                None,
+                classes,
+                {"dataset": shard.dataset, "number": shard.number},
+            )
+            with contextlib.redirect_stdout(sys.stderr):
+                worker.prepare()
+                done = asyncio.run(worker.make(make))
+            if not isinstance(done, Made):
+                raise errors[-1] if errors else SourceError(done.reason)
+            found = Sample(units, done.outcome, errors=errors, classes=classes, numbered=numbered)
+            if done.outcome.records:
+                _read_back(path, found, most)
+        return found
+
+    def _classes(self, units: tuple[UnitSlice, ...]) -> tuple[tuple[str, ...], bool]:
+        """The label's classes by number, and whether these are their numbers: only the whole listing
+        tells, unless they are configured."""
+        source = self.source
+        if source.label is None or not source.awaits_classes:
+            return source.classes, True
+        names = (label_of(source, unit.key) for unit in units)
+        return class_names(name for name in names if name is not None), False
+
+
+def _slice(number: int, found: ObjectInfo) -> UnitSlice:
+    return UnitSlice(
+        number, found.key, found.size, found.etag, begin=found.begin, label=found.label
+    )
+
+
+def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
+    """What the source lists from shortly before the key on, up to where it would have been."""
+    # What is less than the key and begins like it: few objects lie between.
+    wanted, before = _encoded(key), ""
+    ordered = True
+    for page in list_units(source, store, key[:-1]):
+        keys = [before, *(found.key for found in page)]
+        ordered = ordered and all(_encoded(a) <= _encoded(b) for a, b in pairwise(keys))
+        yield from page
+        before = keys[-1]
+        if ordered and _encoded(before) > wanted:
+            return
+
+
+def _encoded(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _read_back(path: Path, sample: Sample, most: int) -> None:
+    sidecar = Sidecar.read(str(Layout.sidecar(path)))
+    schema = Schema.from_json(json.loads(sidecar.meta)["schema"])
+    by_number = {unit.unit: unit for unit in sample.units}
+    places = zip(sidecar.offsets[:most], sidecar.units, sidecar.ordinals, strict=False)
+    for offset, unit, ordinal in places:
+        listed = decode_example(read_record(str(path), int(offset)))
+        values = {
+            feature.name: _value(feature, listed.get(feature.name, ("", []))[1])
+            for feature in schema.features
+        }
+        sample.records.append(Record(by_number[int(unit)], int(ordinal), values))
+    sample.schema = schema
+
+
+def _value(feature: Feature, listed: list[Any]) -> Any:
+    """A feature of a record: bytes, a list of bytes, or an array; bfloat16 as the bits, uint16."""
+    if feature.dtype == "bytes":
+        return listed[0] if feature.shape == () and listed else listed
+    dtype = np.dtype("uint16" if feature.dtype == "bfloat16" else feature.dtype)
+    little = dtype.newbyteorder("<")
+    array = np.frombuffer(listed[0], little) if feature.raw else np.array(listed, dtype)
+    return array if feature.shape is None else array.reshape(feature.shape)

@@ -1,0 +1,198 @@
+"""A sample as people and programs see it: each feature's name, dtype, shape and extent; images as files.
+
+What comes from a source is shown on one line and printable, and no file is named after any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.quantities import approximate_size
+from cachecd.sample import Record, Sample
+from cachecd_client.schema import Feature, Schema
+
+_FIRST_BYTES = 32
+_ASIDES = 5
+_MAGIC = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+}
+
+
+def printable(text: str) -> str:
+    """The text on one line, with whatever a terminal might act upon escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str, Any]:
+    """The sample in plain JSON values; bytes as their length and the first of them in hexadecimal."""
+    return {
+        "units": [
+            {"key": unit.key, "begin": unit.begin, "size": unit.size, "etag": unit.etag}
+            for unit in sample.units
+        ],
+        "schema": sample.schema.to_json() if sample.schema else None,
+        "records": [
+            {
+                "key": record.unit.key,
+                "ordinal": record.ordinal,
+                "features": {
+                    name: {**found, **_file(images, number, name)}
+                    for name, found in _features(sample, record).items()
+                },
+            }
+            for number, record in enumerate(sample.records)
+        ],
+        "num_records": sample.outcome.records,
+        "data_bytes": sample.outcome.data_bytes,
+        "fetched_bytes": sample.outcome.fetched_bytes,
+        "seconds": round(sample.outcome.seconds, 3),
+        "whole": not sample.outcome.remainder,
+        "set_aside": [{"key": a.key, "reason": a.reason} for a in sample.set_aside],
+    }
+
+
+def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tuple[str, str]]:
+    """The sample as a table of two columns."""
+    for number, record in enumerate(sample.records):
+        head = f"record {number}"
+        for name, found in _features(sample, record).items():
+            file = images.get((number, name))
+            written = f"  -> {file}" if file else ""
+            yield head, f"{printable(name)}: {_told(found)}{written}"
+            head = ""
+    made = sample.outcome.records
+    if made > len(sample.records):
+        yield "", f"and {made - len(sample.records)} more records of {sample.read or 'the'} units"
+    if sample.outcome.remainder:
+        yield "", "a shard was full before the end of it"
+    for aside in sample.set_aside[:_ASIDES]:
+        yield "set aside", f"{printable(aside.key)}: {printable(aside.reason)}"
+    if len(sample.set_aside) > _ASIDES:
+        yield "", f"and {len(sample.set_aside) - _ASIDES} more units"
+
+
+def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
+    """Writes what is an image, uint8 [height, width, 1 or 3] or the bytes of an image file, into the
+    folder; the files by record and feature. FileExistsError rather than overwrite one."""
+    written: dict[tuple[int, str], Path] = {}
+    for number, record in enumerate(sample.records):
+        for place, (name, value) in enumerate(record.values.items()):
+            suffix = _image_suffix(value)
+            if not suffix:
+                continue
+            path = folder / f"record-{number}-feature-{place}.{suffix}"
+            with path.open("xb") as file:
+                if isinstance(value, bytes):
+                    file.write(value)
+                else:
+                    _write_png(value, file)
+            written[number, name] = path
+    return written
+
+
+def has_images(sample: Sample) -> bool:
+    """Whether there is anything to write."""
+    return any(_image_suffix(v) for r in sample.records for v in r.values.values())
+
+
+def _image_suffix(value: Any) -> str:
+    if isinstance(value, bytes):
+        if value[:4] == b"RIFF" and value[8:12] == b"WEBP":
+            return "webp"
+        return next((suffix for magic, suffix in _MAGIC.items() if value.startswith(magic)), "")
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
+        return ""
+    return "png" if value.ndim == 3 and value.shape[2] in (1, 3) else ""
+
+
+def _write_png(pixels: NDArray[Any], file: Any) -> None:
+    from PIL import Image  # not every sample has images
+
+    if pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG")
+
+
+def _file(images: Mapping[tuple[int, str], Path], number: int, name: str) -> dict[str, str]:
+    path = images.get((number, name))
+    return {"file": str(path)} if path else {}
+
+
+def _features(sample: Sample, record: Record) -> dict[str, dict[str, Any]]:
+    schema = sample.schema or Schema(())
+    return {
+        feature.name: _described(feature, record.values[feature.name], sample)
+        for feature in schema.features
+    }
+
+
+def _described(feature: Feature, value: Any, sample: Sample) -> dict[str, Any]:
+    shape = None if feature.shape is None else list(feature.shape)
+    found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
+    if isinstance(value, bytes):
+        found |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
+    elif isinstance(value, list):
+        first = value[0] if value else b""
+        found |= {"values": len(value), "first": first[:_FIRST_BYTES].hex()}
+    else:
+        if feature.shape is None:
+            found["values"] = len(value)
+        if value.size and feature.dtype != "bfloat16":
+            found |= _extent(value)
+        if feature.name == "label" and feature.classes and value.shape == ():
+            found |= _class_of(int(value), feature.classes, sample)
+    return found
+
+
+def _extent(value: NDArray[Any]) -> dict[str, Any]:
+    if value.size == 1:
+        return {"value": _plain(value.reshape(())[()])}
+    with np.errstate(all="ignore"):
+        mean = _plain(value.mean(dtype=np.float64))
+    return {"min": _plain(value.min()), "max": _plain(value.max()), "mean": mean}
+
+
+def _plain(number: Any) -> Any:
+    """As JSON knows it, which has no NaN."""
+    found = number.item()
+    return found if not isinstance(found, float) or np.isfinite(found) else str(found)
+
+
+def _class_of(label: int, classes: tuple[str, ...], sample: Sample) -> dict[str, Any]:
+    if not 0 <= label < len(classes):
+        return {}
+    return {"class": classes[label], "numbered": sample.numbered}
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    shape = found["shape"]
+    dims = "[ragged]" if shape is None else str(shape) if shape else ""
+    text = f"{found['dtype']} {dims}".rstrip()
+    if "values" in found:
+        text += f", {found['values']} values"
+    if "length" in found:
+        text += f", {approximate_size(found['length'])}"
+    if "first" in found:
+        text += f": {bytes.fromhex(found['first'])!r}"
+    if "class" in found:
+        name = printable(found["class"])
+        if not found["numbered"]:
+            return f"{text}: class {name!r} (numbered when the listing has come to its end)"
+        return f"{text}: {found['value']}, class {name!r}"
+    if "value" in found:
+        return f"{text}: {found['value']}"
+    if "min" in found:
+        mean = found["mean"]
+        told = f"{mean:.6g}" if isinstance(mean, float) else mean
+        return f"{text}: {found['min']} to {found['max']}, mean {told}"
+    return text

@@ -1,0 +1,196 @@
+"""A look at a source that nothing is known of: the names of its objects, and what is in a few of them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from cachecd.errors import ConfigError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.fetch import Store
+from cachecd_client._core import masked_crc32c
+
+_PAGES = 2  # read from the listing's beginning
+_FOLDERS, _OF_EACH = 12, 50  # looked into behind that, and objects of each
+_HEAD = 64 << 10
+_LARGEST_IMAGE = 16 << 20
+_IMAGES = 4  # that are looked into
+
+_SUFFIXES = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
+    **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
+    **dict.fromkeys(("tar", "tgz", "tar.gz"), "webdataset"),
+    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz"), "tfrecord"),
+    "parquet": "parquet",
+    "npy": "npy",
+}
+_SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
+_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
+_NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was seen.
+
+    `kind`: what most bytes are in: image, audio, webdataset, tfrecord, parquet, npy, or "" for none of
+    these. `suffixes`: how many objects have each, the most frequent first. `whole`: `objects` are all
+    that there are. `folders`: names of those that look like classes, `depth` folders down; `splits`: of
+    those that look like parts of the data.
+    """
+
+    objects: list[ObjectInfo]
+    whole: bool
+    kind: str = ""
+    suffixes: dict[str, int] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+    depth: int = 0
+    splits: list[str] = field(default_factory=list)
+    images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
+    array: tuple[int, int] | None = None  # rows, bytes of a row
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(found.size for found in self.objects)
+
+
+def survey(store: Store, url: str) -> Survey:
+    """Lists the beginning of a source and of some folders behind it, and reads of a few objects.
+
+    SourceUnreachableError; ConfigError if there is nothing to be seen.
+    """
+    found = _listed(store)
+    objects = [o for o in found.objects if o.size]
+    if not objects:
+        raise ConfigError(
+            f"no objects with content under {url}; expected at least one: check the prefix, and that it "
+            "ends where the keys begin"
+        )
+    suffixes = Counter(suffix_of(o.key) for o in objects)
+    found.suffixes = dict(suffixes.most_common())
+    sizes: Counter[str] = Counter()
+    for o in objects:
+        sizes[_SUFFIXES.get(suffix_of(o.key), "")] += o.size
+    found.kind = max(sizes, key=lambda kind: sizes[kind])
+    asyncio.run(_look_into(store, found, objects))
+    _find_classes(found, [o.key for o in objects])
+    return found
+
+
+def suffix_of(key: str) -> str:
+    """In lower case and without its dot; of ``a.tfrecord-00000-of-00010`` it is tfrecord."""
+    named = _SUFFIX.search(key.rpartition("/")[2].lower())
+    return named[1] if named else ""
+
+
+def _listed(store: Store) -> Survey:
+    pages = store.list()
+    objects = [o for page in islice(pages, _PAGES) for o in page]
+    rest = next(pages, None)
+    if not rest:
+        return Survey(objects, whole=rest is None)
+    last = objects[-1].key if objects else ""
+    for _ in range(_FOLDERS):
+        folder, slash, _ = last.rpartition("/")
+        if not slash:
+            break
+        # "0" comes after "/": from the next folder on.
+        page = next(store.list(f"{folder}0"), [])[:_OF_EACH]
+        if not page:
+            break
+        objects += page
+        last = page[-1].key
+    return Survey(objects, whole=False)
+
+
+async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo]) -> None:
+    """What the content of some objects says."""
+    mine = [o for o in objects if _SUFFIXES.get(suffix_of(o.key), "") == found.kind]
+    largest = max(mine, key=lambda o: o.size)
+    if not found.kind:
+        found.kind = _kind_of(await _head(store, largest), largest.size)
+        mine = [o for o in mine if suffix_of(o.key) == suffix_of(largest.key)]
+    if found.kind == "image":
+        small = [o for o in mine if o.size <= _LARGEST_IMAGE]
+        chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
+        for body in await asyncio.gather(*(_head(store, o, o.size) for o in chosen)):
+            found.images += _image_size(body)
+    if found.kind == "npy":
+        found.array = _array_of(await _head(store, largest))
+
+
+async def _head(store: Store, found: ObjectInfo, length: int = _HEAD) -> bytes:
+    """The object's first bytes; none of one that cannot be read: the next may be."""
+    try:
+        stop = min(length, found.size)
+        return bytes(await store.get(found.key, found.size, found.etag, 0, stop))
+    except UnitError:
+        return b""
+
+
+def _kind_of(head: bytes, size: int) -> str:
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"\x93NUMPY"):
+        return "npy"
+    if head[257:262] == b"ustar":
+        return "webdataset"
+    if len(head) >= 12:
+        length, crc = struct.unpack_from("<QI", head)
+        if length + 16 <= size and masked_crc32c(head[:8]) == crc:
+            return "tfrecord"
+    return "image" if _image_size(head) else ""
+
+
+def _image_size(body: bytes) -> list[tuple[int, int]]:
+    from PIL import Image, UnidentifiedImageError  # of other sources it is not needed
+
+    try:
+        with Image.open(io.BytesIO(body)) as image:  # reads the header alone
+            return [(image.height, image.width)]
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return []
+
+
+def _array_of(head: bytes) -> tuple[int, int] | None:
+    file = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except ValueError:
+        return None
+    if not shape or dtype.hasobject:
+        return None
+    row = dtype.itemsize
+    for side in shape[1:]:
+        row *= side
+    return shape[0], row
+
+
+def _find_classes(found: Survey, keys: Sequence[str]) -> None:
+    """Whether the folders that most objects lie in look like classes."""
+    depth = Counter(key.count("/") for key in keys).most_common(1)[0][0]
+    folders = [key.split("/")[depth - 1] for key in keys if depth and key.count("/") == depth]
+    names = sorted(set(folders))
+    tops = {key.split("/")[0] for key in keys if "/" in key}
+    found.splits = sorted(tops) if {t.lower() for t in tops} <= _SPLITS else []
+    own = len(names) > 2 and len(names) > len(folders) / 2  # a folder for each object
+    numbered = all(_NUMBERED.fullmatch(name.lower()) for name in names)
+    padded = len({len(n) for n in names}) == 1 and all(
+        n.isdigit() and n[0] == "0" for n in names[:1]
+    )
+    counted = padded and bool(names) and len(names[0]) > 2
+    split = {name.lower() for name in names} <= _SPLITS
+    if len(names) > 1 and not (own or numbered or counted or split):
+        found.folders, found.depth = names, depth

@@ -1,0 +1,58 @@
+"""Which object a cached record came from: a shard's sidecar and the listing tell, beside a daemon or
+without one. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from cachecd.errors import DiskError
+from cachecd.index import Index
+from cachecd.layout import Layout
+from cachecd.model import ShardId, UnitSlice
+from cachecd.preflight import url_of_listing
+from cachecd_client._core import Sidecar
+from cachecd_client.errors import CallerError
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The record is number `ordinal` of what the transform made of `unit`, of the source at `url`."""
+
+    url: str
+    unit: UnitSlice
+    ordinal: int
+
+    @property
+    def object_url(self) -> str:
+        """Of the whole object."""
+        return f"{self.url.rstrip('/')}/{self.unit.key}"
+
+
+def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
+    """Where record number `record` of a shard came from.
+
+    CallerError if there is no such shard or record, DiskError if what says it cannot be read, or the
+    source was listed anew since the shard was made.
+    """
+    path = layout.shard(shard)
+    try:
+        sidecar = Sidecar.read(str(layout.sidecar(path)))
+    except FileNotFoundError:
+        raise CallerError(
+            f"{path}: there is no such shard; it was evicted, if it was ever there"
+        ) from None
+    if not 0 <= record < len(sidecar):
+        raise CallerError(f"record {record} of {shard}: it has {len(sidecar)} records, from 0 on")
+    index = Index.open(layout.index, shard.dataset, None)
+    try:
+        if json.loads(sidecar.meta).get("index") != index.id:
+            raise DiskError(
+                f"{shard} was made of an earlier listing, under which its source's objects had other "
+                "numbers: nobody knows any more where its records came from"
+            )
+        unit = index.unit(int(sidecar.units[record]))
+        return Origin(url_of_listing(index.source), unit, int(sidecar.ordinals[record]))
+    finally:
+        index.close()

@@ -1,0 +1,214 @@
+"""`cachecd init`: a look at a few objects gives a configuration that loads, with comments that say why."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cachecd import cli, proposal
+from cachecd.config import AVAILABLE_FORMATS, load
+from cachecd.errors import ConfigError, DiskError
+from cachecd.sampler.fetch import open_store
+from cachecd.survey import Survey, suffix_of, survey
+from cachecd_client._core import ShardWriter, encode_example
+
+
+def image(height=4, width=5, form="PNG"):
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(file, form)
+    return file.getvalue()
+
+
+def npy(rows, columns=3, dtype=np.float32):
+    file = io.BytesIO()
+    np.save(file, np.zeros((rows, columns), dtype))
+    return file.getvalue()
+
+
+def tar():
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in ("1.jpg", "1.cls"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"abc"))
+    return file.getvalue()
+
+
+@pytest.fixture
+def tfrecord(tmp_path):
+    path = tmp_path / "made.tfrecord"
+    writer = ShardWriter(str(path))
+    writer.append(encode_example({"a": 1}))
+    writer.finish("{}")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def put(tmp_path):
+    """put(key=content ...): the URL of a source of these."""
+
+    def make(objects):
+        for key, body in objects.items():
+            path = tmp_path / "src" / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        return f"file://{tmp_path}/src"
+
+    return make
+
+
+def seen(url):
+    from cachecd.config import SourceConfig
+
+    return survey(open_store(SourceConfig(url=url, format="files"), 2), url)
+
+
+def proposed(url, tmp_path, capsys, *options):
+    """What init writes, as it loads and as `check` reads it."""
+    path = tmp_path / "proposed.yaml"
+    path.unlink(missing_ok=True)
+    asked = ["init", url, "--cache", str(tmp_path / "cache"), "-o", str(path), *options]
+    assert cli.run_command(asked) == 0, capsys.readouterr().err
+    assert cli.run_command(["check", str(path)]) == 0, capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+    return load(path, {}).datasets["train"], path.read_text()
+
+
+def test_images_in_folders_are_decoded_and_labelled_by_their_folder(put, tmp_path, capsys):
+    url = put({f"{c}/{n}.png": image() for c in ("cat", "dog") for n in range(3)})
+    train, text = proposed(url, tmp_path, capsys)
+    assert (train.source.format, train.source.label.pattern) == ("files", "^([^/]+)/")
+    assert [step.name for step in train.transform] == ["decode_image"]
+    assert "# the folders cat, dog look like classes" in text
+    assert "# - resize: 256  # unless all images are of one size, 4 x 5 so far" in text
+    assert "a look at all 6 objects" in text
+
+
+def test_images_of_several_sizes_are_resized_since_records_have_one_shape(put, tmp_path, capsys):
+    train, text = proposed(put({"a.jpg": image(9, 9), "b.jpg": image()}), tmp_path, capsys)
+    assert [(s.name, s.argument) for s in train.transform] == [
+        ("decode_image", "payload"),
+        ("resize", 256),
+    ]
+    assert "these images do not (4 x 5, 9 x 9)" in text
+    assert train.source.label is None
+
+
+def test_classes_lie_as_deep_as_the_objects_do_and_splits_are_told(put, tmp_path, capsys):
+    keys = [f"{s}/{c}/{n}.png" for s in ("train", "val") for c in "ab" for n in range(3)]
+    train, text = proposed(put(dict.fromkeys(keys, image())), tmp_path, capsys)
+    assert train.source.label.pattern == "^[^/]+/([^/]+)/"
+    assert "# The folders train, val look like parts of the data" in text
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["only"],
+        ["2024-01-01", "2024-01-02"],
+        ["part-0", "part-1"],
+        ["000", "001"],
+        ["train", "Test"],
+    ],
+)
+def test_folders_that_say_nothing_of_a_class_are_no_label(put, folders):
+    found = seen(put({f"{f}/{n}.png": image() for f in folders for n in range(3)}))
+    assert (found.kind, found.folders) == ("image", [])
+
+
+def test_a_folder_for_each_object_is_no_class(put):
+    assert seen(put({f"item-{n}/x.png": image() for n in range(9)})).folders == []
+
+
+def test_other_files_are_records_as_they_are_and_strangers_are_told(put, tmp_path, capsys):
+    url = put({"a.wav": b"RIFF" * 20, "b.wav": b"RIFF" * 20, "readme\x1b.md": b"x", "empty": b""})
+    train, text = proposed(url, tmp_path, capsys)
+    assert (train.source.format, train.transform) == ("files", ())
+    assert "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]" in text
+    assert "There are other suffixes than .wav too (1 x .md)" in text
+    assert "\x1b" not in text
+
+
+KINDS = {
+    "tfrecord": ("x-00000-of-00002.tfrecord-00000-of-00002", None),
+    "webdataset": ("shard-000.tar", tar()),
+    "parquet": ("part-0.parquet", b"PAR1" + bytes(20) + b"PAR1"),
+    "npy": ("a.npy", npy(10)),
+}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("form", KINDS)
+def test_each_format_is_told_by_its_suffix_or_its_first_bytes(
+    put, tfrecord, tmp_path, capsys, form, named
+):
+    key, body = KINDS[form]
+    url = put({key if named else "object": body or tfrecord, "note.txt": b"x"})
+    assert seen(url).kind == form
+    if form in AVAILABLE_FORMATS:
+        train, _ = proposed(url, tmp_path, capsys)
+        assert train.source.format == form
+    else:
+        assert cli.run_command(["init", url]) == 2
+        assert f"seems to be {form}, which is not available" in capsys.readouterr().err
+
+
+def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put):
+    assert seen(put({"a.npy": npy(10)})).array == (10, 12)
+    whole = "\n".join(proposal._windows(Survey([], True, array=(10, 12))))
+    parts = "\n".join(proposal._windows(Survey([], True, array=(10**9, 1024))))
+    assert "window: 10 " in whole
+    assert "window: 1024 " in parts
+
+
+def test_a_listing_that_goes_on_is_looked_into_folder_by_folder(put, monkeypatch):
+    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
+    found = seen(put({f"c{c}/{n:02}.png": image() for c in range(5) for n in range(10)}))
+    assert not found.whole
+    assert found.folders == ["c0", "c1", "c2", "c3", "c4"]
+    assert len(found.objects) < 50
+
+
+def test_the_format_may_be_told_and_a_dollar_is_no_variable(put, tmp_path, capsys):
+    url = put({"${HOME}/a.png": image()}) + "/${HOME}"
+    train, _ = proposed(url, tmp_path, capsys, "--format", "tfrecord")
+    assert (train.source.format, train.source.url) == ("tfrecord", url)
+
+
+def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
+    url, path = put({"a.png": image()}), tmp_path / "mine.yaml"
+    path.write_text("mine")
+    assert cli.run_command(["init", url, "-o", str(path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("nowhere", "expected a URL such as s3://"), ("s3://", "expected a name after")],
+)
+def test_a_url_that_is_none_is_refused(capsys, url, why):
+    assert cli.run_command(["init", url]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="no objects with content"):
+        seen(put({"empty": b""}))
+    monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)
+    with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 1.2 GiB"):
+        proposal._limit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "suffix"),
+    [("a/b.JPG", "jpg"), ("x.tar.gz", "tar.gz"), ("t.tfrecord-00001-of-00010", "tfrecord"),
+     ("a.b/c", ""), ("no.suffix with blanks", ""), (".hidden", "hidden")],
+)  # fmt: skip
+def test_a_suffix_is_told_without_what_numbers_a_part(key, suffix):
+    assert suffix_of(key) == suffix

@@ -1,0 +1,214 @@
+"""`cachecd sample`: one unit as a sampler would prepare it, shown; nothing of a cache is touched."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cachecd import cli
+from cachecd.config import load
+from cachecd.errors import ConfigError, UnitError
+from cachecd.sample import Sampler
+from cachecd.sampleview import document, printable
+from cachecd_client._core import ShardWriter, encode_example
+
+PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+STEPS = """\
+def fail(record):
+    import json
+    answer = 42
+    json.loads("no")
+
+def wrong_shape(record):
+    print("said by the transform")
+    import numpy as np
+    yield {"x": np.zeros(3, np.float32)}
+    yield {"x": np.zeros(4, np.float32)}
+
+def odd(record):
+    import numpy as np
+    return {"nan": np.array([np.nan, 1], np.float32), "many": [1, 2, 3], "words": [b"a", b"b"],
+            "half": np.ones(2, np.float16), "text": "x"}
+"""
+
+
+def png(pixels=PIXELS):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A source of five objects in two folders, and steps beside the configuration."""
+    for key in ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png"):
+        path = tmp_path / "src" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png())
+    (tmp_path / "src" / "README").write_text("no class")
+    (tmp_path / "steps.py").write_text(STEPS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("steps", None)
+
+
+def config(folder, transform=("decode_image",), label=True, form="files", **more):
+    source = {"url": f"file://{folder}/src", "format": form}
+    if label:
+        source["label"] = {"pattern": "^([^/]+)/"}
+    path = folder / "c.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "cache": {"dir": str(folder / "cache"), "limit": "1GiB", "shard_size": "64KiB"},
+                "datasets": {"train": {"source": source, "transform": list(transform)}},
+                **more,
+            }
+        )
+    )
+    return path
+
+
+def taken(path, key, begin=0, most=10):
+    sampler = Sampler(load(path), "train")
+    return sampler.take((sampler.named(key, begin),), most)
+
+
+def test_the_first_unit_that_is_not_refused_is_shown_and_no_cache_is_made(folder, capsys):
+    path, out = config(folder), folder / "out"
+    assert cli.run_command(["sample", str(path), "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (record,) = found["records"]
+    assert (record["key"], record["ordinal"], found["set_aside"]) == ("cat/0.png", 0, [])
+    image = record["features"]["image"]
+    assert (image["dtype"], image["shape"], image["min"], image["max"]) == (
+        "uint8",
+        [4, 5, 3],
+        0,
+        59,
+    )
+    assert image["mean"] == pytest.approx(29.5)
+    label = record["features"]["label"]
+    assert (label["class"], label["numbered"]) == ("cat", False)
+    assert np.array_equal(np.asarray(Image.open(image["file"])), PIXELS)
+    assert [str(p) for p in out.iterdir()] == [image["file"]]
+    assert not (folder / "cache").exists()
+
+
+def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
+    path = config(folder, transform=())
+    assert cli.run_command(["sample", str(path), "--key", "dog/1.png"]) == 0
+    told = capsys.readouterr().out
+    assert f"unit       dog/1.png of file://{folder}/src\n" in told
+    assert "record 0   key: bytes, 9 B: b'dog/1.png'\n" in told
+    assert "label: int64: class 'dog' (numbered when the listing has come to its end)" in told
+    (line,) = [line for line in told.splitlines() if "payload" in line]
+    written = line.partition("  -> ")[2]
+    assert Path(written).read_bytes() == png()
+
+
+def test_an_image_is_never_written_over_a_file(folder, capsys):
+    path, out = config(folder), folder / "out"
+    assert cli.run_command(["sample", str(path), "--out", str(out)]) == 0
+    assert cli.run_command(["sample", str(path), "--out", str(out)]) == 1
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_files_are_named_by_numbers_and_what_is_shown_is_printable(folder, capsys):
+    hostile = "cat/\u202e..\x1b[31m.png"
+    (folder / "src" / hostile).write_bytes(png())
+    path, out = config(folder), folder / "out"
+    assert cli.run_command(["sample", str(path), "--key", hostile, "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    assert r"cat/\u202e..\x1b[31m.png" in told
+    assert [p.name for p in out.iterdir()] == ["record-0-feature-0.png"]
+    assert printable("a\nb\udcff") == r"a\nb\udcff"
+
+
+def test_a_key_that_is_not_listed_is_said_so(folder):
+    sampler = Sampler(load(config(folder)), "train")
+    for key in ("cat/2.png", "a", "zebra", "dog"):
+        with pytest.raises(UnitError, match="the source lists no object"):
+            sampler.named(key)
+    with pytest.raises(
+        UnitError, match=r"no unit of 'cat/0.png' begins at byte 7; they begin at 0"
+    ):
+        sampler.named("cat/0.png", 7)
+    with pytest.raises(ConfigError, match="no dataset 'eval'; there is train"):
+        Sampler(load(config(folder)), "eval")
+
+
+def test_what_cannot_be_decoded_is_set_aside_with_its_reason_and_exit_1(folder, capsys):
+    (folder / "src" / "cat" / "0.png").write_bytes(png()[:50])
+    assert cli.run_command(["sample", str(config(folder))]) == 1
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("set aside")]
+    assert line.startswith("set aside  cat/0.png: decode_image raised ")
+
+
+def test_a_source_of_refused_objects_alone_says_why(folder, capsys):
+    path = config(folder)
+    path.write_text(path.read_text().replace("^([^/]+)/", "^(bird)/"))
+    assert cli.run_command(["sample", str(path)]) == 1
+    assert "set aside  README: label pattern '^(bird)/' finds no class" in capsys.readouterr().out
+
+
+def test_a_record_that_does_not_fit_the_schema_is_told_with_both_shapes(folder, capsys):
+    path = config(folder, transform=["steps:wrong_shape"])
+    assert cli.run_command(["sample", str(path), "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "said by the transform\n"
+    found = json.loads(said.out)
+    assert found["num_records"] == 1
+    (aside,) = found["set_aside"]
+    assert "float32[4], the schema says float32[3]" in aside["reason"]
+
+
+def test_with_pdb_the_debugger_stands_at_the_users_line_that_raised(folder, capsys, monkeypatch):
+    path = config(folder, transform=["decode_image", "steps:fail"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("p answer * 2\nq\n"))
+    assert cli.run_command(["sample", str(path), "--pdb"]) == 1
+    told = capsys.readouterr().out
+    assert "set aside  cat/0.png: steps:fail raised json.decoder.JSONDecodeError: Expecting" in told
+    assert f"> {folder}/steps.py(4)fail()" in told
+    assert "(Pdb) 84\n" in told
+
+
+def test_a_transform_that_cannot_be_imported_is_an_error_with_exit_2(folder, capsys):
+    assert cli.run_command(["sample", str(config(folder, transform=["steps:gone"]))]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "transform steps:gone: cannot be imported" in said.err
+
+
+def test_values_of_every_kind_come_back_as_they_were_stored(folder):
+    found = taken(config(folder, transform=["steps:odd"]), "cat/0.png")
+    values = found.records[0].values
+    assert np.array_equal(values["nan"], np.array([np.nan, 1], np.float32), equal_nan=True)
+    assert (values["many"].tolist(), values["words"]) == ([1, 2, 3], [b"a", b"b"])
+    assert (values["half"].dtype, values["text"]) == (np.float16, b"x")
+    features = document(found, {})["records"][0]["features"]
+    assert features["nan"]["max"] == "nan"
+    assert (features["many"]["values"], features["words"]["first"]) == (3, b"a".hex())
+
+
+def test_of_many_records_the_first_are_shown_and_the_others_counted(folder, capsys):
+    writer = ShardWriter(str(folder / "src" / "a.tfrecord"))
+    for number in range(5):
+        assert writer.append(encode_example({"n": number}))
+    writer.finish("{}")
+    path = config(folder, (), label=False, form="tfrecord")
+    command = ["sample", str(path), "--key", "a.tfrecord", "--records", "2"]
+    assert cli.run_command(command) == 0
+    told = capsys.readouterr().out
+    assert "record 1   n: int64: 1\n           and 3 more records" in told
+    assert "record 2" not in told

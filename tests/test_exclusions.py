@@ -1,0 +1,116 @@
+"""How a unit that is to go is looked for, in listing and catalog, without keeping others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from cachecd.catalog import Catalog, SavedPlan
+from cachecd.errors import DiskError
+from cachecd.events import HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.excluded import Excluded
+from cachecd.exclusions import Exclusions
+from cachecd.index import Index
+from cachecd.model import ObjectInfo, Shard, ShardId
+from cachecd_client import protocol
+from tests.test_index import SOURCE
+
+
+@pytest.fixture
+def search(tmp_path):
+    """Three objects, one of two units, and three shards that hold them; what is fed, in `events`."""
+    index = Index.open(tmp_path, "train", SOURCE)
+    index.append(
+        [ObjectInfo("a", 1), ObjectInfo("b", 1), ObjectInfo("b", 1, begin=1), ObjectInfo("c", 1)]
+    )
+    catalog = Catalog(tmp_path / "catalog.sqlite")
+    for number, units in enumerate([[0], [1, 3], [2]], 1):
+        shard = Shard(ShardId("train", number), "g", 1, 1, 1)
+        catalog.save_progress(SavedPlan("train", {}, ()), shard=shard, units=units)
+    saver, events = SimpleNamespace(behind=False), []
+    found = Exclusions(catalog, saver, {"train": index}, events.append, asyncio.ensure_future)
+    yield SimpleNamespace(exclusions=found, events=events, saver=saver, index=index)
+    catalog.close()
+    index.close()
+
+
+async def answer(search, key, begin=None, undo=False, dataset="train"):
+    """Asked as a client asks: until it is known."""
+    for number in range(10_000):
+        asked = protocol.Exclude(str(number), dataset, key, begin, undo)
+        reply = search.exclusions.answer(asked)
+        assert reply.id == str(number)
+        if not isinstance(reply, protocol.Waiting):
+            return reply
+        await asyncio.sleep(0.001)
+    raise AssertionError("never answered")
+
+
+def test_units_are_set_aside_first_and_then_the_shards_that_hold_them_are_named(search):
+    reply = asyncio.run(answer(search, "b"))
+    assert (reply.units, reply.shards) == (2, 2)
+    (first, second) = search.events
+    assert isinstance(first, UnitsExcluded)
+    assert [unit.name for unit in first.units] == [("b", 0), ("b", 1)]
+    assert second == HoldersFound("train", [2, 3])
+
+
+def test_one_unit_of_an_object_is_named_by_where_it_begins(search):
+    reply = asyncio.run(answer(search, "b", begin=1))
+    assert (reply.units, reply.shards) == (1, 1)
+    assert search.events[-1] == HoldersFound("train", [3])
+
+
+def test_undo_names_the_units_alone(search):
+    reply = asyncio.run(answer(search, "b", undo=True))
+    assert (reply.units, reply.shards) == (2, 0)
+    (event,) = search.events
+    assert isinstance(event, UnitsIncluded)
+
+
+def test_what_is_not_listed_is_refused_and_changes_nothing(search):
+    reply = asyncio.run(answer(search, "d"))
+    assert (reply.code, search.events) == ("bad-request", [])
+    assert "has no unit of the object 'd'; it has 4 units, and is still being made" in reply.message
+    reply = asyncio.run(answer(search, "b", begin=7))
+    assert "no unit of the object 'b' that begins at byte 7" in reply.message
+    assert asyncio.run(answer(search, "a", dataset="eval")).code == "unknown-dataset"
+
+
+def test_holders_are_looked_for_when_the_catalog_has_all_rows(search):
+    async def late():
+        search.saver.behind = True
+        asked = asyncio.ensure_future(answer(search, "a"))
+        while not search.events:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        assert len(search.events) == 1
+        search.saver.behind = False
+        return await asked
+
+    assert asyncio.run(late()).shards == 1
+
+
+def test_a_disk_that_fails_is_told_and_the_next_request_looks_again(search, monkeypatch):
+    def fail(key):
+        raise DiskError("cannot read the index")
+
+    monkeypatch.setattr(search.index, "find", fail)
+    assert "cannot read the index" in asyncio.run(answer(search, "a")).message
+    monkeypatch.undo()
+    assert asyncio.run(answer(search, "a")).units == 1
+
+
+def test_a_start_looks_again_for_what_was_excluded_before(search):
+    async def start():
+        excluded = Excluded()
+        excluded.names = {("b", 1), ("gone", 0)}
+        search.exclusions.start({"train": excluded, "eval": Excluded()})
+        while len(search.events) < 2:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(start(), 20))
+    assert [unit.name for unit in search.events[0].units] == [("b", 1)]
+    assert search.events[1] == HoldersFound("train", [3])
