@@ -80,6 +80,8 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
             yield from _transform(seen)
         elif seen.kind == "audio":
             yield "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]  # pip install 'cachecd[audio]'"
+    elif form == "webdataset":
+        yield from _of_members(seen)
     elif form == "npy":
         yield from (f"  {line}" for line in _windows(seen))
     yield "grow:"
@@ -140,6 +142,17 @@ def _transform(seen: Survey) -> Iterator[str]:
     else:
         told = f", {sizes.pop()} so far" if sizes else ""
         yield f"  # - resize: 256  # unless all images are of one size{told}"
+
+
+def _of_members(seen: Survey) -> Iterator[str]:
+    from cachecd.survey import is_image
+
+    names = ", ".join(printable(name) for name in seen.members[:_NAMED])
+    if image := next(filter(is_image, seen.members), None):
+        yield f"# members are {names}; to cache pixels, which takes more room and less time to read:"
+        yield f"# transform: [{{decode_image: {image}}}, {{resize: 256}}]"
+    elif names:
+        yield f"# members are {names}"
 
 
 def _windows(seen: Survey) -> Iterator[str]:

@@ -72,7 +72,8 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
             head = ""
     made = sample.outcome.records
     if made > len(sample.records):
-        yield "", f"and {made - len(sample.records)} more records of {sample.read or 'the'} units"
+        more = made - len(sample.records)
+        yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if sample.outcome.remainder:
         yield "", "a shard was full before the end of it"
     for aside in sample.set_aside[:_ASIDES]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import re
 import struct
+import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,6 +59,7 @@ class Survey:
     splits: list[str] = field(default_factory=list)
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     array: tuple[int, int] | None = None  # rows, bytes of a row
+    members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
 
     @property
     def total_bytes(self) -> int:
@@ -123,6 +127,8 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo])
         chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
         for body in await asyncio.gather(*(_head(store, o, o.size) for o in chosen)):
             found.images += _image_size(body)
+    if found.kind == "webdataset":
+        found.members = _members_of(await _head(store, largest))
     if found.kind == "npy":
         found.array = _array_of(await _head(store, largest))
 
@@ -158,6 +164,23 @@ def _image_size(body: bytes) -> list[tuple[int, int]]:
             return [(image.height, image.width)]
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return []
+
+
+def _members_of(head: bytes) -> list[str]:
+    """The extensions of the members that begin in a tar file's first bytes."""
+    names: set[str] = set()
+    with (
+        contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError, zlib.error),
+        tarfile.open(fileobj=io.BytesIO(head), mode="r|*") as archive,
+    ):
+        for member in archive:
+            names.add(member.name.rpartition("/")[2].partition(".")[2].lower())
+    return sorted(names - {""})
+
+
+def is_image(suffix: str) -> bool:
+    """Whether files with this suffix are images."""
+    return _SUFFIXES.get(suffix) == "image"
 
 
 def _array_of(head: bytes) -> tuple[int, int] | None:

@@ -158,6 +158,15 @@ def test_each_format_is_told_by_its_suffix_or_its_first_bytes(
         assert f"seems to be {form}, which is not available" in capsys.readouterr().err
 
 
+def test_what_samples_of_a_tar_are_made_of_is_told(put, tmp_path, capsys):
+    cut = tar()[:1600]
+    assert seen(put({"a.tar": cut})).members == ["cls", "jpg"]
+    assert seen(put({"a.tar": b"no tar" * 1000})).members == []
+    _, text = proposed(put({"a.tar": tar()}), tmp_path, capsys)
+    assert "# members are cls, jpg; to cache pixels" in text
+    assert "# transform: [{decode_image: jpg}, {resize: 256}]" in text
+
+
 def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put):
     assert seen(put({"a.npy": npy(10)})).array == (10, 12)
     whole = "\n".join(proposal._windows(Survey([], True, array=(10, 12))))
