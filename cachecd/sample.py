@@ -27,6 +27,7 @@ from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, Un
 from cachecd.preflight import sampler_setup
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import FromSampler, Made, Make
+from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
@@ -107,6 +108,14 @@ class Sampler:
                 return tuple(map(_slice, range(most), page))
         raise ConfigError(f"no objects under {self.source.url}; expected at least one")
 
+    def usable(self, most: int) -> UnitSlice:
+        """The first unit that is not refused by its name or its size; of so many, if all are, the first."""
+        units = self.first(most)
+        _import_as_samplers_do()
+        source = open_source(self._dataset, self._classes(units)[0])
+        capacity = self._config.cache.shard_size
+        return next((unit for unit in units if source.refusal(unit, capacity) is None), units[0])
+
     def beginning(self) -> tuple[UnitSlice, ...]:
         """A few of the first: enough to measure by, and no more than a shard."""
         few = self.first(_MEASURED)
@@ -143,8 +152,7 @@ class Sampler:
         SourceError or ConfigError where nothing can be had at all. What the transform prints goes to
         stderr.
         """
-        if os.getcwd() not in sys.path:  # as `python -m cachecd.sampler` has it
-            sys.path.insert(0, os.getcwd())
+        _import_as_samplers_do()
         errors: list[Exception] = []
         sent: list[FromSampler] = []
         setup = sampler_setup(self._config)
@@ -180,6 +188,12 @@ class Sampler:
             return source.classes, True
         names = (label_of(source, unit.key) for unit in units)
         return class_names(name for name in names if name is not None), False
+
+
+def _import_as_samplers_do() -> None:
+    """From the working directory too, as `python -m cachecd.sampler` does."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _slice(number: int, found: ObjectInfo) -> UnitSlice:

@@ -76,14 +76,8 @@ def command(
 
 
 def _taken(sampler: Sampler, key: str | None, begin: int, most: int) -> Sample:
-    if key is not None:
-        return sampler.take((sampler.named(key, begin),), most)
-    samples = []
-    for unit in sampler.first(_TRIED):
-        samples.append(sampler.take((unit,), most))
-        if samples[-1].records or samples[-1].errors:
-            return samples[-1]
-    return samples[0]  # all were refused without being read
+    unit = sampler.usable(_TRIED) if key is None else sampler.named(key, begin)
+    return sampler.take((unit,), most)
 
 
 def _folder(out: Path | None) -> Path:
