@@ -54,6 +54,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "src" / "README").write_text("no class")
     (tmp_path / "steps.py").write_text(STEPS)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("steps", None)
@@ -113,6 +115,7 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     (line,) = [line for line in told.splitlines() if "payload" in line]
     written = line.partition("  -> ")[2]
     assert Path(written).read_bytes() == png()
+    assert Path(written).is_relative_to(folder / "temporary")
 
 
 def test_an_image_is_never_written_over_a_file(folder, capsys):
