@@ -8,6 +8,7 @@ from cachecd.config import Config, SourceConfig
 from cachecd.errors import ConfigError, SourceError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import open_store
+from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
 
 _NAMED = 5  # classes that a sentence names
@@ -18,7 +19,7 @@ def check_sources(config: Config) -> dict[str, str]:
 
     Returns what was noticed on the way, by dataset: objects of classes that are not configured.
     SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
-    object has a label, or none of a configured class.
+    object has a label, or none of a configured class, or none matches the pattern of an array.
     """
     noticed = {}
     for name, dataset in config.datasets.items():
@@ -42,7 +43,9 @@ class _Look:
         classes = frozenset(self.source.classes)
         for found in page:
             name = label_of(self.source, found.key)
-            if self.source.label is not None and name is None:
+            files = self.source.array.files.values() if self.source.array else ()
+            foreign = bool(files) and not any(matches(file, found.key) for file in files)
+            if foreign or (self.source.label is not None and name is None):
                 self.example = found.key
             elif name is not None and classes and name not in classes:
                 self.others[name] = self.others.get(name, 0) + 1
@@ -73,6 +76,12 @@ def _check_source(name: str, source: SourceConfig, connections: int) -> str:
             "check the prefix, and that it ends where the keys begin"
         )
     others = sum(look.others.values())
+    if not look.usable and source.array is not None:
+        patterns = ", ".join(repr(file.match) for file in source.array.files.values())
+        raise ConfigError(
+            f"datasets.{name}.source.array: {patterns} matches none of the {look.seen} keys under "
+            f"{source.url} (for example {look.example!r})"
+        )
     if not look.usable and not others:
         assert source.label is not None
         raise ConfigError(

@@ -102,16 +102,23 @@ def generation_of(dataset: DatasetConfig) -> str:
     decides = [listing_of(dataset), steps, dataset.generation]
     if classes := _source_of(dataset).classes:
         decides.append(classes)
+    array = _source_of(dataset).array
+    if array is not None and array.random is not None:
+        decides.append({"seed": dataset.seed})  # it decides where the windows lie
     text = json.dumps(decides, sort_keys=True)
     return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def listing_of(dataset: DatasetConfig) -> str:
-    """Names what decides a listing and the classes found in it: URL, format and label pattern. Not the
-    configured classes: whoever adds them in the middle of a listing need not begin it anew."""
+    """Names what decides a listing and the classes found in it: URL, format, label pattern and what is
+    said of arrays. Not the configured classes: whoever adds them in the middle of a listing need not
+    begin it anew."""
     source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
-    return json.dumps([source.url, source.format, source.endpoint, pattern])
+    decides: list[Any] = [source.url, source.format, source.endpoint, pattern]
+    if source.array is not None:
+        decides.append(source.array.model_dump(mode="json"))
+    return json.dumps(decides)
 
 
 def url_of_listing(name: str) -> str:

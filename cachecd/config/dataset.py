@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cachecd.config.array import ArrayConfig
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
@@ -97,9 +98,9 @@ class SourceConfig(SectionModel):
     format: Format = Field(
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
-            "neighbouring members of one key are a record) or tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim). parquet, npy and python are not available in "
-            "this version."
+            "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
+            "records are carried over verbatim) or npy (windows of arrays: .npy, raw binary, zarr, "
+            "HDF5). parquet and python are not available in this version."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -122,6 +123,9 @@ class SourceConfig(SectionModel):
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature label (int64) to every record."
     )
+    array: ArrayConfig | None = Field(
+        None, description="For npy: which windows of which arrays make the records."
+    )
 
     @model_validator(mode="after")
     def _label_has_a_use(self) -> SourceConfig:
@@ -130,6 +134,16 @@ class SourceConfig(SectionModel):
                 ("label",),
                 f"found a label for format {self.format}, expected none: its records carry their "
                 "own features",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _arrays_have_windows(self) -> SourceConfig:
+        if self.format == "npy" and self.array is None:
+            raise conflict((), "found no array, expected array: {window: ...} for format npy")
+        if self.format != "npy" and self.array is not None:
+            raise conflict(
+                ("array",), f"found array for format {self.format}, expected it for npy alone"
             )
         return self
 

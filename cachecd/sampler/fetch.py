@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Buffer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # fails every tenth, none.
 _PROOFS = 3
 _DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
+_Found = TypeVar("_Found")
 _LONGEST = 10  # times `within`, for one object of a store that does answer others
 
 
@@ -81,14 +82,36 @@ class Store:
         failing, though each time another one can be read right before, is at fault itself: UnitError
         with `passing` set.
         """
-        stop = size if stop is None else stop
-        assert stop is not None, "neither a size nor an end was given"
+        end = size if stop is None else stop
+        assert end is not None, "neither a size nor an end was given"
+
+        async def attempt(slow: int) -> Buffer:
+            return await self._attempt(key, start, end, size, etag, slow)
+
+        return await self._insist(key, attempt)
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object as it is now, as a listing would name it; errors as those of `get`. One that does
+        not exist is a GoneError."""
+
+        async def attempt(slow: int) -> ObjectInfo:
+            async with self._gate:
+                try:
+                    async with asyncio.timeout(self._retry.patience(0, slow)):
+                        return await self._backend.find(key)
+                except TimeoutError:
+                    raise SlowError("the store did not say what it has") from None
+
+        return await self._insist(key, attempt)
+
+    async def _insist(self, key: str, attempt: Callable[[int], Awaitable[_Found]]) -> _Found:
+        """What `attempt` brings in the end; it is told how many tries were slow."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
             asked = time.monotonic()
             try:
-                body = await self._attempt(key, start, stop, size, etag, slow)
+                found = await attempt(slow)
             except GoneError as gone:
                 if await self._can_be_read(asked, but=key):
                     raise
@@ -97,7 +120,7 @@ class Store:
             except TransientError as transient:
                 error = transient
             else:
-                return body
+                return found
             failures += 1
             slow += isinstance(error, SlowError)
             now = time.monotonic()

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.model import UnitSlice
+from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import PIECE
 
 # (key, size if it is known, etag, start, stop)
 Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
+Find = Callable[[str], Awaitable[ObjectInfo]]
 
 
 class Content(Protocol):
@@ -29,6 +30,9 @@ class Content(Protocol):
         """Bytes [start, stop) of the object, or of the object `key` of the same source: exactly as
         many. Large reads are several requests at a time."""
 
+    async def find(self, key: str) -> ObjectInfo:
+        """The object `key` of the same source as it is now: its size. GoneError if there is none."""
+
 
 def whole(unit: UnitSlice) -> tuple[int, int]:
     """The span of a format that reads its units from one end to the other: from the slice on."""
@@ -38,10 +42,16 @@ def whole(unit: UnitSlice) -> tuple[int, int]:
 class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
-    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch) -> None:
+    def __init__(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch, find: Find
+    ) -> None:
         self.chunks = chunks
+        self._find = find
         self._unit = unit
         self._fetch = fetch
+
+    async def find(self, key: str) -> ObjectInfo:
+        return await self._find(key)
 
     async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
         unit = self._unit

@@ -68,3 +68,6 @@ class Backend(Protocol):
         does not matter), or if `etag` is given and the object has another one now. GoneError if there
         is no such object.
         """
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object as it is now, as a listing would name it. GoneError if there is none."""

@@ -86,6 +86,15 @@ class CloudBackend:
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
 
+    async def find(self, key: str) -> ObjectInfo:
+        try:
+            meta = await obstore.head_async(self._store, key)
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            raise explain(error, self.where) from None
+        except ValueError as error:
+            raise UnitError(f"obstore cannot name this object: {error}") from error
+        return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+
 
 def untrusted(where: str) -> SourceUnreachableError:
     return SourceUnreachableError(

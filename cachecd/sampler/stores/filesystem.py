@@ -80,6 +80,23 @@ class FsspecBackend:
         except Exception as error:
             raise TransientError(f"cannot read the object: {_told(error)}") from error
 
+    async def find(self, key: str) -> ObjectInfo:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._find, key)
+
+    def _find(self, key: str) -> ObjectInfo:
+        try:
+            found: dict[str, Any] = self._fs.info(self._root + key)
+        except FileNotFoundError as error:
+            raise GoneError("there is no such object") from error
+        except Exception as error:
+            raise TransientError(f"cannot look at the object: {_told(error)}") from error
+        if found.get("type") == "directory":
+            raise GoneError("there is no such object, but a folder of that name")
+        if found.get("size") is None:
+            raise UnitError("the store does not tell the object's size")
+        return ObjectInfo(key, int(found["size"]))
+
 
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")

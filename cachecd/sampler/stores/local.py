@@ -113,6 +113,19 @@ class LocalBackend:
         except OSError as error:
             raise self._failure(error) from error
 
+    async def find(self, key: str) -> ObjectInfo:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._find, key)
+
+    def _find(self, key: str) -> ObjectInfo:
+        try:
+            found = os.stat(f"{self._root}/{key}")
+        except OSError as error:
+            raise self._failure(error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise GoneError("there is no such file, but something else of that name")
+        return ObjectInfo(key, found.st_size, _etag(found))
+
     def _failure(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self._root):
             return SourceUnreachableError(f"{self.where}: the folder does not exist (not mounted?)")

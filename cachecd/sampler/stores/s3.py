@@ -161,6 +161,24 @@ class S3Backend:
             raise self._explain(error) from None
         return body
 
+    async def find(self, key: str) -> ObjectInfo:
+        if self._throttled or _NO_PATH.search(key):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._head, key)
+        try:
+            return await self._cloud.find(key)
+        except SourceUnreachableError:
+            if self._credentials is not None and self._credentials.failure is not None:
+                raise self._credentials.failure from None
+            raise
+
+    def _head(self, key: str) -> ObjectInfo:
+        try:
+            found = self._signed_in(1).head_object(Bucket=self._bucket, Key=self._prefix + key)
+        except (BotoCoreError, ClientError) as error:
+            raise self._explain(error) from None
+        return ObjectInfo(key, found["ContentLength"], found.get("ETag", ""))
+
     def _signed_in(self, tries: int) -> Any:
         """boto3's client, made anew now and then, so that renewed credentials are noticed."""
         client, made = self._clients.get(tries, (None, 0.0))
