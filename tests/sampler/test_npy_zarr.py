@@ -56,6 +56,7 @@ def test_units_end_with_chunks_so_that_none_is_fetched_twice_but_for_the_last_wi
     place, monkeypatch
 ):
     monkeypatch.setattr("cachecd.sampler.sources.windows.TARGET", 4000)
+    monkeypatch.setattr("cachecd.sampler.sources.npy.PIECE", 1000)
     found = place(window=100)
     array = np.arange(4000, dtype=np.int32)
     path = save(found, "a.zarr", array, chunks=(800,), compressors=None)
