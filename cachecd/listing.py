@@ -67,7 +67,9 @@ async def keep_listed(
         length = len(index)
         try:
             await listing.go_on(
-                lambda after: list_units(source, open_store(source, connections), after)
+                lambda after: list_units(
+                    source, open_store(source, connections, mortal=False), after
+                )
             )
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
             failures = failures + 1 if len(index) == length else 1

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
+from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
@@ -99,8 +100,8 @@ class SourceConfig(SectionModel):
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
             "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim) or npy (windows of arrays: .npy, raw binary, zarr, "
-            "HDF5). parquet and python are not available in this version."
+            "records are carried over verbatim), parquet (its rows are records) or npy (windows of "
+            "arrays: .npy, raw binary, zarr, HDF5). python is not available in this version."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -126,6 +127,7 @@ class SourceConfig(SectionModel):
     array: ArrayConfig | None = Field(
         None, description="For npy: which windows of which arrays make the records."
     )
+    columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
 
     @model_validator(mode="after")
     def _label_has_a_use(self) -> SourceConfig:
@@ -144,6 +146,15 @@ class SourceConfig(SectionModel):
         if self.format != "npy" and self.array is not None:
             raise conflict(
                 ("array",), f"found array for format {self.format}, expected it for npy alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_a_use(self) -> SourceConfig:
+        if self.columns is not None and self.format != "parquet":
+            raise conflict(
+                ("columns",),
+                f"found columns for format {self.format}, expected none: only parquet has columns",
             )
         return self
 

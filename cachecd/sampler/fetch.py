@@ -82,36 +82,42 @@ class Store:
         failing, though each time another one can be read right before, is at fault itself: UnitError
         with `passing` set.
         """
-        end = size if stop is None else stop
-        assert end is not None, "neither a size nor an end was given"
+        stop = size if stop is None else stop
+        assert stop is not None, "neither a size nor an end was given"
 
-        async def attempt(slow: int) -> Buffer:
-            return await self._attempt(key, start, end, size, etag, slow)
+        async def read() -> Buffer:
+            body = await self._backend.read(key, start, stop, size, etag)
+            if (length := memoryview(body).nbytes) != stop - start:
+                raise resized(start + length, stop if size is None else size)
+            return self._was_read(key, body)
 
-        return await self._insist(key, attempt)
+        return await self._insist(key, stop - start, read)
+
+    async def tail(self, key: str, length: int, etag: str = "") -> tuple[int, Buffer]:
+        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `get`
+        does."""
+
+        async def read() -> tuple[int, Buffer]:
+            size, body = await self._backend.tail(key, length, etag)
+            if (found := memoryview(body).nbytes) != min(length, size):
+                raise resized(found, min(length, size))
+            return size, self._was_read(key, body)
+
+        return await self._insist(key, length, read)
 
     async def find(self, key: str) -> ObjectInfo:
-        """The object as it is now, as a listing would name it; errors as those of `get`. One that does
-        not exist is a GoneError."""
+        """The object as it is now, as a listing would name it. Raises as `get` does; GoneError if there
+        is none."""
+        return await self._insist(key, 0, lambda: self._backend.find(key))
 
-        async def attempt(slow: int) -> ObjectInfo:
-            async with self._gate:
-                try:
-                    async with asyncio.timeout(self._retry.patience(0, slow)):
-                        return await self._backend.find(key)
-                except TimeoutError:
-                    raise SlowError("the store did not say what it has") from None
-
-        return await self._insist(key, attempt)
-
-    async def _insist(self, key: str, attempt: Callable[[int], Awaitable[_Found]]) -> _Found:
-        """What `attempt` brings in the end; it is told how many tries were slow."""
+    async def _insist(self, key: str, length: int, ask: Callable[[], Awaitable[_Found]]) -> _Found:
+        """What an attempt at reading `length` bytes of the object brings, tried again as `get` says."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
             asked = time.monotonic()
             try:
-                found = await attempt(slow)
+                found = await self._attempt(length, slow, ask)
             except GoneError as gone:
                 if await self._can_be_read(asked, but=key):
                     raise
@@ -139,29 +145,27 @@ class Store:
             await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
 
     async def _attempt(
-        self, key: str, start: int, stop: int, size: int | None, etag: str, slow: int
-    ) -> Buffer:
-        patience = self._retry.patience(stop - start, slow)
+        self, length: int, slow: int, ask: Callable[[], Awaitable[_Found]]
+    ) -> _Found:
+        patience = self._retry.patience(length, slow)
         async with self._gate:
             began = time.monotonic()
             try:
                 # Backends notice silence; this notices what drips, and those that notice nothing.
                 async with asyncio.timeout(patience):
-                    body = await self._backend.read(key, start, stop, size, etag)
+                    found = await ask()
             except TimeoutError:
                 self._pace.overloaded(time.monotonic(), began)
-                raise SlowError(
-                    f"{stop - start} bytes did not come within {patience:.0f} s"
-                ) from None
+                raise SlowError(f"{length} bytes did not come within {patience:.0f} s") from None
             except TransientError as error:
                 if error.throttled:
                     self._pace.overloaded(time.monotonic(), began, error.after)
                 raise
-        length = memoryview(body).nbytes
-        if length != stop - start:
-            raise resized(start + length, stop if size is None else size)
         self._pace.succeeded()
-        if length:
+        return found
+
+    def _was_read(self, key: str, body: Buffer) -> Buffer:
+        if memoryview(body).nbytes:
             self._read_at = time.monotonic()
             self._budget.succeeded(self._read_at)
             self._witness = key
@@ -219,13 +223,19 @@ class Store:
         return found
 
 
-def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
+def open_store(
+    source: SourceConfig, connections: int, retry: Retry | None = None, *, mortal: bool = True
+) -> Store:
     """The store that `source` names, for up to `connections` requests at a time.
 
     Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads
     by obstore; gs:// and az:// are obstore's; file:// and absolute paths are read directly; every
     other URL is fsspec's. ConfigError for a URL that nothing installed can read.
+
+    `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
+    does not (CloudBackend says why).
     """
+    threads = 0 if mortal else connections
     retry = retry or Retry()
     scheme, separator, path = source.url.partition("://")
     if not separator:
@@ -240,7 +250,7 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
         case "s3" | "s3a":
             from cachecd.sampler.stores.s3 import S3Backend
 
-            backend = S3Backend(source, connections, retry.tries, retry.silence)
+            backend = S3Backend(source, connections, retry.tries, retry.silence, threads)
         case "file":
             from cachecd.sampler.stores.local import LocalBackend
 
@@ -248,7 +258,7 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.sampler.stores.cloud import open_cloud
 
-            backend = open_cloud(source, connections, retry.silence)
+            backend = open_cloud(source, connections, retry.silence, threads)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 

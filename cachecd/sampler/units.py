@@ -22,9 +22,13 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
         case "files" | "tfrecord" | "webdataset":  # an object is a unit
             return store.list(after)
         case "npy":
-            from cachecd.sampler.sources.npyunits import units
+            from cachecd.sampler.sources import npyunits
 
             assert source.array is not None, "the configuration requires it"
-            return units(source.array, store, after)
+            return npyunits.units(source.array, store, after)
+        case "parquet":
+            from cachecd.sampler.sources.parquet import listing
+
+            return listing.units(store, after)
         case other:
             raise NotImplementedError(f"format {other}")

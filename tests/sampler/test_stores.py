@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from pathlib import Path
@@ -66,6 +67,8 @@ class TestS3(StoreContract):
         assert found.key == key
         assert get(store, key, 10, found.etag) == b"0123456789"
         assert get(store, key, 10, found.etag, start=2, stop=5) == b"234"
+        size, end = asyncio.run(store.tail(key, 3, found.etag))
+        assert (size, bytes(end)) == (10, b"789")
         with pytest.raises(UnitError, match="changed since it was listed"):
             get(store, key, 10, '"another"')
 
@@ -189,13 +192,15 @@ class TestFsspec(StoreContract):
 class TestCloud(StoreContract):
     """Google's and Azure's way, over obstore's own store of files: theirs need their services."""
 
+    threads = 0
+
     @pytest.fixture
     def filled(self, tmp_path: Path) -> Filled:
         def fill(objects: dict[str, bytes]) -> Store:
             store = obstore.store.MemoryStore()
             for key, body in objects.items():
                 obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory"), IMPATIENT, 8)
+            return Store(CloudBackend(store, "memory", self.threads), IMPATIENT, 8)
 
         return fill
 
@@ -203,6 +208,12 @@ class TestCloud(StoreContract):
         assert opened("gs://bucket/prefix/", anonymous=True).where == "gs://bucket/prefix/"
         with pytest.raises(ConfigError, match="az://container"):
             opened("az://container/prefix/")
+
+
+class TestCloudByThreads(TestCloud):
+    """As in a process that ends as others do."""
+
+    threads = 4
 
 
 def test_an_endpoint_belongs_to_s3_alone():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from typing_extensions import Buffer
@@ -11,9 +11,13 @@ from typing_extensions import Buffer
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import PIECE
 
-# (key, size if it is known, etag, start, stop)
-Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
-Find = Callable[[str], Awaitable[ObjectInfo]]
+
+class Reader(Protocol):
+    """A store, as it counts for the assignment in hand; its methods are those of `fetch.Store`."""
+
+    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
+    async def find(self, key: str) -> ObjectInfo: ...
 
 
 class Content(Protocol):
@@ -30,6 +34,9 @@ class Content(Protocol):
         """Bytes [start, stop) of the object, or of the object `key` of the same source: exactly as
         many. Large reads are several requests at a time."""
 
+    async def tail(self, length: int) -> tuple[int, Buffer]:
+        """The object's size and its last `length` bytes, or all of it if it has fewer."""
+
     async def find(self, key: str) -> ObjectInfo:
         """The object `key` of the same source as it is now: its size. GoneError if there is none."""
 
@@ -42,22 +49,22 @@ def whole(unit: UnitSlice) -> tuple[int, int]:
 class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
-    def __init__(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch, find: Find
-    ) -> None:
+    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], reader: Reader) -> None:
         self.chunks = chunks
-        self._find = find
         self._unit = unit
-        self._fetch = fetch
+        self._reader = reader
+
+    async def tail(self, length: int) -> tuple[int, Buffer]:
+        return await self._reader.tail(self._unit.key, length, self._unit.etag)
 
     async def find(self, key: str) -> ObjectInfo:
-        return await self._find(key)
+        return await self._reader.find(key)
 
     async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
         unit = self._unit
         key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, "")
         pieces = [
-            asyncio.ensure_future(self._fetch(key, None, etag, at, min(at + PIECE, stop)))
+            asyncio.ensure_future(self._reader.get(key, None, etag, at, min(at + PIECE, stop)))
             for at in range(start, stop, PIECE)
         ]
         try:

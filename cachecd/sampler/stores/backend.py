@@ -71,3 +71,7 @@ class Backend(Protocol):
 
     async def find(self, key: str) -> ObjectInfo:
         """The object as it is now, as a listing would name it. GoneError if there is none."""
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `read`
+        does; UnitError may be raised of an empty object, which has no end."""

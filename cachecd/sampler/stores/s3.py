@@ -6,10 +6,10 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import botocore
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from cachecd.config import SourceConfig
 
+_Found = TypeVar("_Found")
+
 # What obstore cannot name, since it takes a key for a path: empty, "." and ".." segments (so also a
 # slash at the end, which it drops without a word) and control characters. boto3 reads those.
 _NO_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
@@ -51,7 +53,12 @@ class S3Backend:
     """
 
     def __init__(
-        self, source: SourceConfig, connections: int, tries: int = 7, silence: float = 30.0
+        self,
+        source: SourceConfig,
+        connections: int,
+        tries: int = 7,
+        silence: float = 30.0,
+        threads: int = 0,
     ) -> None:
         bucket, _, prefix = source.url.partition("://")[2].partition("/")
         if not bucket:
@@ -92,7 +99,7 @@ class S3Backend:
             retry_config=NO_RETRIES,
             credential_provider=self._credentials,
         )
-        self._cloud = CloudBackend(store, self.where)
+        self._cloud = CloudBackend(store, self.where, threads)
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         after = {"StartAfter": self._prefix + start_after} if start_after else {}
@@ -125,16 +132,31 @@ class S3Backend:
         return _objects(page, self._prefix)
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        wanted = "" if (start, stop) == (0, size) else f"{start}-{stop - 1}"
+        return await self._by_either(
+            key,
+            lambda: self._get(key, wanted, stop - start, size, etag)[1],
+            lambda: self._cloud.read(key, start, stop, size, etag),
+        )
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        return await self._by_either(
+            key,
+            lambda: self._get(key, f"-{length}", length, None, etag),
+            lambda: self._cloud.tail(key, length, etag),
+        )
+
+    async def _by_either(
+        self, key: str, boto3: Callable[[], _Found], cloud: Callable[[], Awaitable[_Found]]
+    ) -> _Found:
         # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
         if self._throttled or _NO_PATH.search(key):
             loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(
-                self._threads, self._get, key, start, stop, size, etag
-            )
+            found = await loop.run_in_executor(self._threads, boto3)
             self._throttled = False
-            return body
+            return found
         try:
-            return await self._cloud.read(key, start, stop, size, etag)
+            return await cloud()
         except TransientError as error:
             self._throttled = error.throttled
             raise
@@ -143,23 +165,26 @@ class S3Backend:
                 raise self._credentials.failure from None
             raise
 
-    def _get(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        wanted: dict[str, str] = {"IfMatch": etag} if etag else {}
-        if (start, stop) != (0, size):
-            wanted["Range"] = f"bytes={start}-{stop - 1}"
+    def _get(
+        self, key: str, wanted: str, length: int, size: int | None, etag: str
+    ) -> tuple[int, Buffer]:
+        """The object's size, and the range of it that is wanted: all of it if none is named."""
+        options = {"IfMatch": etag} if etag else {}
+        if wanted:
+            options["Range"] = f"bytes={wanted}"
         try:
             answer = self._signed_in(1).get_object(
-                Bucket=self._bucket, Key=self._prefix + key, **wanted
+                Bucket=self._bucket, Key=self._prefix + key, **options
             )
             with answer["Body"] as stream:
                 told = answer.get("ContentRange", "").rpartition("/")[2]
                 found = int(told) if told.isdigit() else answer.get("ContentLength")
                 if size is not None and found is not None and found != size:
                     raise resized(found, size)
-                body: bytes = stream.read(stop - start + 1)
+                body: bytes = stream.read(length + 1)
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
-        return body
+        return found or 0, body
 
     async def find(self, key: str) -> ObjectInfo:
         if self._throttled or _NO_PATH.search(key):
