@@ -103,25 +103,44 @@ class Pieces:
     # --- the decoder's thread
 
     def read(self, start: int, stop: int) -> Buffer:
-        """Bytes [start, stop), of which those outside of all chunks may be missing at the end."""
-        parts = []
-        while start < stop:
-            at = bisect_right(self._starts, start) - 1
-            index = self._by_start[at] if at >= 0 else -1
-            if index < 0 or start >= self._spans[index][1]:
-                break
-            begin, end = self._spans[index]
-            data = self._here.get(index)
-            if data is None:
-                found = asyncio.run_coroutine_threadsafe(self._get(index), self._loop)
-                data = found.result()
-            upto = min(stop, end)
-            parts.append(data[start - begin : upto - begin])
-            self._left[index] -= upto - start
-            if self._left[index] <= 0:
-                self._loop.call_soon_threadsafe(self._give_up, index)
-            start = upto
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        """Bytes [start, stop), up to the first that lies outside of all chunks."""
+        index = self._at(start)
+        if index is None:
+            return b""
+        if stop <= self._spans[index][1]:
+            return self._take(index, start, stop)
+        # A page of many pieces, each given up as soon as it is copied. All of it lies in the object.
+        whole = bytearray(self._covered(start, stop) - start)
+        done = 0
+        while done < len(whole):
+            index = self._at(start + done)
+            assert index is not None
+            upto = min(start + len(whole), self._spans[index][1])
+            whole[done : upto - start] = self._take(index, start + done, upto)
+            done = upto - start
+        return whole
+
+    def _at(self, place: int) -> int | None:
+        """The piece in which a byte lies."""
+        found = bisect_right(self._starts, place) - 1
+        if found < 0 or place >= self._spans[self._by_start[found]][1]:
+            return None
+        return self._by_start[found]
+
+    def _covered(self, start: int, stop: int) -> int:
+        while start < stop and (index := self._at(start)) is not None:
+            start = min(stop, self._spans[index][1])
+        return start
+
+    def _take(self, index: int, start: int, stop: int) -> memoryview:
+        data = self._here.get(index)
+        if data is None:
+            data = asyncio.run_coroutine_threadsafe(self._get(index), self._loop).result()
+        self._left[index] -= stop - start
+        if self._left[index] <= 0:
+            self._loop.call_soon_threadsafe(self._give_up, index)
+        begin = self._spans[index][0]
+        return data[start - begin : stop - begin]
 
     # --- the event loop
 
