@@ -40,6 +40,7 @@ from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
 from cachecd.scrub import Scrub
+from cachecd.selection import selection_of
 from cachecd.shards import ShardWork
 from cachecd.state import State
 from cachecd.status import document
@@ -127,8 +128,8 @@ class Daemon:
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        early = not rules.awaits_classes
-        index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
+        early, takes = not rules.awaits_classes, selection_of(dataset)
+        index = Index.open(self._layout.index, name, listing_of(dataset), early=early, takes=takes)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
         self._indexes[name] = index

@@ -37,6 +37,7 @@ class DatasetRules:
     pin: bool = False
     limit: int | None = None
     seed: int = 0
+    interleave: int = 1
     awaits_classes: bool = False
 
 

@@ -14,7 +14,7 @@ import json
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Index:
     `id` names this numbering and stays across restarts. `complete`: the source was once listed to
     its end. `classes` are the label's class names; a class's id is its place. `total_bytes` sums
     all sizes; `path` is the file. `discarded` says why what lay there before could not be taken
-    on, or is empty.
+    on, or is empty. `left_out`: how many units have been looked at since it was opened that are not taken.
 
     One thread may append while others read. Methods raise DiskError where the disk fails; the
     index then stays as it was, and the call may be repeated.
@@ -59,8 +59,10 @@ class Index:
         self.classes: tuple[str, ...] = ()
         self.total_bytes = 0
         self.discarded = ""
+        self.left_out = 0
         self._file = file
         self._early = early
+        self._takes: Callable[[ObjectInfo], bool] | None = None
         self._length = 0
         self._marks: list[int] = []  # the lengths at which the listing was complete
         # Of each block: its first unit, and where its entries and its texts begin.
@@ -72,9 +74,17 @@ class Index:
         self._writing = threading.Lock()
 
     @staticmethod
-    def open(directory: Path, dataset: str, source: str | None, *, early: bool = True) -> Index:
+    def open(
+        directory: Path,
+        dataset: str,
+        source: str | None,
+        *,
+        early: bool = True,
+        takes: Callable[[ObjectInfo], bool] | None = None,
+    ) -> Index:
         """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
-        may be walked before the listing is complete.
+        may be walked before the listing is complete. `takes`: whether a unit is taken up; all are if it
+        is None.
 
         A last append that was interrupted is forgotten. An index of another `source`, or one whose
         synced part is damaged, is replaced by an empty one with a new id; see `discarded`. With None
@@ -99,6 +109,7 @@ class Index:
         except BaseException:
             file.close()
             raise
+        index._takes = takes
         return index
 
     def __len__(self) -> int:
@@ -228,17 +239,24 @@ class Index:
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
 
     def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        """Those that have no number yet."""
+        """Those that have no number yet, and shall have one."""
         known = self._keys().has([_name(o) for o in objects])
-        return [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
+        unknown = [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
+        if self._takes is None:
+            return unknown
+        found = list(filter(self._takes, unknown))
+        self.left_out += len(unknown) - len(found)
+        return found
 
     def append(self, objects: Sequence[ObjectInfo]) -> int:
-        """Gives each unit that is new the next number; returns how many were.
+        """Gives each unit that is new, and taken, the next number; returns how many were.
 
         Known ones keep number, size, etag and label as first listed. When it returns, the new units are
         durable. ValueError, and none of them appended, for a negative size or begin, or a key, or etag
         and label, of 64 KiB or more.
         """
+        if self._takes is not None:
+            objects = list(filter(self._takes, objects))
         keys = [_name(o) for o in objects]
         abouts = [_about(o) for o in objects]
         for o, key, about in zip(objects, keys, abouts, strict=True):

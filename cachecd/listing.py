@@ -162,7 +162,7 @@ class Listing:
     def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
         """What is new of it, and whether its keys ascend from where the listing is."""
         listed, new = self._listed + len(batch), self._index.new(batch)
-        different = len(self._index) + len(new)
+        different = len(self._index) + self._index.left_out + len(new)
         if listed > different + _MOST_REPEATED:
             raise CircleError(
                 f"the store has listed {listed} objects, of which only {different} differ: its "

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShardId:
@@ -60,6 +62,11 @@ class UnitSlice:
     def name(self) -> UnitName:
         """Its key and where in the object it begins: the same in every listing."""
         return self.key, self.begin
+
+    @property
+    def seems_packed(self) -> bool:
+        """Whether its name says that it is compressed as a whole, and so read from its start alone."""
+        return self.key.lower().endswith(_PACKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ _FILL = 0.97
 MAX_UNITS = 4096
 # Of a cache that holds nearly everything, much is walked over for each unit that is free.
 _LONGEST_REACH = 1 << 16
+# A unit is in one shard at a time: of a source of few units, so many shards can be made at once.
+_AT_ONCE = 4
 
 
 class UnitTable(Protocol):
@@ -71,10 +73,19 @@ class Plan:
     number must come back through `finish`, in any order. `hold` and `release` say which units live
     shards hold. A unit that is held, assigned or waiting as a remainder is skipped by the walk, so
     its records are never in two shards of one pass.
+
+    A shard is given at least `interleave` units, as far as there are as many: of those that are larger
+    than their share it takes a part, and the rest is left over (docs/decisions/0011).
     """
 
     def __init__(
-        self, dataset: str, generation: str, units: UnitTable, seed: int, shard_size: int
+        self,
+        dataset: str,
+        generation: str,
+        units: UnitTable,
+        seed: int,
+        shard_size: int,
+        interleave: int = 1,
     ) -> None:
         self.dataset = dataset
         self.generation = generation
@@ -83,6 +94,7 @@ class Plan:
         self._units = units
         self._seed = seed
         self._target = int(shard_size * _FILL)
+        self._interleave = interleave
         self._cycle = Cycle(seed)
         self._backlog = Backlog()
         self._count = UnitCount()
@@ -188,10 +200,10 @@ class Plan:
         """Remainders first, then fresh units from the walk, until the target is reached; all are held
         then. Blocked, and nothing changed, if what would come next is not listed yet."""
         taken: list[UnitSlice] = []
-        filled, next_up = 0, self._backlog.next_up
+        filled, next_up, share = 0, self._backlog.next_up, self._share()
         numbers: set[int] = set()
         for unit in next_up:
-            cost = self._backlog.estimate_of(unit)
+            cost = min(self._backlog.estimate_of(unit), share)
             if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
                 break
             if unit.unit in numbers:  # a shard holds one stretch of a unit
@@ -201,7 +213,7 @@ class Plan:
             filled += cost
         left_over, fresh, position = len(taken), np.zeros(0, np.uint64), self._cycle.position
         if left_over == len(next_up):
-            walked = self._next_fresh(filled, left_over)
+            walked = self._next_fresh(filled, left_over, share)
             if isinstance(walked, Blocked):
                 return walked
             fresh, position = walked
@@ -212,9 +224,20 @@ class Plan:
         self._cycle.move_to(position)
         return taken
 
-    def _next_fresh(self, filled: int, count: int) -> tuple[NDArray[np.uint64], int] | Blocked:
-        """The free units that come next, as many as fit with the `count` that are `filled`, and the
-        position after the last of them; the first fits into an empty shard whatever its size."""
+    def _share(self) -> int:
+        """What a shard takes at most of one unit, so that it mixes as many as it shall."""
+        if not self._cycle.blocks or self._interleave == 1 or self._units.unit(0).seems_packed:
+            return self._target
+        # Not the number of all units: a listing that runs must not show.
+        most = self._cycle.blocks[0] // _AT_ONCE
+        return self._target // max(min(self._interleave, most), 1)
+
+    def _next_fresh(
+        self, filled: int, count: int, share: int
+    ) -> tuple[NDArray[np.uint64], int] | Blocked:
+        """The free units that come next, as many as fit with the `count` that are `filled` if no more
+        than `share` is taken of any, and the position after the last of them; the first fits into an
+        empty shard whatever its size."""
         chosen: list[NDArray[np.uint64]] = []
         cycle = self._cycle
         after = position = cycle.position
@@ -226,7 +249,8 @@ class Plan:
                 break
             numbers = cycle.ahead(position, min(self._reach(filled), left))
             places = np.flatnonzero(self._count.free(numbers))
-            costs = np.cumsum(self._backlog.estimate(self._units.sizes(numbers[places])))
+            sizes = self._units.sizes(numbers[places])
+            costs = np.cumsum(np.minimum(self._backlog.estimate(sizes), share))
             fits = int(np.searchsorted(costs, self._target - filled, side="right"))
             fits = min(max(fits, 0 if count else 1), MAX_UNITS - count, len(places))
             if fits:

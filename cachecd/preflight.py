@@ -91,6 +91,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         pin=dataset.pin,
         limit=dataset.limit,
         seed=dataset.seed,
+        interleave=dataset.interleave if _source_of(dataset).streams else 1,
         awaits_classes=_source_of(dataset).awaits_classes,
     )
 
@@ -112,14 +113,18 @@ def generation_of(dataset: DatasetConfig) -> str:
 
 
 def listing_of(dataset: DatasetConfig) -> str:
-    """Names what decides a listing and the classes found in it: URL, format, label pattern and what is
-    said of arrays. Not the configured classes: whoever adds them in the middle of a listing need not
-    begin it anew."""
+    """Names what decides a listing and the classes found in it: URL, format, label pattern, what is
+    said of arrays, and which units the dataset takes. Not the configured classes: whoever adds them in
+    the middle of a listing need not begin it anew."""
     source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
     decides: list[Any] = [source.url, source.format, source.endpoint, pattern]
     if source.array is not None:
         decides.append(source.array.model_dump(mode="json"))
+    if (part := dataset.partition) is not None:
+        decides.append({"part": part.index, "of": part.count})
+    if (split := dataset.split) is not None:
+        decides.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
     return json.dumps(decides)
 
 

@@ -67,7 +67,7 @@ def take_up(
     """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
     name = rules.name
     saved = catalog.plan(name)
-    plan = Plan(name, rules.generation, index, rules.seed, shard_size)
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.interleave)
     dataset = DatasetState(rules, plan)
     walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
     same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk

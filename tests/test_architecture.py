@@ -52,6 +52,7 @@ PARTS = {
     "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
     "known": "digests",
+    "selection": "config model",
     "index": "blockfile disk errors known model",
     "indexroom": "errors ledger",
     "database": "disk errors",
@@ -91,7 +92,7 @@ PARTS = {
     "aside": "events model",
     "exclusions": "catalog errors events excluded index model saving client client.protocol",
     "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
-    "leases ledger listing meter model preflight reconcile recovery replies saving scrub shards "
+    "leases ledger listing meter model preflight reconcile recovery replies saving scrub selection shards "
     "sampler.messages state status "
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",

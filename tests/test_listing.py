@@ -125,6 +125,16 @@ def test_of_a_source_with_labels_nothing_is_walked_before_all_classes_are_known(
     assert (one.index.ends, one.index.classes) == ((5000,), tuple("01234567"))
 
 
+def test_of_a_part_of_a_source_the_classes_are_those_of_all_and_nothing_goes_round_in_circles(
+    source,
+):
+    one = source(LABELLED)
+    one.index._takes = lambda unit: unit.key.endswith("7")
+    one.list(Store(objects(30_000)))
+    assert (len(one.index), one.index.left_out) == (3000, 27_000)
+    assert one.index.classes == tuple(map(str, range(43)))
+
+
 def test_of_a_source_whose_classes_are_given_all_is_walked_as_it_comes_and_none_is_looked_for(
     source,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
+from tests.units import RECORDS_PER_UNIT, mixed, records_of
 from tests.world import SHARD_SIZE, Units
 
 
@@ -30,14 +32,20 @@ class Listing(Units):
         return ends + ([self.listed] if self.listed == len(self._sizes) else [])
 
 
-def plan_of(sizes: list[int], seed: int = 17) -> Plan:
-    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE)
+def plan_of(sizes: list[int], seed: int = 17, interleave: int = 1) -> Plan:
+    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE, interleave)
     plan.extend()
     return plan
 
 
+MIXED = -1
+
+
 def outcome(assignment: Assignment, fit: int | None = None, growth: float = 1.0) -> Outcome:
-    """The first `fit` units become records, each byte `growth` bytes; the rest is left over."""
+    """The first `fit` units become records, each byte `growth` bytes; the rest is left over. MIXED: as
+    many records as fit, of each unit in turn."""
+    if fit == MIXED:
+        return mixed(assignment)
     done = assignment.units[:fit]
     size = int(sum(u.size for u in done) * growth)
     rest = assignment.units[len(done) :]
@@ -46,8 +54,13 @@ def outcome(assignment: Assignment, fit: int | None = None, growth: float = 1.0)
 
 def finish(plan: Plan, assignment: Assignment, fit: int | None = None, growth: float = 1.0) -> None:
     made = outcome(assignment, fit, growth)
-    held = {u.unit for u in assignment.units} - {u.unit for u in made.remainder}
-    plan.finish(assignment.shard.number, made, sorted(held))
+    plan.finish(assignment.shard.number, made, held_of(assignment, made))
+
+
+def held_of(assignment: Assignment, made: Outcome) -> list[int]:
+    """The units of which the shard has a record."""
+    before = {u.unit: u.ordinal for u in assignment.units}
+    return sorted(before.keys() - {u.unit for u in made.remainder if u.ordinal == before[u.unit]})
 
 
 def run_out(plan: Plan, at_once: int, order: random.Random, fit: int | None = None) -> list:
@@ -154,11 +167,13 @@ def test_new_objects_are_walked_after_those_that_were_known():
     assert sorted(rest[2:]) == [4, 5, 6, 7]
 
 
-def runs(sizes: list[int], chance: random.Random, steps: int, fit: int | None) -> list:
+def runs(
+    sizes: list[int], chance: random.Random, steps: int, fit: int | None, interleave: int = 1
+) -> list:
     """Shards of a plan whose listing gets on by up to so many units between any two of its steps; and
     that is begun anew from what it saved whenever chance has it so."""
     units = Listing(sizes)
-    plan = Plan("train", "g", units, 17, SHARD_SIZE)
+    plan = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
     shards, held = {}, Counter()
     while True:
         units.listed = min(units.listed + chance.randint(0, steps), len(sizes))
@@ -169,13 +184,13 @@ def runs(sizes: list[int], chance: random.Random, steps: int, fit: int | None) -
         elif plan.open:
             late = plan.open[chance.choice(sorted(plan.open))]
             made = outcome(late, fit)
-            now = sorted({u.unit for u in late.units} - {u.unit for u in made.remainder})
+            now = held_of(late, made)
             held.update(now)
             plan.finish(late.shard.number, made, now)
         elif isinstance(found, Exhausted):
             return [shards[n] for n in sorted(shards)]
         if chance.random() < 0.1:
-            again = Plan("train", "g", units, 17, SHARD_SIZE)
+            again = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
             again.restore(plan.to_json(), plan.open.values())
             again.extend(units.listed == len(sizes))
             again.hold(sorted(held.elements()))
@@ -191,6 +206,79 @@ def test_the_plan_is_the_same_however_slow_the_listing_and_wherever_it_was_inter
     at_once = runs(sizes, random.Random(0), 10**6, fit)
     assert runs(sizes, random.Random(chance), steps, fit) == at_once
     assert {unit for shard in at_once for unit, _ in shard} == set(range(units))
+
+
+def large(units: int) -> list[int]:
+    """From a fraction of a shard to some shards, as records that would fit by themselves."""
+    return [random.Random(i).randrange(0, 4 * SHARD_SIZE) for i in range(units)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, WINDOW), st.sampled_from([3, 16]), st.integers(1, 60))
+def test_mixed_shards_are_the_same_whatever_the_timing(chance, at_once, interleave, units):
+    sizes = large(units)
+    plan = plan_of(sizes, interleave=interleave)
+    alone = run_out(plan, 1, random.Random(0), MIXED)
+    assert (
+        run_out(plan_of(sizes, interleave=interleave), at_once, random.Random(chance), MIXED)
+        == alone
+    )
+    assert not plan.left_over
+    slow = runs(sizes, random.Random(chance), 20, MIXED, interleave)
+    assert slow == runs(sizes, random.Random(0), 10**6, MIXED, interleave)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from([1, 3, 16]), st.integers(1, 60))
+def test_mixed_shards_have_every_record_once(interleave, units):
+    plan = plan_of(large(units), interleave=interleave)
+    written: Counter[tuple[int, int]] = Counter()
+    while isinstance(found := plan.assign(), Assignment):
+        finish(plan, found, MIXED)
+        written.update(records_of(found.units) - records_of(outcome(found, MIXED).remainder))
+    assert written == Counter({(u, n): 1 for u in range(units) for n in range(RECORDS_PER_UNIT)})
+
+
+def test_a_shard_takes_a_part_of_as_many_large_units_as_it_shall_mix():
+    plan = plan_of([10 * SHARD_SIZE] * 1000, interleave=16)
+    seen: list[set[int]] = []
+    for _ in range(3 * WINDOW):
+        found = plan.assign()
+        seen.append({u.unit for u in found.units})
+        finish(plan, found, MIXED)
+    assert {len(units) for units in seen} == {16}
+    assert seen[WINDOW] == seen[0], "what is left of them comes before other units"
+    assert len(set().union(*seen)) == 16 * WINDOW, "no more are begun than are mixed"
+
+
+def test_small_units_are_as_many_as_fit_and_a_large_one_takes_no_more_than_its_share():
+    plan = plan_of([500] * 999 + [9 * SHARD_SIZE], interleave=16)
+    counts = []
+    while isinstance(found := plan.assign(), Assignment):
+        counts.append((len(found.units), 999 in {u.unit for u in found.units}))
+        finish(plan, found)
+    share = SHARD_SIZE * 0.97 / 16
+    whole = max(count for count, _ in counts)
+    with_large = next(count for count, large in counts if large)
+    assert whole > 95
+    assert 0 <= whole - with_large <= share / 500 + 1
+
+
+def test_of_objects_that_are_read_from_their_start_alone_a_shard_has_whole_ones():
+    class Packed(Units):
+        def unit(self, number: int) -> UnitSlice:
+            return replace(super().unit(number), key=f"{number}.tar.GZ")
+
+    plan = Plan("train", "g", Packed([SHARD_SIZE // 4] * 1000), 17, SHARD_SIZE, 16)
+    plan.extend()
+    assert len(plan.assign().units) == 3
+
+
+def test_a_source_of_few_units_is_not_all_in_one_shard_at_a_time():
+    plan = plan_of([10 * SHARD_SIZE] * 8, interleave=16)
+    at_once = [plan.assign() for _ in range(4)]
+    assert [len(found.units) for found in at_once] == [2] * 4
+    assert isinstance(plan.assign(), Blocked)
 
 
 def test_a_shard_that_the_listed_units_do_not_fill_waits_for_more_of_them():

@@ -43,13 +43,18 @@ class Policy(RuleBasedStateMachine):
         pinned=st.integers(0, 6),
         units=st.integers(0, 60),
         unlisted=st.sets(st.sampled_from(DATASETS), max_size=1),
+        interleave=st.sampled_from([1, 4, 16]),
     )
-    def start(self, more, workers, first, per_epoch, wait, refresh, pinned, units, unlisted):
+    def start(
+        self, more, workers, first, per_epoch, wait, refresh, pinned, units, unlisted, interleave
+    ):
         first *= SHARD_SIZE
         wait = wait and per_epoch is not None
         rules = (
-            DatasetRules("train", "1", first, per_epoch, wait=wait, refresh=refresh),
-            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True),
+            DatasetRules(
+                "train", "1", first, per_epoch, wait=wait, refresh=refresh, interleave=interleave
+            ),
+            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, interleave=interleave),
             DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),
         )
         least = minimum(rules, SHARD_SIZE) - minimum((), SHARD_SIZE)
@@ -121,8 +126,8 @@ class Policy(RuleBasedStateMachine):
         self.world.make(self.pick(self.world.making, data))
 
     @precondition(lambda self: self.world.making)
-    @rule(data=st.data(), keep=st.integers(0, 3), aside=st.booleans())
-    def a_shard_is_made_in_part(self, data, keep, aside):
+    @rule(data=st.data(), keep=st.integers(0, 3), aside=st.booleans(), cut=st.integers(1, 4))
+    def a_shard_is_made_in_part(self, data, keep, aside, cut):
         shard = self.pick(self.world.making, data)
         assignment = self.world.making[shard]
         written, rest = assignment.units[:keep], list(assignment.units[keep:])
@@ -130,10 +135,11 @@ class Policy(RuleBasedStateMachine):
         if rest and aside:
             bad = (SetAside(rest[0].unit, rest[0].key, "bad", passing=keep % 2 == 0),)
             rest = rest[1:]
-        if rest and rest[0].ordinal + 1 < (rest[0].stop or RECORDS_PER_UNIT) and written:
-            split = rest[0]  # its first record still went in
-            rest[0] = dataclasses.replace(split, ordinal=split.ordinal + 1)
-            written = (*written, split)
+        for nth, split in enumerate(rest[:cut]):
+            if split.ordinal + 1 < (split.stop or RECORDS_PER_UNIT) and written:
+                # Its first record still went in.
+                rest[nth] = dataclasses.replace(split, ordinal=split.ordinal + 1)
+                written = (*written, split)
         outcome = full(dataclasses.replace(assignment, units=written))
         outcome = dataclasses.replace(outcome, remainder=tuple(rest), set_aside=bad)
         if not written:

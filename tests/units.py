@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +48,24 @@ class Units:
 
 def records_of(units: tuple[UnitSlice, ...]) -> Records:
     return {(u.unit, o) for u in units for o in range(u.ordinal, u.stop or RECORDS_PER_UNIT)}
+
+
+def mixed(assignment: Assignment) -> Outcome:
+    """A record of each unit in turn, until the shard is full."""
+    left = {u.unit: u for u in assignment.units}
+    size = records = 0
+    while left:
+        for unit in list(left.values()):
+            record = unit.size // RECORDS_PER_UNIT
+            if records and size + record > SHARD_SIZE:
+                allocated = -(-size // BLOCK) * BLOCK + BLOCK
+                return Outcome(records, size, 0, allocated, size, 1.0, tuple(left.values()))
+            size, records, ordinal = size + record, records + 1, unit.ordinal + 1
+            if ordinal == (unit.stop or RECORDS_PER_UNIT):
+                del left[unit.unit]
+            else:
+                left[unit.unit] = replace(unit, ordinal=ordinal, offset=ordinal * record)
+    return full(assignment)
 
 
 def full(assignment: Assignment) -> Outcome:

@@ -26,7 +26,7 @@ from cachecd.saving import PlanSaver
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
 from tests.rows import Rows
-from tests.units import FOOTPRINT, SHARD_SIZE, Units, full, records_of
+from tests.units import FOOTPRINT, SHARD_SIZE, Units, mixed, records_of
 from tests.watch import Watch
 
 
@@ -254,7 +254,7 @@ class World:
 
     def make(self, shard: ShardId, outcome: Outcome | None = None) -> None:
         assignment = self.making[shard]
-        outcome = outcome or full(assignment)
+        outcome = outcome or mixed(assignment)
         if not outcome.records:
             del self.making[shard]
             self.begun.discard(shard)

@@ -23,9 +23,7 @@ from cachecd.config.dataset import (
     EvictConfig,
     GrowConfig,
     LabelConfig,
-    PartitionConfig,
     SourceConfig,
-    SplitConfig,
     WeightedSource,
 )
 from cachecd.config.models import (
@@ -35,6 +33,7 @@ from cachecd.config.models import (
     ServerConfig,
     default_endpoint,
 )
+from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.transforms import TransformStep
 from cachecd.config.values import AVAILABLE_FORMATS
 from cachecd.quantities import Percent

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.section import SectionModel, conflict
+from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
     Boolean,
@@ -164,6 +164,12 @@ class SourceConfig(SectionModel):
         return (self.label.classes or ()) if self.label else ()
 
     @property
+    def streams(self) -> bool:
+        """Whether a unit is read from any of its records on, without what is before it: then it may be
+        cut at will."""
+        return self.format in ("tfrecord", "webdataset")
+
+    @property
     def awaits_classes(self) -> bool:
         """Whether the classes are numbered when the listing has come to its end, and not before."""
         return self.label is not None and not self.label.classes
@@ -227,23 +233,6 @@ class EvictConfig(SectionModel):
     )
 
 
-class SplitConfig(SectionModel):
-    """A hold-out by stable hash."""
-
-    eval: Real = Field(gt=0, lt=1, description="Share of the records that is held out.")
-    by: Literal["key"] = Field("key", description="What is hashed.")
-    group: Text | None = Field(
-        None, description="Regular expression; keys with equal groups stay on one side."
-    )
-
-
-class PartitionConfig(SectionModel):
-    """This node's part of the units, when several nodes share a source."""
-
-    index: Integer = Field(ge=0, description="Number of this node, from 0.")
-    count: Integer = Field(ge=1, description="How many nodes there are.")
-
-
 class DatasetConfig(SectionModel):
     """A named stream of shards."""
 
@@ -282,11 +271,11 @@ class DatasetConfig(SectionModel):
         description="Disk this dataset may use at most, within cache.limit.",
         examples=["100GiB"],
     )
-    split: Later[SplitConfig | None] = Field(
-        None, description="Hold a part out as a dataset of its own. Not available in this version."
+    split: SplitConfig | None = Field(
+        None, description="Hold a part out, as a dataset of its own: NAME-eval, pinned."
     )
-    partition: Later[PartitionConfig | None] = Field(
-        None, description="This node's part of the units. Not available in this version."
+    partition: PartitionConfig | None = Field(
+        None, description="Take only this node's part of the units, so that no two nodes share one."
     )
     generation: Integer = Field(
         1,
@@ -296,11 +285,14 @@ class DatasetConfig(SectionModel):
             "transform's function. The old shards are served until the new ones suffice."
         ),
     )
-    interleave: Later[int | None] = Field(
-        None,
+    interleave: Integer = Field(
+        16,
+        ge=1,
+        le=32,
         description=(
-            "How many units are mixed into a shard at a time, so that neighbours in the source do "
-            "not stay neighbours. Not available in this version."
+            "How many units the records of a shard come from at least, where a unit holds many: a "
+            "source that is sorted, for example by class, arrives mixed. Of a unit that is larger than "
+            "its share of a shard, each shard takes a part. 1: one unit after the other."
         ),
         examples=[16],
     )
@@ -311,6 +303,25 @@ class DatasetConfig(SectionModel):
         ),
         examples=["1h"],
     )
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this is the side of a split that is held out."""
+        return self.split is not None and self.split.side == "held_out"
+
+    def other_side(self) -> DatasetConfig:
+        """What this dataset's split holds out: prepared in the same way, and pinned."""
+        assert self.split is not None, "a dataset that is split"
+        split = self.split.model_copy(update={"side": "held_out"})
+        whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig(), "limit": None}
+        return self.model_copy(update={**whole, "interleave": 1, "split": split})
+
+    @property
+    def lanes(self) -> int:
+        """How many units a worker mixes at a time: 1 where a unit is a single record, and units come in a
+        random order anyway."""
+        single = self.source is not None and self.source.format == "files"
+        return 1 if single else self.interleave
 
     @model_validator(mode="after")
     def _sources_and_sizes_agree(self) -> DatasetConfig:

@@ -236,6 +236,21 @@ class Config(SectionModel):
     )
 
     @model_validator(mode="after")
+    def _splits_make_datasets(self) -> Config:
+        for name, dataset in list(self.datasets.items()):
+            if dataset.split is None or dataset.held_out:
+                continue
+            other = f"{name}-eval"
+            if other in self.datasets and not self.datasets[other].held_out:
+                raise conflict(
+                    ("datasets", other),
+                    f"found a dataset of this name, which is that of what datasets.{name}.split holds "
+                    "out; expected another name, or split: {..., side: held_out}",
+                )
+            self.datasets.setdefault(other, dataset.other_side())
+        return self
+
+    @model_validator(mode="after")
     def _first_sets_fit(self) -> Config:
         needed = sum(d.grow.first or 0 for d in self.datasets.values())
         if isinstance(self.cache.limit, int) and needed > self.cache.limit:

@@ -1,12 +1,11 @@
-"""Fetches what will be needed next while the present unit is being worked on."""
+"""Fetches what will be needed next while the present units are being worked on."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from typing_extensions import Buffer
 
@@ -14,27 +13,41 @@ from typing_extensions import Buffer
 # noise (310 to 480 MB/s a process, on two busy cores); the smaller, the less is fetched in vain where a
 # shard ends (4 MiB: 2 % of a shard of 64 MiB), the larger, the fewer requests are paid for.
 PIECE = 4 << 20
+# What is asked for at least, towards a shard's end: ahead, and of what somebody waits for.
+_LEAST, _AWAITED = 64 << 10, 256 << 10
 WINDOW = 64 << 20
 
 Span = tuple[int, int]
 Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    index: int
-    size: int
-    task: asyncio.Future[Buffer]
+class _Reading:
+    """One span: the requests for it, in order. `taken` and `asked` count its bytes."""
+
+    def __init__(self, index: int, span: Span) -> None:
+        self.index = index
+        self.begin, self.stop = span
+        self.requests: deque[tuple[int, asyncio.Future[Buffer]]] = deque()  # not taken: size, bytes
+        self.asked = 0
+        self.taken = 0
+        self.used = 0  # of what was taken, as far as is known
+        self.noted = False  # somebody says how much
+        self.whole = False  # all of it has been asked for
+
+    @property
+    def held(self) -> int:
+        """Bytes asked for and not used up."""
+        return self.asked - self.used
 
 
 class Ahead:
-    """The bytes of `spans` in their order, several requests at a time.
+    """The bytes of `spans`, several requests at a time; as many as `lanes` of them are read at once.
 
     A span is [start, stop) of a unit's object, None if nothing of it is to be fetched ahead.
     `fetch(index, start, stop)` gets a piece of one. At most `connections` requests run at once; what
-    has been asked for and not been taken yet stays below WINDOW bytes, and below what `wanted()` says
-    can still be used, in bytes to be fetched. The one piece that the caller waits for is always asked
-    for, whatever the bounds.
+    has been asked for and not been used yet stays below `window` bytes, and below what `wanted()` says
+    can still be used, in bytes to be fetched; that is divided evenly among the lanes. The one piece that
+    the caller waits for is always asked for, whatever the bounds.
     """
 
     def __init__(
@@ -43,6 +56,7 @@ class Ahead:
         fetch: Fetch,
         connections: int,
         wanted: Callable[[], float],
+        lanes: int = 1,
         window: int = WINDOW,
         piece: int = PIECE,
     ) -> None:
@@ -50,80 +64,148 @@ class Ahead:
         self._fetch = fetch
         self._connections = connections
         self._wanted = wanted
+        self._lanes = lanes
         self._window = window
-        self._plan = self._pieces(piece)
-        self._next = next(self._plan, None)
-        self._asked: deque[_Request] = deque()
-        self._held = 0  # bytes asked for and not taken
-        self.taken = 0
-        """Bytes taken so far."""
+        self._piece = piece
+        self._least, self._awaited = min(_LEAST, piece), min(_AWAITED, piece)
+        self._open: dict[int, _Reading] = {}  # begun and not left
+        self._coming: dict[int, _Reading] = {}  # not begun, but asked for
+        self._next = 0  # the first span that is neither
+        self._held = 0
+        self._waiting = 0  # requests that have not been taken
         self._running = 0
+        self._closed = False
+        self._used = 0
 
-    def _pieces(self, size: int) -> Iterator[tuple[int, int, int]]:
-        for index, span in enumerate(self._spans):
-            if span is not None:
-                begin, end = span
-                yield index, begin, min(begin + size, end)
-                for start in range(begin + size, end, size):
-                    yield index, start, min(start + size, end)
+    @property
+    def used(self) -> float:
+        """About how many bytes have been used up so far, of all spans."""
+        unsure = (r.taken - r.used for r in self._open.values() if not r.noted)
+        return self._used + sum(unsure) / 2
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
         """The bytes of span `index`, in order, in pieces; at least one piece.
 
-        Spans are asked for in ascending order; some may be left out, and one may be left before its
-        end: then nothing more of it is fetched. Iterating raises what `fetch` raised.
+        Spans are begun in ascending order; some may be left out, then nothing more of them is fetched.
+        Iterating raises what `fetch` raised.
         """
-        self._skip_to(index)
+        while self._coming and (first := next(iter(self._coming))) < index:
+            self._drop(self._coming.pop(first))
+        if index in self._open:
+            return _Chunks(self, index)
+        reading = self._coming.pop(index, None) or self._begin(index)
+        if reading is not None:
+            self._open[index] = reading
         return _Chunks(self, index)
 
     async def take(self, index: int) -> Buffer | None:
-        """The next piece of span `index`, or None if it has no more."""
-        if not self._asked and self._next is not None and self._next[0] == index:
-            self._ask()
-        self._fill()
-        if not self._asked or self._asked[0].index != index:
+        """The next piece of span `index`, or None if it has no more, or was left."""
+        reading = self._open.get(index)
+        if reading is None:
             return None
-        request = self._asked[0]
-        data = await request.task
-        self._asked.popleft()
-        self._held -= request.size
-        self.taken += request.size
+        self._use(reading, reading.taken)
+        if not reading.requests and not reading.whole:
+            wanted = min(self._wanted(), self._window)
+            self._ask(reading, self._size(reading, wanted, self._awaited))
+        self._fill()
+        if not reading.requests:
+            return None
+        size, request = reading.requests[0]
+        data = await request
+        reading.requests.popleft()
+        self._waiting -= 1
+        reading.taken += size
         return data
+
+    def note(self, index: int, used: int) -> None:
+        """So many bytes of span `index` have been used up."""
+        if (reading := self._open.get(index)) is not None:
+            reading.noted = True
+            self._use(reading, min(used, reading.taken))
+
+    def leave(self, index: int) -> None:
+        """Nothing more of span `index` is needed. Idempotent."""
+        if (reading := self._open.pop(index, None)) is not None:
+            self._use(reading, reading.taken)
+            self._drop(reading)
 
     def close(self) -> None:
         """Stops all requests. Idempotent."""
-        self._next = None
-        self._skip_to(len(self._spans))
+        self._closed = True
+        for reading in (*self._open.values(), *self._coming.values()):
+            self._drop(reading)
+        self._open, self._coming = {}, {}
 
-    def _skip_to(self, index: int) -> None:
-        while self._asked and self._asked[0].index < index:
-            request = self._asked.popleft()
-            self._held -= request.size
-            request.task.cancel()
-        while self._next is not None and self._next[0] < index:
-            self._next = next(self._plan, None)
+    def _begin(self, index: int) -> _Reading | None:
+        self._next = max(self._next, index + 1)
+        span = self._spans[index]
+        return None if span is None else _Reading(index, span)
+
+    def _drop(self, reading: _Reading) -> None:
+        for _, request in reading.requests:
+            request.cancel()
+        self._waiting -= len(reading.requests)
+        self._held -= reading.held
+        reading.requests.clear()
+        reading.whole = True
+
+    def _use(self, reading: _Reading, used: int) -> None:
+        more = max(used - reading.used, 0)
+        reading.used += more
+        self._held -= more
+        self._used += more
 
     def _fill(self) -> None:
+        """Asks for as much as the bounds allow."""
         while (
-            self._next is not None
+            not self._closed
             and self._running < self._connections
             # Pieces that wait behind a slow one cost no connection; but there are bounds to it.
-            and len(self._asked) < 4 * self._connections
+            and self._waiting < 4 * self._connections
         ):
-            _, start, stop = self._next
-            held = self._held + stop - start
-            if held > self._window or held > self._wanted():
+            wanted = min(self._wanted(), self._window)
+            reading, most = self._most_needed(wanted)
+            if reading is None:
                 return
-            self._ask()
+            size = self._size(reading, wanted, self._least)
+            if self._held + size > most:
+                return
+            self._ask(reading, size)
 
-    def _ask(self) -> None:
-        assert self._next is not None
-        index, start, stop = self._next
-        self._next = next(self._plan, None)
-        task = asyncio.ensure_future(self._fetch(index, start, stop))
+    def _most_needed(self, wanted: float) -> tuple[_Reading | None, float]:
+        """The span that is to be asked for next, and how much may be held then: of those that are read
+        the one with the least ahead, until that is its share; then what comes after them; then any."""
+        unfinished = (r for r in self._open.values() if not r.whole)
+        low = min(unfinished, key=lambda r: r.held, default=None)
+        if low is not None:
+            short = wanted / self._lanes - low.held
+            # Small requests only for what soon will be waited for: lanes do not advance in step.
+            if short >= (self._least if low.held < self._awaited else self._piece):
+                # Others have more than they will use: what is short of its share gets it all the same.
+                return low, wanted + (self._lanes - 1) * self._least
+        last = next(reversed(self._coming.values()), None)
+        while (last is None or last.whole) and self._next < len(self._spans):
+            if (begun := self._begin(self._next)) is not None:
+                last = self._coming[begun.index] = begun
+        return (low if last is None or last.whole else last), wanted
+
+    def _size(self, reading: _Reading, wanted: float, least: int) -> int:
+        """How much of a span is asked for at a time: no more than its lane can use, and no rest that
+        would be a small request by itself."""
+        left = reading.stop - reading.begin - reading.asked
+        share = int(wanted / self._lanes) - reading.held
+        size = min(self._piece, max(share, least))
+        return left if left <= min(size + self._least, self._piece) else size
+
+    def _ask(self, reading: _Reading, size: int) -> None:
+        start = reading.begin + reading.asked
+        task = asyncio.ensure_future(self._fetch(reading.index, start, start + size))
         task.add_done_callback(self._done)
-        self._asked.append(_Request(index, stop - start, task))
-        self._held += stop - start
+        reading.requests.append((size, task))
+        reading.asked += size
+        reading.whole = start + size >= reading.stop
+        self._held += size
+        self._waiting += 1
         self._running += 1
 
     def _done(self, task: asyncio.Future[Buffer]) -> None:

@@ -53,6 +53,8 @@ class Draft:
         self.path = path
         self.capacity = capacity
         self.schema = schema
+        self.full = False
+        """Whether a record has been refused because it did not fit any more."""
         self._described = described
         self._meta = dict(meta)
         self._classes = classes
@@ -113,20 +115,28 @@ class Draft:
             raise UnitError(str(error)) from error
         with self._disk():
             fits = self._open().append(encoded, unit, ordinal)
-        if not fits and not self.records:
-            raise self.too_large(len(encoded))
+        if not fits:
+            self.refuse(len(encoded))
         return fits
 
     def add_frames(
         self, frames: Buffer, unit: int, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
-        """Appends whole TFRecord frames as they are: (records, bytes consumed, full).
+        """Appends whole TFRecord frames as they are, till one does not fit: (records, bytes consumed,
+        whether one did not).
 
         An incomplete last frame is left. CorruptRecordError at base + offset; the records before it
         stay.
         """
         with self._disk():
             return self._open().append_frames(frames, unit, ordinal, self.path, base)
+
+    def refuse(self, length: int) -> None:
+        """A record of this length does not fit: the shard is full. UnitError if it would not fit into an
+        empty one either."""
+        if not self.records or length > self.capacity:
+            raise self.too_large(length)
+        self.full = True
 
     def too_large(self, length: int) -> UnitError:
         """The error for a record that fits into no shard."""
@@ -147,14 +157,16 @@ class Draft:
     def seal(self, remainder: Sequence[UnitSlice]) -> Sealed:
         """Finishes both files, on disk for good. At least one record must have been added.
 
-        The sidecar's meta gets "remainder": [[unit, ordinal, offset, stop], ...] of what is left of units
-        that were begun, and of those not begun as long as the text stays short: whoever rebuilds the
-        catalog from the sidecars can tell the latter from their absence.
+        The sidecar's meta gets "remainder": [[unit, ordinal, offset, stop], ...] of what is left, as far
+        as the text stays short: if not of all units, then of those that were begun, in the order given.
+        Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
         """
         assert self._writer is not None
-        begun = [part_of(u) for u in remainder if u.ordinal]
-        whole = [part_of(u) for u in remainder]
-        left = whole if len(json.dumps(whole)) < _REMAINDER else begun
+        left = [part_of(u) for u in remainder]
+        if len(json.dumps(left)) >= _REMAINDER:
+            left = [part for part in left if part.ordinal]
+        while len(json.dumps(left)) >= _REMAINDER:  # the last were begun by earlier shards
+            left.pop()
         records = self.records
         with self._disk():
             data, sidecar = self._writer.finish(json.dumps({**self._meta, "remainder": left}))

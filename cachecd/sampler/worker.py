@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from typing_extensions import Buffer
@@ -14,12 +14,13 @@ from typing_extensions import Buffer
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.sampler.ahead import PIECE, Ahead, Throttle
+from cachecd.sampler.ahead import PIECE, WINDOW, Ahead, Throttle
 from cachecd.sampler.draft import Draft, Sealed
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.mixing import mix
 from cachecd.sampler.patience import Retry
-from cachecd.sampler.sources import Source, open_source
+from cachecd.sampler.sources import Position, Source, open_source
 from cachecd.sampler.sources.content import UnitContent
 from cachecd_client.schema import Schema
 
@@ -173,39 +174,28 @@ class Worker:
                 units.append(unit)
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
-
+        config = dataset.config
+        assert config.source is not None
+        streams = config.source.streams and not any(unit.seems_packed for unit in units)
+        lanes = config.lanes if streams else 1
         reader = _Reader(dataset.store, self._throttle, progress)
-
-        async def piece(index: int, start: int, stop: int) -> Buffer:
-            unit = units[index]
-            size = None if source.ranged else unit.size
-            return await reader.get(unit.key, size, unit.etag, start, stop)
-
-        def wanted() -> float:
-            if ahead.taken >= PIECE:
-                dataset.growth = max(draft.num_bytes / ahead.taken, 0.01)
-            return draft.room / dataset.growth
-
-        spans = [source.span(unit) for unit in units]
-        ahead = Ahead(spans, piece, self._setup.connections, wanted)
+        assigned = _Assigned(
+            dataset,
+            source,
+            units,
+            draft,
+            progress,
+            reader,
+            self._mark,
+            self._failed,
+            self._setup.connections,
+            lanes,
+        )
+        most_open = float("inf") if streams else WINDOW
         try:
-            for index, unit in enumerate(units):
-                progress.unit = unit.unit
-                self._mark(unit.unit)
-                try:
-                    content = UnitContent(unit, ahead.chunks(index), reader)
-                    rest = await source.pour(unit, content, draft)
-                except UnitError as error:
-                    self._failed(error)
-                    progress.set_aside.append(
-                        SetAside(unit.unit, unit.key, str(error), error.passing)
-                    )
-                    continue
-                if rest is not None:
-                    return (rest, *units[index + 1 :])
-            return ()
+            return await mix(units, assigned, draft, config.lanes, most_open)
         finally:
-            ahead.close()
+            assigned.close()
 
     async def _report(self, shard: ShardId, progress: _Progress) -> None:
         """Says now and then how far it is: silence means that something hangs."""
@@ -213,3 +203,73 @@ class Worker:
             await asyncio.sleep(_HEARTBEAT)
             if progress.unit is not None:
                 self._send(Working(shard, progress.fetched_bytes, progress.unit))
+
+
+class _Assigned:
+    """The units of one assignment that can be used, their bytes fetched ahead."""
+
+    def __init__(
+        self,
+        dataset: _Dataset,
+        source: Source,
+        units: list[UnitSlice],
+        draft: Draft,
+        progress: _Progress,
+        reader: _Reader,
+        mark: Callable[[int], None],
+        failed: Callable[[UnitError], None],
+        connections: int,
+        lanes: int,
+    ) -> None:
+        self._dataset = dataset
+        self._source = source
+        self._units = units
+        self._draft = draft
+        self._progress = progress
+        self._reader = reader
+        self._mark = mark
+        self._failed = failed
+        self._spans = [source.span(unit) for unit in units]
+        lanes = min(lanes, max(len(units), 1))
+        self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
+
+    async def _piece(self, place: int, start: int, stop: int) -> Buffer:
+        unit = self._units[place]
+        size = None if self._source.ranged else unit.size
+        return await self._reader.get(unit.key, size, unit.etag, start, stop)
+
+    def _wanted(self) -> float:
+        dataset, used = self._dataset, self._ahead.used
+        if used >= PIECE:
+            dataset.growth = max(self._draft.num_bytes / used, 0.01)
+        return self._draft.room / dataset.growth
+
+    def begin(self, place: int) -> AsyncGenerator[Position, None]:
+        unit = self._units[place]
+        content = UnitContent(unit, self._ahead.chunks(place), self._reader)
+        return self._source.pour(unit, content, self._draft)
+
+    def work(self, place: int) -> None:
+        unit = self._units[place].unit
+        if self._progress.unit != unit:
+            self._progress.unit = unit
+            self._mark(unit)
+
+    def reached(self, place: int, position: Position) -> None:
+        _, offset = position
+        span = self._spans[place]
+        if offset and span is not None:
+            self._ahead.note(place, self._units[place].begin + offset - span[0])
+
+    def ended(self, place: int, error: UnitError | None) -> None:
+        self._ahead.leave(place)
+        if error is not None:
+            self._failed(error)
+            unit = self._units[place]
+            self._progress.set_aside.append(
+                SetAside(unit.unit, unit.key, str(error), error.passing)
+            )
+
+    def close(self) -> None:
+        """Fetches no more."""
+        self._ahead.close()

@@ -106,13 +106,6 @@ LATER = {
         "sources: [{url: 's3://b', format: files}]\n    source:\n",
         "7:14",
     ),
-    "datasets.train.split": ("source:\n", "split: {eval: 0.01}\n    source:\n", "7:12"),
-    "datasets.train.partition": (
-        "source:\n",
-        "partition: {index: 0, count: 2}\n    source:\n",
-        "7:16",
-    ),
-    "datasets.train.interleave": ("source:\n", "interleave: 16\n    source:\n", "7:17"),
     "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }

@@ -102,6 +102,32 @@ MISTAKES = {
         "format: files\n      label: {pattern: (}",
         "10:24: datasets.train.source.label.pattern: found '(', expected a regular expression: missing )",
     ),
+    "a node beyond all": (
+        "  train:\n",
+        "  train:\n    partition: {index: 8, count: 8}\n",
+        "7:24: datasets.train.partition.index: found 8, expected less than partition.count, which is 8",
+    ),
+    "no node": (
+        "  train:\n",
+        "  train:\n    partition: {index: 0, count: 0}\n",
+        "7:34: datasets.train.partition.count: found 0, expected",
+    ),
+    "everything held out": (
+        "  train:\n",
+        "  train:\n    split: {eval: 1.0}\n",
+        "7:19: datasets.train.split.eval: found 1.0, expected",
+    ),
+    "split group": (
+        "  train:\n",
+        "  train:\n    split: {eval: 0.1, group: '(a)|(b)'}\n",
+        "7:31: datasets.train.split.group: found '(a)|(b)' with 2 groups, expected exactly one",
+    ),
+    "name of a split": (
+        "  train:\n",
+        "  train-eval: {source: {url: 's3://b/', format: files}}\n  train:\n    split: {eval: 0.1}\n",
+        "6:15: datasets.train-eval: found a dataset of this name, which is that of what "
+        "datasets.train.split holds out",
+    ),
     "label groups": (
         "format: files",
         "format: files\n      label: {pattern: (a)(b)}",

@@ -57,9 +57,6 @@ def test_the_unavailable_keys_are_exactly_those_of_later_versions():
     assert [path for path, key in KEYS.items() if not key.available] == [
         "datasets.NAME.source.label.manifest",
         "datasets.NAME.sources",
-        "datasets.NAME.split",
-        "datasets.NAME.partition",
-        "datasets.NAME.interleave",
         "datasets.NAME.relist",
         "server.http",
     ]
@@ -143,4 +140,6 @@ def _written(value):
         return [str(value).lower()]
     if isinstance(value, int):
         return [str(value), format_size(value)]
+    if isinstance(value, str):
+        return [value]
     return [str(value), *([format_duration(value)] if value > 1 else [])]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.sources import Source, open_source
+from cachecd.sampler.mixing import mix
+from cachecd.sampler.sources import Position, Source, open_source
 from cachecd_client._core import Sidecar, read_record
 from cachecd_client.schema import Schema
 
@@ -67,6 +69,7 @@ class Bench:
     folder: Path
     capacity: int = CAPACITY
     cut: int = 1 << 20  # length of the chunks in which objects arrive
+    lanes: int = 1
     schema: Schema | None = None
     set_aside: dict[int, str] = field(default_factory=dict)
     taken: int = 0  # bytes of the objects that were asked for
@@ -102,21 +105,7 @@ class Bench:
     async def _fill(
         self, draft: Draft, todo: list[UnitSlice], objects: list[bytes]
     ) -> list[UnitSlice]:
-        for index, unit in enumerate(todo):
-            reason = self.source.refusal(unit, self.capacity)
-            try:
-                if reason is not None:
-                    raise UnitError(reason)
-                body = objects[unit.unit]
-                gone = unit.unit in self.gone
-                content = Given(body, self._chunks(body, unit), gone, self._took)
-                rest = await self.source.pour(unit, content, draft)
-            except UnitError as error:
-                self.set_aside[unit.unit] = str(error)
-                continue
-            if rest is not None:
-                return [rest, *todo[index + 1 :]]
-        return []
+        return list(await mix(todo, _Given(self, todo, objects, draft), draft, self.lanes))
 
     def _took(self, length: int) -> None:
         self.taken += length
@@ -132,6 +121,36 @@ class Bench:
             chunk = body[start : start + self.cut]
             self._took(len(chunk))
             yield chunk
+
+
+@dataclass
+class _Given:
+    """An assignment of objects that are there."""
+
+    bench: Bench
+    units: list[UnitSlice]
+    objects: list[bytes]
+    draft: Draft
+
+    async def begin(self, place: int) -> AsyncGenerator[Position, None]:
+        unit = self.units[place]
+        if reason := self.bench.source.refusal(unit, self.bench.capacity):
+            raise UnitError(reason)
+        body = self.objects[unit.unit]
+        gone = unit.unit in self.bench.gone
+        content = Given(body, self.bench._chunks(body, unit), gone, self.bench._took)
+        async for position in self.bench.source.pour(unit, content, self.draft):
+            yield position
+
+    def work(self, place: int) -> None:
+        """Nobody watches."""
+
+    def reached(self, place: int, position: Position) -> None:
+        """Nothing is fetched ahead."""
+
+    def ended(self, place: int, error: UnitError | None) -> None:
+        if error is not None:
+            self.bench.set_aside[self.units[place].unit] = str(error)
 
 
 def read_back(path: Path) -> Shard:
@@ -180,6 +199,20 @@ class SourceContract(ABC):
         (tmp_path / "cut").mkdir()
         other = Bench(self.open(), tmp_path / "cut", cut=cut)
         assert other.pour(self.objects()) == bench.pour(self.objects())
+
+    @pytest.mark.parametrize("cut", [11, 1000, 33_333, 1 << 20])
+    def test_mixed_with_others_every_record_of_a_unit_is_written_once_and_in_order(
+        self, bench: Bench, tmp_path: Path, cut: int
+    ):
+        bench.lanes = 16
+        shards = bench.pour(self.objects())
+        for unit, records in groupby(self.records(), key=lambda record: record[0]):
+            poured = [r for shard in shards for r in shard.records if r[0] == unit]
+            assert poured == list(records)
+        assert bench.set_aside == {}
+        (tmp_path / "cut").mkdir()
+        other = Bench(self.open(), tmp_path / "cut", cut=cut, lanes=16)
+        assert other.pour(self.objects()) == shards
 
     @pytest.mark.parametrize("capacity", [20 << 10, CAPACITY])
     def test_a_part_of_a_unit_is_written_alone_though_nobody_knows_where_it_begins(

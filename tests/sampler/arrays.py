@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,15 @@ class Place:
                 try:
                     if reason := source.refusal(unit, capacity):
                         raise UnitError(reason)
-                    left = await source.pour(unit, Fetched(self, store, source, unit), draft)
+                    position = unit.ordinal, unit.offset
+                    content = Fetched(self, store, source, unit)
+                    async for reached in source.pour(unit, content, draft):
+                        position = reached
                 except UnitError as error:
                     self.set_aside[unit.key] = str(error)
                     continue
-                if left is not None:
+                if draft.full:
+                    left = replace(unit, ordinal=position[0], offset=position[1])
                     rest = [left, *todo[at + 1 :]]
                     break
             if draft.records:

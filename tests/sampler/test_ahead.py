@@ -164,6 +164,63 @@ def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
     run(test)
 
 
+def test_spans_that_are_read_at_once_are_asked_for_as_far_as_each_is_wanted(monkeypatch):
+    monkeypatch.setattr(ahead, "_LEAST", 1)
+    monkeypatch.setattr(ahead, "_AWAITED", 1)
+    wanted = 40
+
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: wanted, lanes=2)
+        lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
+        await settle()
+        assert sorted(fetcher.open) == [(0, 0, 20), (1, 0, 20)]
+        fetcher.answer()
+        await settle()
+        assert all(lane.done() for lane in lanes)
+        nonlocal wanted
+        wanted = 30  # for all that, ten bytes alone have been used, of the second span
+        reader.note(1, 10)
+        late = asyncio.ensure_future(anext(reader.chunks(1)))
+        await settle()
+        assert list(fetcher.open) == [(1, 20, 35)]
+        assert reader.used == 20 + 20 / 2
+        late.cancel()
+
+    run(test)
+
+
+def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_than_their_share():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
+        lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
+        await settle()
+        assert fetcher.asked[:3] == [(0, 0, 10), (1, 0, 10), (0, 10, 20)]
+        assert set(fetcher.asked[3:]) == {(0, 20, 30), (2, 0, 10), (3, 0, 10)}
+        reader.close()
+        await asyncio.wait(lanes)
+
+    run(test)
+
+
+def test_a_span_that_is_left_gives_its_room_to_the_others():
+    async def test() -> None:
+        fetcher = Fetcher()
+        reader = Ahead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
+        taken = asyncio.ensure_future(anext(reader.chunks(0)))
+        other = asyncio.ensure_future(anext(reader.chunks(1)))
+        await settle()
+        reader.leave(0)
+        await settle()
+        assert {index for index, _, _ in fetcher.open} == {1}
+        assert await reader.take(0) is None
+        assert taken.cancelled()
+        other.cancel()
+
+    run(test)
+
+
 def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
     async def test() -> None:
         async def fetch(index: int, start: int, stop: int) -> bytes:
@@ -177,7 +234,7 @@ def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
             with pytest.raises(UnitError, match="gone"):
                 await anext(reader.chunks(1))
         assert [chunk async for chunk in reader.chunks(2)] == [b"fine"]
-        assert reader.taken == 20
+        assert reader.used == 20
 
     run(test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,6 +261,20 @@ class TestTFRecord(SourceContract):
         bench.pour([tfrecord(records)])
         # Twice one begun record is thrown away; never the twenty pieces that would complete it.
         assert bench.taken < len(tfrecord(records)) + 2 * 2000
+
+    def test_what_is_no_tfrecord_is_corrupt_and_not_large(self, bench: Bench):
+        bench.schema, bench.lanes = Schema(()), 2
+        shards = bench.pour([self.objects()[0], b"no record at all" * 9])
+        assert [r for s in shards for r in s.records] == [r for r in self.records() if r[0] == 0]
+        assert "corrupt record at byte 0: its length's CRC" in bench.set_aside[1]
+
+    def test_a_record_that_fits_into_no_shard_ends_none_before_it_is_full(self, bench: Bench):
+        bench.schema, bench.lanes = Schema(()), 16
+        small = [encode_example({"data": RNG.bytes(100)}) for _ in range(50)]
+        large = encode_example({"data": RNG.bytes(CAPACITY)})
+        [shard] = bench.pour([tfrecord(small), tfrecord([small[0], large, small[0]])])
+        assert Counter(unit for unit, _, _ in shard.records) == {0: 50, 1: 1}
+        assert "does not fit into a shard" in bench.set_aside[1]
 
     @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
     def test_a_record_that_can_never_fit_is_not_waited_for(self, bench: Bench, known: bool):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cachecd.model import Assignment, Outcome, ShardId, UnitSlice
-from cachecd.sampler import fetch
+from cachecd.sampler import ahead, fetch
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.worker import Worker
@@ -127,7 +127,7 @@ class TestS3:
         expected = [
             (unit, n, record) for unit, of in enumerate(records) for n, record in enumerate(of)
         ]
-        assert bench.all_of(self.units(s3, bucket)) == expected
+        assert sorted(bench.all_of(self.units(s3, bucket))) == expected
         assert [type(m) for m in bench.said].count(Described) == 1
 
     def test_objects_become_records_and_what_is_gone_is_set_aside(
@@ -226,6 +226,38 @@ class TestDeterminism:
             results.append((shard.file, shard.records, outcome.remainder))
         assert results[0] == results[1] == results[2]
         assert results[0][2], "the shard was full"
+
+    @pytest.mark.parametrize(
+        "steps", [[], ["tests.sampler.steps:twice"]], ids=["verbatim", "decoded"]
+    )
+    def test_whatever_arrives_first_a_mixed_shard_has_the_same_bytes_and_as_much_of_each_unit(
+        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
+    ):
+        bodies = [
+            tfrecord([encode_example({"x": RNG.bytes(int(n))}) for n in RNG.integers(1, 9000, 60)])
+            for _ in range(20)
+        ]
+        units = written(tmp_path / "src", bodies)
+        get = fetch.Store.get
+
+        async def late(*args: Any) -> Any:
+            await asyncio.sleep(random.random() * 0.005)
+            return await get(*args)
+
+        monkeypatch.setattr(fetch.Store, "get", late)
+        monkeypatch.setattr(ahead, "PIECE", 7000)  # many requests of odd lengths
+        source = {"url": f"file://{tmp_path / 'src'}", "format": "tfrecord"}
+        results = []
+        for number in (1, 2):
+            (folder / f"{number}").mkdir()
+            bench = Bench(folder / f"{number}", source=source, transform=steps)
+            outcome, shard = bench.made(units)
+            results.append((shard.file, shard.records, outcome.remainder))
+        assert results[0] == results[1]
+        left = {u.unit: u for u in outcome.remainder}
+        assert [u for u in units if u == left.get(u.unit)] == units[16:]
+        given = [left[n].offset for n in range(16)]
+        assert max(given) - min(given) < 3 * 9100 * (1 + len(steps))
 
 
 class TestTransforms:

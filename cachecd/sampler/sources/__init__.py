@@ -5,6 +5,7 @@ A format knows no store: it is given the bytes that it asks for, and pours recor
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cachecd.config import DatasetConfig
@@ -12,6 +13,9 @@ from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.extras import extra
+
+# Of the record that comes next: its ordinal, and its offset (0: not known, or the start).
+Position = tuple[int, int]
 
 
 class Source(Protocol):
@@ -28,12 +32,17 @@ class Source(Protocol):
         """Which bytes of the object will be wanted, one after the other: `Content.chunks`, which are
         fetched ahead of `pour`. None where only the content tells what is to be read."""
 
-    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
-        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard.
+    def pour(
+        self, unit: UnitSlice, content: Content, shard: Draft
+    ) -> AsyncGenerator[Position, None]:
+        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard, and gives its
+        position before each of them or, where Python never looks at one alone, each run of a bounded
+        length.
 
-        Returns None when the unit is done, else what is left of it because the shard is full: pouring
-        that into another shard continues exactly there. UnitError if the unit cannot be used; what was
-        added before stays. Nothing depends on where the chunks are cut, or on time.
+        It ends when the unit is done; when the shard is full, after the position of what did not fit.
+        Whoever pours the unit from a position on into another shard continues exactly there. UnitError if
+        the unit cannot be used; what was added before stays. Nothing depends on where the chunks are cut,
+        or on time.
         """
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -14,8 +11,6 @@ from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
 from cachecd_client.schema import Schema
-
-_BREATH = 0.001  # seconds
 
 Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
@@ -70,32 +65,30 @@ class Records:
     def span(self, unit: UnitSlice) -> tuple[int, int] | None:
         return self._format.span(unit)
 
-    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
+    async def pour(
+        self, unit: UnitSlice, content: Content, shard: Draft
+    ) -> AsyncGenerator[tuple[int, int], None]:
         if self._sized and unit.size > shard.room:
-            return unit  # need not be fetched to know that it does not fit
+            shard.full = True  # need not be fetched to know that it does not fit
+            yield unit.ordinal, unit.offset
+            return
         done = unit.ordinal if unit.offset else 0
         async with aclosing(self._format.read(unit, content)) as records:
-            breath = time.monotonic()
             async for offset, record in records:
                 if shard.schema is None and self._transform is None and self._format.schema:
                     shard.describe(self._format.schema)
                 begins_at = done
+                yield (done, offset) if done >= unit.ordinal else (unit.ordinal, 0)
                 for result in self._results(record):
-                    if unit.stop and done == unit.stop:
-                        return None
                     if done >= unit.ordinal and not shard.add(result, unit.unit, done):
-                        resume = offset if done == begins_at else 0
-                        return dataclasses.replace(unit, ordinal=done, offset=resume)
+                        yield done, offset if done == begins_at else 0
+                        return
                     done += 1
-                # A long unit must not keep heartbeats and fetches from running; small records, of which
-                # there are many, would each pay more for that than for being written.
-                if time.monotonic() - breath > _BREATH:
-                    await asyncio.sleep(0)
-                    breath = time.monotonic()
+                    if done == unit.stop:
+                        return
         if not done:
             made = "its transform made no record of it" if self._transform else "it has no records"
             raise UnitError(made)
-        return None
 
     def _results(self, record: Record) -> Iterator[Record]:
         return iter((record,) if self._transform is None else self._transform(record))

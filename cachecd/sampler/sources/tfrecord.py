@@ -10,7 +10,6 @@ those of what they inflate to.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
@@ -33,6 +32,8 @@ _CRC = struct.Struct("<I")
 _AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
 # Records that decide the schema, and bytes that are looked at for them.
 _SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
+# A shard is filled in so many runs, or by single records if these are longer.
+_RUNS = 512
 
 
 class Verbatim:
@@ -46,7 +47,9 @@ class Verbatim:
     def span(self, unit: UnitSlice) -> tuple[int, int]:
         return whole(unit)
 
-    async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
+    async def pour(
+        self, unit: UnitSlice, content: Content, shard: Draft
+    ) -> AsyncGenerator[tuple[int, int], None]:
         chunks, packed = await unpacked(unit, content)
         frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST))
         ordinal = unit.ordinal
@@ -54,30 +57,34 @@ class Verbatim:
             await _describe(frames, shard)
         if ordinal and not unit.offset:  # where it begins is not known
             await frames.pass_over(ordinal)
+        run = max(shard.capacity // _RUNS, 1)
         while True:
-            piece = frames.buffer
+            yield ordinal, 0 if packed else frames.offset
+            if not await frames.reach(run, shard.room):
+                # What cannot fit need not be fetched.
+                shard.refuse((frames.next_length() or 0) - _AROUND)
+                yield ordinal, 0 if packed else frames.offset
+                return
+            piece = frames.buffer[: max(run, frames.next_length() or 0)]
             if unit.stop:
-                piece = frames.first(unit.stop - ordinal)
+                piece = frames.first(unit.stop - ordinal)[: len(piece)]
             try:
                 records, consumed, full = shard.add_frames(piece, unit.unit, ordinal, frames.offset)
             except CorruptRecordError as error:
                 raise _corrupt(error.offset, error.why) from error
             ordinal += records
             frames.drop(consumed)
+            if full:
+                shard.refuse((frames.next_length() or 0) - _AROUND)
+                yield ordinal, 0 if packed else frames.offset
+                return
             if unit.stop and ordinal == unit.stop:
-                return None
-            length = frames.next_length()
-            if full or (length or 0) > shard.room:  # what cannot fit need not be fetched
-                assert length is not None, "the writer refused a record that is not there"
-                if not shard.records:
-                    raise shard.too_large(length - _AROUND)
-                resume = 0 if packed else frames.offset
-                return dataclasses.replace(unit, ordinal=ordinal, offset=resume)
-            if not await frames.more():
+                return
+            if not records or not (frames.buffer or await frames.more()):
                 frames.end()
                 if not ordinal:
                     raise UnitError("it has no records")
-                return None
+                return
 
 
 class Examples:
@@ -158,22 +165,24 @@ def _corrupt(offset: int, why: str) -> UnitError:
 class _Frames:
     """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`.
 
+    It is what is left of the chunk in hand, which begins at `_begin`, or where a frame lies in two chunks
+    a copy of as much of both as is needed.
+
     Frames of more than `most` bytes are refused before they are waited for.
     """
 
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int, most: int) -> None:
         self._chunks = chunks
         self._most = most
-        self.buffer = memoryview(b"")
-        self.offset = offset
+        self._chunk = self.buffer = memoryview(b"")
+        self._begin = self.offset = offset
 
     def whole(self) -> Iterator[tuple[int, memoryview]]:
         """Offset and payload of every whole record in the buffer, both CRCs checked. UnitError."""
         at = 0
         while len(self.buffer) - at >= _HEADER.size:
-            length, crc = _HEADER.unpack_from(self.buffer, at)
-            if masked_crc32c(self.buffer[at : at + 8]) != crc:
-                raise _corrupt(self.offset + at, "its length's CRC is wrong")
+            length: int = _HEADER.unpack_from(self.buffer, at)[0]
+            self._check_length(at)
             end = at + length + _AROUND
             if end > len(self.buffer):
                 return
@@ -206,10 +215,44 @@ class _Frames:
                 self.end()
                 raise UnitError(f"it has {count - left} records, expected more than {count}")
 
+    def _check_length(self, at: int = 0) -> None:
+        if masked_crc32c(self.buffer[at : at + 8]) != _CRC.unpack_from(self.buffer, at + 8)[0]:
+            raise _corrupt(self.offset + at, "its length's CRC is wrong")
+
+    async def reach(self, length: int, room: int) -> bool:
+        """Gets the frame at the beginning, and so many bytes from there on, as far as the object has
+        them; False as soon as it is known that this frame takes more than `room`. UnitError."""
+        while True:
+            first = self.next_length()
+            if first is not None and first > room:
+                self._check_length()
+                return False
+            needed = max(length, first or _HEADER.size)
+            if len(self.buffer) >= needed or not await self._extend(needed):
+                return True
+
+    async def _extend(self, length: int) -> bool:
+        """Makes the buffer longer, up to a length at least; False if the object has no more."""
+        end = self.offset + len(self.buffer)
+        if end == self._begin + len(self._chunk):
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                return False
+            self._chunk, self._begin = memoryview(chunk).cast("B"), end
+        rest = self._chunk[end - self._begin :]
+        if self.buffer:
+            self.buffer = memoryview(b"".join((self.buffer, rest[: length - len(self.buffer)])))
+        else:
+            self.buffer = rest
+        return True
+
     def drop(self, length: int) -> None:
         """Moves on by whole frames."""
-        self.buffer = self.buffer[length:]
         self.offset += length
+        if self.offset < self._begin:
+            self.buffer = self.buffer[length:]
+        else:
+            self.buffer = self._chunk[self.offset - self._begin :]
 
     def next_length(self) -> int | None:
         """Bytes of the frame at the beginning; None if its header is not there yet."""
@@ -221,9 +264,10 @@ class _Frames:
     async def more(self) -> bool:
         """Gets more bytes: one piece, or as many as complete the frame at the beginning; False if
         the object has no more."""
-        parts = [self.buffer]
-        have = len(self.buffer)
-        wanted = max(self.next_length() or 0, have + 1)
+        end = self.offset + len(self.buffer)
+        parts = [self.buffer, self._chunk[end - self._begin :]]
+        have = len(self.buffer) + len(parts[1])
+        wanted = max(self.next_length() or 0, len(self.buffer) + 1)
         if wanted > self._most:
             raise UnitError(
                 f"the record at byte {self.offset} has {wanted} bytes, expected at most {self._most}"
@@ -233,7 +277,8 @@ class _Frames:
             have += len(parts[-1])
         if have == len(self.buffer):
             return False
-        self.buffer = memoryview(b"".join(parts))
+        self._chunk = self.buffer = memoryview(b"".join(parts))
+        self._begin = self.offset
         return True
 
     def end(self) -> None:

@@ -1,0 +1,92 @@
+"""Which part of its source a dataset takes: a node's, and what is not held out."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from cachecd.config.section import SectionModel, conflict
+from cachecd.config.values import Integer, Real, Text
+
+
+class SplitConfig(SectionModel):
+    """A hold-out by stable hash."""
+
+    eval: Real = Field(
+        gt=0,
+        lt=1,
+        description=(
+            "Share of the source that is held out, as a pinned dataset NAME-eval. Which objects these "
+            "are follows from their keys alone: on every machine and in every run the same. Another "
+            "share is another generation; a larger one holds out all that a smaller one did."
+        ),
+        examples=[0.01],
+    )
+    by: Literal["key"] = Field(
+        "key", description="What is hashed: the object's key, or its group in it."
+    )
+    group: Text | None = Field(
+        None,
+        description=(
+            "Regular expression, searched in each object's key; objects whose only group, or group "
+            "named group, is the same stay on one side: those of one patient, or one recording. A key "
+            "in which it is not found is a group by itself."
+        ),
+        examples=["^(patient-[0-9]+)/"],
+    )
+
+    side: Literal["rest", "held_out"] = Field(
+        "rest",
+        description=(
+            "Which side this dataset has. For the rest, a dataset NAME-eval with the other side is "
+            "added, unless one is configured, with settings of its own."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _names_one_group(self) -> SplitConfig:
+        if self.group is None:
+            return self
+        try:
+            groups = re.compile(self.group)
+        except re.error as error:
+            raise conflict(
+                ("group",), f"found {self.group!r}, expected a regular expression: {error}"
+            ) from None
+        if groups.groups != 1 and "group" not in groups.groupindex:
+            raise conflict(
+                ("group",),
+                f"found {self.group!r} with {groups.groups} groups, expected exactly one, or one "
+                "named group: (?P<group>...)",
+            )
+        return self
+
+
+class PartitionConfig(SectionModel):
+    """This node's part of the units, when several nodes share a source."""
+
+    index: Integer = Field(
+        ge=0,
+        description=(
+            "Number of this node, from 0: each node takes the units whose keys' hash leaves this "
+            "number. ${RANK} or the like takes it from the environment."
+        ),
+        examples=[0],
+    )
+    count: Integer = Field(
+        ge=1,
+        description="How many nodes there are. Another number is another generation.",
+        examples=[8],
+    )
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> PartitionConfig:
+        if self.index >= self.count:
+            raise conflict(
+                ("index",),
+                f"found {self.index}, expected less than partition.count, which is {self.count}: nodes "
+                "are numbered from 0",
+            )
+        return self

@@ -1,0 +1,52 @@
+"""Which units of a source a dataset takes: this node's part of them, and one side of a split. Pure.
+
+Both follow from the keys alone, by hashes of their own: never from the order of the listing, from time or
+from what other nodes do. Whoever changes them here trains on what was held out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable
+
+from cachecd.config import DatasetConfig, PartitionConfig, SplitConfig
+from cachecd.model import ObjectInfo
+
+Takes = Callable[[ObjectInfo], bool]
+
+
+def selection_of(dataset: DatasetConfig) -> Takes | None:
+    """Whether the dataset takes a unit; None if it takes them all."""
+    tests: list[Takes] = []
+    if dataset.split is not None:
+        tests.append(functools.partial(_on_side, dataset.split, dataset.held_out))
+    if dataset.partition is not None:
+        tests.append(functools.partial(_in_part, dataset.partition))
+    return (lambda unit: all(test(unit) for test in tests)) if tests else None
+
+
+def _in_part(part: PartitionConfig, unit: ObjectInfo) -> bool:
+    name = _encoded(unit.key) + b"\xff" + unit.begin.to_bytes(8)
+    return _hash(b"cachecd partition 1", name) % part.count == part.index
+
+
+def _on_side(split: SplitConfig, held_out: bool, unit: ObjectInfo) -> bool:
+    """Of all units of an object, and of all objects of a group, the same."""
+    name = unit.key
+    if split.group is not None and (found := _compiled(split.group).search(name)) is not None:
+        group = found["group"] if "group" in found.re.groupindex else found[1]
+        name = group if group is not None else name
+    return (_hash(b"cachecd split 1", _encoded(name)) < split.eval * 2.0**64) == held_out
+
+
+def _hash(purpose: bytes, name: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=purpose).digest())
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_compiled = functools.cache(re.compile)

@@ -1,0 +1,107 @@
+"""Which units a node has, and which are held out: by hashes of their keys, and by nothing else."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from cachecd.config import DatasetConfig
+from cachecd.index import Index
+from cachecd.model import ObjectInfo
+from cachecd.preflight import generation_of, listing_of
+from cachecd.selection import selection_of
+
+UNITS = [
+    ObjectInfo(f"patient-{n % 97}/{n:05d}\nא/../{n}", n, begin=(n % 3) * 1000) for n in range(9000)
+]
+
+
+def dataset(**changes: Any) -> DatasetConfig:
+    source = {"url": "s3://b/", "format": "files"}
+    return DatasetConfig.model_validate({"source": source, **changes})
+
+
+def taken(of: DatasetConfig, units: list[ObjectInfo] = UNITS) -> set[ObjectInfo]:
+    takes = selection_of(of)
+    assert takes is not None
+    return set(filter(takes, units))
+
+
+def test_of_a_partition_each_unit_is_one_nodes_and_all_have_about_as_many():
+    parts = [taken(dataset(partition={"index": n, "count": 4})) for n in range(4)]
+    assert set().union(*parts) == set(UNITS)
+    assert not any(a & b for a, b in combinations(parts, 2))
+    assert all(2000 < len(part) < 2500 for part in parts)
+
+
+def test_both_sides_of_a_split_are_all_and_have_none_in_common():
+    split = dataset(split={"eval": 0.1})
+    rest, held_out = taken(split), taken(split.other_side())
+    assert rest | held_out == set(UNITS)
+    assert not rest & held_out
+    assert 800 < len(held_out) < 1000
+    assert not {u.key for u in rest} & {u.key for u in held_out}
+
+
+@pytest.mark.parametrize("group", ["^(patient-[0-9]+)/", "(?P<group>patient-[0-9]+)(/)"])
+def test_whole_groups_are_on_one_side(group: str):
+    split = dataset(split={"eval": 0.3, "group": group})
+    sides = [{u.key.split("/")[0] for u in taken(s)} for s in (split, split.other_side())]
+    assert not sides[0] & sides[1]
+    assert 15 < len(sides[1]) < 45
+
+
+def test_a_key_of_no_group_is_a_group_by_itself():
+    alone, grouped = dataset(split={"eval": 0.5}), dataset(split={"eval": 0.5, "group": "^(x)/|y"})
+    assert taken(alone) == taken(grouped)
+
+
+def test_a_larger_share_holds_out_all_that_a_smaller_did():
+    shares = [taken(dataset(split={"eval": share}).other_side()) for share in (0.01, 0.1, 0.6)]
+    assert shares[0] < shares[1] < shares[2]
+
+
+def test_what_is_held_out_does_not_depend_on_the_partition():
+    split = {"eval": 0.3}
+    held_out = taken(dataset(split=split).other_side())
+    parts = [dataset(split=split, partition={"index": n, "count": 3}) for n in range(3)]
+    assert set().union(*(taken(part.other_side()) for part in parts)) == held_out
+    assert not set().union(*map(taken, parts)) & held_out
+
+
+def test_the_choice_is_the_same_for_ever():
+    """Whoever sees this fail has changed which data are held out of every user's training."""
+    units = [ObjectInfo(f"key-{n}", 1) for n in range(40)]
+    held_out = taken(dataset(split={"eval": 0.2}).other_side(), units)
+    part = taken(dataset(partition={"index": 1, "count": 5}), units)
+    assert sorted(int(u.key[4:]) for u in held_out) == [0, 3, 8, 14, 19, 23, 28, 36, 39]
+    assert sorted(int(u.key[4:]) for u in part) == [10, 16, 20, 21, 22, 38]
+
+
+def test_another_selection_is_another_listing_and_none_is_what_it_was():
+    every = [
+        dataset(),
+        dataset(split={"eval": 0.1}),
+        dataset(split={"eval": 0.1}).other_side(),
+        dataset(split={"eval": 0.2}),
+        dataset(split={"eval": 0.1, "group": "(a)"}),
+        dataset(partition={"index": 0, "count": 2}),
+        dataset(partition={"index": 1, "count": 2}),
+        dataset(partition={"index": 0, "count": 2}, split={"eval": 0.1}),
+    ]
+    assert len(set(map(listing_of, every))) == len(set(map(generation_of, every))) == len(every)
+    assert selection_of(every[0]) is None
+    assert listing_of(every[0]) == '["s3://b/", "files", null, null]'
+
+
+def test_an_index_takes_up_its_units_alone_and_says_how_many_it_left_out(tmp_path):
+    takes = selection_of(dataset(partition={"index": 0, "count": 3}))
+    assert takes is not None
+    index = Index.open(tmp_path, "train", "s", takes=takes)
+    new = index.new(UNITS)
+    assert set(new) == set(filter(takes, UNITS))
+    assert index.left_out == len(UNITS) - len(new)
+    assert index.append(UNITS) == len(new) == len(index)
+    index.close()
