@@ -121,6 +121,7 @@ class Daemon:
             silence=config.sampler.unit_timeout,
             name=preflight.workers_name(config),
         )
+        self._lister = preflight.lister_of(config, preflight.workers_name(config))
 
     # --- starting and stopping
 
@@ -150,9 +151,8 @@ class Daemon:
                 self._feed(ev.Listed(name, len(index), index.complete))
                 source = self._config.datasets[name].source
                 assert source is not None, "the configuration requires a source"
-                connections = self._config.sampler.connections
                 room = self._meter.index_room.of(name)
-                self._spawn(keep_listed(name, source, index, connections, room, self._feed))
+                self._spawn(keep_listed(name, source, index, self._lister, room, self._feed))
         self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
@@ -165,6 +165,7 @@ class Daemon:
         while any(d.making for d in self.state.datasets.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         await self._executor.close(max(0.0, deadline - time.monotonic()))
+        self._lister.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

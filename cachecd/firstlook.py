@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from cachecd.config import Config, SourceConfig
 from cachecd.errors import ConfigError, SourceError
+from cachecd.executors.lister import Lister
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import open_store
+from cachecd.preflight import lister_of
 from cachecd.sampler.sources.files import label_of
 
 _NAMED = 5  # classes that a sentence names
@@ -21,9 +23,10 @@ def check_sources(config: Config) -> dict[str, str]:
     object has a label, or none of a configured class.
     """
     noticed = {}
+    lister = lister_of(config)
     for name, dataset in config.datasets.items():
         assert dataset.source is not None, "the configuration requires a source"
-        if what := _check_source(name, dataset.source, config.sampler.connections):
+        if what := _check_source(name, dataset.source, lister):
             noticed[name] = what
     return noticed
 
@@ -41,7 +44,7 @@ class _Look:
     def at(self, page: list[ObjectInfo]) -> None:
         classes = frozenset(self.source.classes)
         for found in page:
-            name = label_of(self.source, found.key)
+            name = label_of(self.source, found.key, found.label)
             if self.source.label is not None and name is None:
                 self.example = found.key
             elif name is not None and classes and name not in classes:
@@ -58,15 +61,19 @@ class _Look:
         return ", ".join(names[:_NAMED]) + more
 
 
-def _check_source(name: str, source: SourceConfig, connections: int) -> str:
+def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
     look = _Look(source)
     try:
-        for page in open_store(source, connections).list():
-            look.at(page)
-            if look.usable:
-                break
+        with contextlib.closing(lister.units(source)) as pages:
+            for page in pages:
+                look.at(page)
+                if look.usable:
+                    break
     except SourceError as error:
         raise type(error)(f"datasets.{name}.source: {error}") from error
+    told = source.manifest or source.reader
+    if not look.seen and told:
+        raise ConfigError(f"datasets.{name}.source: {told} names no unit, expected at least one")
     if not look.seen:
         raise ConfigError(
             f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
@@ -75,6 +82,11 @@ def _check_source(name: str, source: SourceConfig, connections: int) -> str:
     others = sum(look.others.values())
     if not look.usable and not others:
         assert source.label is not None
+        if source.label.pattern is None:
+            raise ConfigError(
+                f"datasets.{name}.source.label: {source.label.manifest or told} has a label for none of "
+                f"the {look.seen} units (for example {look.example!r})"
+            )
         raise ConfigError(
             f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the "
             f"{look.seen} keys under {source.url} (for example {look.example!r})"

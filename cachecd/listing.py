@@ -28,12 +28,11 @@ from cachecd.errors import (
     SourceUnreachableError,
 )
 from cachecd.events import Event, Listed, ListingStopped
+from cachecd.executors.lister import Lister
 from cachecd.index import UNITS_A_BLOCK, Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources.files import class_names, label_of
-from cachecd.sampler.units import list_units
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
@@ -51,7 +50,7 @@ async def keep_listed(
     name: str,
     source: SourceConfig,
     index: Index,
-    connections: int,
+    lister: Lister,
     room: DatasetRoom,
     feed: Callable[[Event], None],
 ) -> None:
@@ -66,9 +65,7 @@ async def keep_listed(
     while True:
         length = len(index)
         try:
-            await listing.go_on(
-                lambda after: list_units(source, open_store(source, connections), after)
-            )
+            await listing.go_on(partial(lister.units, source))
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
             failures = failures + 1 if len(index) == length else 1
             # The limit does not change by itself, nor does a store that goes round in circles.
@@ -152,9 +149,13 @@ class Listing:
         if self._begun and self._ordered:
             return
         self._after, self._listed, self._classes = "", 0, set(self._index.classes)
-        if not self._begun and (last := self._index.last_key()) is not None:
+        label = self._source.label
+        # Labels that a table tells are not in the keys: to know them all is to read all of it.
+        by_key = label is None or label.pattern is not None
+        if not self._begun and by_key and (last := self._index.last_key()) is not None:
             self._after, self._listed = last, len(self._index)
-            self._find_classes(self._index.keys())
+            # Of a source that lists by key: without labels of a table.
+            self._find_classes((key, "") for key in self._index.keys())  # noqa: SIM118
         self._begun = True
 
     def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
@@ -166,14 +167,15 @@ class Listing:
                 f"the store has listed {listed} objects, of which only {different} differ: its "
                 "listing goes round in circles"
             )
-        self._find_classes(o.key for o in batch)
+        self._find_classes((o.key, o.label) for o in batch)
         keys = [self._after.encode("utf-8", "surrogatepass")]
         keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
         return new, all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
 
-    def _find_classes(self, keys: Iterable[str]) -> None:
+    def _find_classes(self, units: Iterable[tuple[str, str]]) -> None:
+        """In keys, and the labels with which they are listed."""
         if self._source.awaits_classes:
-            found = (label_of(self._source, key) for key in keys)
+            found = (label_of(self._source, key, label) for key, label in units)
             self._classes.update(name for name in found if name is not None)
 
 

@@ -12,6 +12,8 @@ from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
+from cachecd.executors.lister import Lister
+from cachecd.executors.process import Bounds
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
@@ -111,7 +113,14 @@ def listing_of(dataset: DatasetConfig) -> str:
     configured classes: whoever adds them in the middle of a listing need not begin it anew."""
     source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
-    return json.dumps([source.url, source.format, source.endpoint, pattern])
+    told: list[Any] = [source.url, source.format, source.endpoint, pattern]
+    if source.reader is not None:
+        told.append({"reader": source.reader, "options": source.options})
+    if source.manifest is not None:
+        told.append({"manifest": source.manifest})
+    if source.label is not None and source.label.pattern is None:
+        told.append({"label": source.label.manifest or "column"})
+    return json.dumps(told, sort_keys=True)
 
 
 def url_of_listing(name: str) -> str:
@@ -138,6 +147,13 @@ def check_disk(config: Config) -> None:
 def is_empty(config: Config) -> bool:
     """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
     return not Layout(config.cache.dir).catalog.exists()
+
+
+def lister_of(config: Config, name: str = "") -> Lister:
+    """What lists the sources; `name` names its processes."""
+    sampler = config.sampler
+    bounds = Bounds(worker_memory(config), sampler.unit_timeout)
+    return Lister(sampler.connections, sampler.python, name, bounds)
 
 
 def sampler_setup(config: Config) -> Setup:

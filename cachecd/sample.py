@@ -186,7 +186,7 @@ class Sampler:
         source = self.source
         if source.label is None or not source.awaits_classes:
             return source.classes, True
-        names = (label_of(source, unit.key) for unit in units)
+        names = (label_of(source, unit.key, unit.label) for unit in units)
         return class_names(name for name in names if name is not None), False
 
 

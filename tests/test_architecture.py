@@ -65,16 +65,18 @@ PARTS = {
     "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
     "client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
+    "executors.lister": "config errors executors model sampler sampler.messages",
     # The daemon
     "notify": "",
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "listing": "config dataset errors events index indexroom model sampler",
+    "listing": "config dataset errors events executors.lister index indexroom model sampler",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
-    "preflight": "config dataset disk errors index layout ledger quantities restraint sampler.messages",
-    "firstlook": "config errors model sampler",
+    "preflight": "config dataset disk errors executors executors.lister index layout ledger quantities "
+    "restraint sampler.messages",
+    "firstlook": "config errors executors.lister model preflight sampler",
     "sample": "config errors layout model preflight sampler sampler.messages client._core client.schema",
     "sampleview": "quantities sample client.schema",
     "postmortem": "sampler",
@@ -213,7 +215,8 @@ def test_only_the_daemon_joins_policy_and_world():
     worlds = {"catalog", "executors", "index", "leases", "listing", "shards", "server"}
     joining = {part for part, known in ALLOWED.items() if "state" in known and known & worlds}
     assert joining == {"daemon", "recovery"}  # recovery is the daemon's first minute
-    assert [part for part, known in ALLOWED.items() if "executors" in known] == ["daemon"]
+    knowing = {part for part, known in ALLOWED.items() if "executors" in known}
+    assert knowing == {"daemon", "executors.lister", "preflight"}  # Bounds
     assert [part for part, known in ALLOWED.items() if "daemon" in known] == ["service"]
 
 

@@ -14,6 +14,7 @@ from cachecd import listing as module
 from cachecd.config import SourceConfig
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped
+from cachecd.executors.lister import Lister
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
@@ -325,10 +326,11 @@ def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
 def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """What is fed until the listing is complete; pauses take no time and are in `monkeypatch`."""
     fed: list[Event] = []
-    monkeypatch.setattr(module, "open_store", lambda *_: store)
+    lister = Lister(8)
+    monkeypatch.setattr(lister, "units", lambda _, after: store.list(after))
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0)
     room = DatasetRoom(one.room, "train")
-    asyncio.run(keep_listed("train", one.source, one.index, 8, room, fed.append))
+    asyncio.run(keep_listed("train", one.source, one.index, lister, room, fed.append))
     return fed
 
 

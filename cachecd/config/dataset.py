@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cachecd.config.manifest import LABELS, MANIFEST, TableUrl
+from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
@@ -19,9 +21,9 @@ from cachecd.config.values import (
     PositiveSize,
     Real,
     Size,
-    SourceUrl,
     StoreAddress,
     Text,
+    UrlOrNone,
 )
 from cachecd.quantities import format_size
 
@@ -49,27 +51,22 @@ class LabelConfig(SectionModel):
         ),
         examples=[["cat", "dog"]],
     )
-    manifest: Later[Text | None] = Field(
-        None,
-        description="URL of a table of keys and labels. Not available in this version.",
+    manifest: TableUrl | None = LABELS
+    column: Boolean = Field(
+        False, description="Take the column label of source.manifest, where that has one."
     )
 
     @model_validator(mode="after")
     def _names_one_class(self) -> LabelConfig:
-        if self.pattern is None:
-            raise conflict((), "found neither pattern nor manifest, expected exactly one of them")
-        try:
-            groups = re.compile(self.pattern)
-        except re.error as error:
+        given = [name for name in ("pattern", "manifest", "column") if getattr(self, name)]
+        if len(given) != 1:
             raise conflict(
-                ("pattern",), f"found {self.pattern!r}, expected a regular expression: {error}"
-            ) from None
-        if groups.groups != 1 and "label" not in groups.groupindex:
-            raise conflict(
-                ("pattern",),
-                f"found {self.pattern!r} with {groups.groups} groups, expected exactly one, or one "
-                "named label: (?P<label>...)",
+                (),
+                f"found {' and '.join(given) or 'neither pattern, manifest nor column'}, expected exactly "
+                "one of pattern, manifest and column",
             )
+        if self.pattern is not None:
+            _check_pattern(self.pattern)
         if self.classes == ():
             raise conflict(("classes",), "found none, expected at least one")
         first: dict[str, int] = {}
@@ -83,23 +80,39 @@ class LabelConfig(SectionModel):
         return self
 
 
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern)
+    except re.error as error:
+        raise conflict(
+            ("pattern",), f"found {pattern!r}, expected a regular expression: {error}"
+        ) from None
+    if groups.groups != 1 and "label" not in groups.groupindex:
+        raise conflict(
+            ("pattern",),
+            f"found {pattern!r} with {groups.groups} groups, expected exactly one, or one "
+            "named label: (?P<label>...)",
+        )
+
+
 class SourceConfig(SectionModel):
     """A remote store and what its objects are."""
 
-    url: SourceUrl = Field(
+    url: UrlOrNone = Field(
+        "",
         description=(
             "The prefix under which all objects lie. s3:// is spoken natively; every other scheme "
             "goes through fsspec. Credentials come from the provider's chain (environment, "
-            "profile, role), never from here."
+            "profile, role), never from here. Only format python does without."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
     format: Format = Field(
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
-            "neighbouring members of one key are a record) or tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim). parquet, npy and python are not available in "
-            "this version."
+            "neighbouring members of one key are a record) tfrecord (plain, GZIP or ZLIB; its "
+            "records are carried over verbatim) or python (your own class says; see reader). "
+            "parquet and npy are not available in this version."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -122,6 +135,18 @@ class SourceConfig(SectionModel):
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature label (int64) to every record."
     )
+    manifest: TableUrl | None = MANIFEST
+    reader: Reader | None = READER
+    options: Options = OPTIONS
+
+    @model_validator(mode="after")
+    def _names_a_place(self) -> SourceConfig:
+        check_reader(self.format, self.reader, self.options)
+        if not self.url and self.format != "python":
+            raise conflict(("url",), "missing: The prefix under which all objects lie")
+        if not self.url and self.manifest is not None:
+            raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+        return self
 
     @model_validator(mode="after")
     def _label_has_a_use(self) -> SourceConfig:
@@ -131,6 +156,8 @@ class SourceConfig(SectionModel):
                 f"found a label for format {self.format}, expected none: its records carry their "
                 "own features",
             )
+        if self.label is not None and self.label.column and self.manifest is None:
+            raise conflict(("label", "column"), "found true without source.manifest, expected one")
         return self
 
     @property

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Buffer
 
@@ -21,10 +21,19 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.gate import Gate
 from cachecd.sampler.patience import Budget, Pace, Retry
 from cachecd.sampler.stores.answers import without_secrets
-from cachecd.sampler.stores.backend import Backend, GoneError, SlowError, TransientError, resized
+from cachecd.sampler.stores.backend import (
+    Backend,
+    GoneError,
+    Nowhere,
+    SlowError,
+    TransientError,
+    resized,
+)
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
+
+T = TypeVar("T")
 
 # An object is blamed once it has failed right after another one was read this many times, beside its
 # other tries: in a store that fails every second request, one sound object in a thousand; in one that
@@ -83,12 +92,22 @@ class Store:
         """
         stop = size if stop is None else stop
         assert stop is not None, "neither a size nor an end was given"
+        return await self._patiently(
+            key, lambda slow: self._attempt(key, start, stop, size, etag, slow)
+        )
+
+    async def stat(self, key: str) -> ObjectInfo:
+        """Size and etag of one object, as a listing has them; raises as `get` does."""
+        return await self._patiently(key, lambda _: self._look_up(key))
+
+    async def _patiently(self, key: str, attempt: Callable[[int], Awaitable[T]]) -> T:
+        """What an attempt brings; it is told how many before it were too slow."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
             asked = time.monotonic()
             try:
-                body = await self._attempt(key, start, stop, size, etag, slow)
+                found = await attempt(slow)
             except GoneError as gone:
                 if await self._can_be_read(asked, but=key):
                     raise
@@ -97,7 +116,7 @@ class Store:
             except TransientError as transient:
                 error = transient
             else:
-                return body
+                return found
             failures += 1
             slow += isinstance(error, SlowError)
             now = time.monotonic()
@@ -143,6 +162,14 @@ class Store:
             self._budget.succeeded(self._read_at)
             self._witness = key
         return body
+
+    async def _look_up(self, key: str) -> ObjectInfo:
+        async with self._gate:
+            try:
+                async with asyncio.timeout(self._retry.silence):
+                    return await self._backend.stat(key)
+            except TimeoutError:
+                raise SlowError(f"no answer within {self._retry.silence:.0f} s") from None
 
     async def _can_be_read(self, since: float, but: str) -> bool:
         """Whether another object than `but` can be read, or has been since then."""
@@ -204,6 +231,8 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     other URL is fsspec's. ConfigError for a URL that nothing installed can read.
     """
     retry = retry or Retry()
+    if not source.url:
+        return Store(Nowhere(), retry, connections)
     scheme, separator, path = source.url.partition("://")
     if not separator:
         scheme, path = "file", source.url

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cachecd.errors import ConfigError
 from cachecd.model import ObjectInfo
 
 if TYPE_CHECKING:
@@ -18,8 +19,21 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     An object that has several units gives them all in one page. One that cannot be looked into is a
     unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
     """
+    if source.manifest or (source.label and source.label.manifest):
+        raise ConfigError("manifest: not available yet")
     match source.format:
         case "files" | "tfrecord" | "webdataset":  # an object is a unit
             return store.list(after)
+        case "python":
+            from cachecd.sampler.reader import list_reader
+
+            return list_reader(source, store, after)
         case other:
             raise NotImplementedError(f"format {other}")
+
+
+def needs_a_process(source: SourceConfig) -> bool:
+    """Whether listing takes more than a store's answers: the user's code, a library that decodes, or a
+    table that may be long."""
+    tables = source.manifest is not None or (source.label is not None and source.label.manifest)
+    return source.format in ("python", "parquet", "npy") or bool(tables)

@@ -173,7 +173,7 @@ class Worker:
                 progress.unit = unit.unit
                 self._mark(unit.unit)
                 try:
-                    content = UnitContent(unit, ahead.chunks(index), fetch)
+                    content = UnitContent(unit, ahead.chunks(index), fetch, dataset.store)
                     rest = await source.pour(unit, content, draft)
                 except UnitError as error:
                     self._failed(error)

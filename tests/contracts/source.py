@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources import Source, open_source
 from cachecd_client._core import Sidecar, read_record
@@ -38,10 +38,18 @@ class Given:
 
     body: bytes
     chunks: AsyncIterator[Buffer]
+    key: str = ""
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> bytes:
-        assert key is None, "there is one object"
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> bytes:
+        assert key in (None, self.key), "there is one object"
         return self.body[start:stop]
+
+    async def stat(self, key: str) -> ObjectInfo:
+        assert key == self.key, "there is one object"
+        return ObjectInfo(key, len(self.body))
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        yield [ObjectInfo(self.key, len(self.body))]
 
 
 @dataclass
@@ -92,7 +100,7 @@ class Bench:
                 if reason is not None:
                     raise UnitError(reason)
                 body = objects[unit.unit]
-                content = Given(body, self._chunks(body, unit))
+                content = Given(body, self._chunks(body, unit), unit.key)
                 rest = await self.source.pour(unit, content, draft)
             except UnitError as error:
                 self.set_aside[unit.unit] = str(error)

@@ -59,5 +59,9 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
             from cachecd.sampler.sources.webdataset import WebDataset
 
             return Records(WebDataset(), transform)
+        case "python":
+            from cachecd.sampler.sources.python import Python
+
+            return Records(Python(config.source), transform)
         case other:
             raise NotImplementedError(f"format {other}")

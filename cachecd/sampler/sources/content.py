@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.model import UnitSlice
-from cachecd.sampler.ahead import PIECE
+from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.ahead import in_pieces
+
+if TYPE_CHECKING:
+    from cachecd.sampler.fetch import Store
 
 # (key, size if it is known, etag, start, stop)
 Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
@@ -25,9 +27,15 @@ class Content(Protocol):
     chunks: AsyncIterator[Buffer]
     """The bytes of the format's `span`, in order, cut anywhere; at least one piece. Once."""
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
-        """Bytes [start, stop) of the object, or of the object `key` of the same source: exactly as
-        many. Large reads are several requests at a time."""
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
+        """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
+        `etag` if that is given: exactly as many. Large reads are several requests at a time."""
+
+    async def stat(self, key: str) -> ObjectInfo:
+        """Size and etag of another object of the same source."""
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        """All objects of the same source, in pages. Blocks."""
 
 
 def whole(unit: UnitSlice) -> tuple[int, int]:
@@ -38,21 +46,23 @@ def whole(unit: UnitSlice) -> tuple[int, int]:
 class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
-    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch) -> None:
+    def __init__(
+        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch, store: Store
+    ) -> None:
         self.chunks = chunks
         self._unit = unit
         self._fetch = fetch
+        self._store = store
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         unit = self._unit
-        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, "")
-        pieces = [
-            asyncio.ensure_future(self._fetch(key, None, etag, at, min(at + PIECE, stop)))
-            for at in range(start, stop, PIECE)
-        ]
-        try:
-            parts = await asyncio.gather(*pieces)
-        finally:
-            for piece in pieces:
-                piece.cancel()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, etag)
+        return await in_pieces(
+            lambda begin, end: self._fetch(key, None, etag, begin, end), start, stop
+        )
+
+    async def stat(self, key: str) -> ObjectInfo:
+        return await self._store.stat(key)
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self._store.list()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.errors import SourceError, UnitError
+from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 
 PAGE = 1000  # entries of a listing handed over at a time
@@ -60,6 +60,9 @@ class Backend(Protocol):
     def glimpse(self) -> Sequence[ObjectInfo]:
         """A few objects of the listing's beginning, in one attempt. Blocks."""
 
+    async def stat(self, key: str) -> ObjectInfo:
+        """Size and etag of one object, as a listing has them. GoneError if there is no such object."""
+
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         """Bytes [start, stop) of an object, which was listed with `size` bytes; fewer if it is shorter.
 
@@ -68,3 +71,24 @@ class Backend(Protocol):
         does not matter), or if `etag` is given and the object has another one now. GoneError if there
         is no such object.
         """
+
+
+class Nowhere:
+    """Of a source without a URL: its reader knows where its data are."""
+
+    where = "a source without a url"
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        raise self._refusal()
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return ()
+
+    async def stat(self, key: str) -> ObjectInfo:
+        raise self._refusal()
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        raise self._refusal()
+
+    def _refusal(self) -> SourceUnreachableError:
+        return SourceUnreachableError("the source has no url, so it has no objects: give it one")

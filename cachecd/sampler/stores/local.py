@@ -93,6 +93,19 @@ class LocalBackend:
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
 
+    async def stat(self, key: str) -> ObjectInfo:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._stat, key)
+
+    def _stat(self, key: str) -> ObjectInfo:
+        try:
+            found = os.stat(f"{self._root}/{key}")
+        except OSError as error:
+            raise self._failure(error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise UnitError("it is no regular file")
+        return ObjectInfo(key, found.st_size, _etag(found))
+
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._read, key, start, stop, size, etag)

@@ -1,0 +1,118 @@
+"""Format `python`: the user's class says what is in a unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from typing_extensions import Buffer
+
+from cachecd.config import SourceConfig
+from cachecd.errors import SourceError
+from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.reader import BlamedError, Reader, Record, Unit
+from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.lockstep import Lockstep
+from cachecd.sampler.view import StoreView
+from cachecd_client.schema import Schema
+
+_PATIENCE = 0.002  # seconds; a change of threads there and back takes a tenth of a millisecond
+
+
+class Python:
+    """Reads units by one object of the class, made here and used in one thread.
+
+    A unit that raises is read once more, from its start; what had come before is passed over. So is it
+    where only a part of a unit is wanted.
+    """
+
+    schema: Schema | None = None
+    ranged = True
+    single = False
+
+    def __init__(self, source: SourceConfig) -> None:
+        """ConfigError if there is no such class."""
+        self._source = source
+        self._steps = Lockstep()
+        self._reader: Reader | None = None
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        return None
+
+    def span(self, unit: UnitSlice) -> None:
+        return None
+
+    async def read(self, unit: UnitSlice, content: Content) -> AsyncIterator[tuple[int, Record]]:
+        made = 0
+        try:
+            async for record in self._records(unit, content, 0):
+                made += 1
+                yield 0, record
+            return
+        except BlamedError as error:
+            first = error
+        try:
+            async for record in self._records(unit, content, made):
+                yield 0, record
+        except BlamedError as again:
+            raise first from again
+
+    async def _records(
+        self, unit: UnitSlice, content: Content, passed: int
+    ) -> AsyncIterator[Record]:
+        """The records from the `passed`th on."""
+        steps = self._steps
+        store = StoreView(_Reached(content, steps))
+        reader = await steps.run(self._made)
+        records = await steps.run(lambda: reader.read(Unit.of(unit), store))
+        error: Exception | None = None
+        more = True
+        try:
+            while more and error is None:
+                some, more, error = await steps.run(lambda: _some(records))
+                for record in some:
+                    if passed:
+                        passed -= 1
+                    else:
+                        yield record
+            if error is not None:
+                raise error
+        finally:
+            await steps.run(records.close)
+
+    def _made(self) -> Reader:
+        if self._reader is None:
+            self._reader = Reader(self._source)
+        return self._reader
+
+
+def _some(records: Iterator[Record]) -> tuple[list[Record], bool, Exception | None]:
+    """The next records, as many as come in a moment; whether there may be more, and what was raised
+    after them."""
+    some: list[Record] = []
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        try:
+            record = next(records, None)
+        except (SourceError, MemoryError) as error:
+            return some, False, error
+        if record is None:
+            return some, False, None
+        some.append(record)
+    return some, True, None
+
+
+class _Reached:
+    """Access to the store by the worker's event loop."""
+
+    def __init__(self, content: Content, steps: Lockstep) -> None:
+        self._content, self._steps = content, steps
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self._content.list()
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._steps.wait(lambda: self._content.stat(key))
+
+    def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
+        return self._steps.wait(lambda: self._content.read(start, stop, key, etag))
