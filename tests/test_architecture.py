@@ -62,8 +62,8 @@ PARTS = {
     "sampler.messages": "model",
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.patience": "",
-    "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
-    "client.errors client.inflate client.schema",
+    "sampler": "config digests errors model sampler.draft sampler.messages sampler.patience "
+    "client._core client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     "executors.lister": "config errors executors model sampler sampler.messages",
     # The daemon

@@ -92,6 +92,8 @@ class Store:
         """
         stop = size if stop is None else stop
         assert stop is not None, "neither a size nor an end was given"
+        if start == stop and size is None:  # no store has a range of nothing
+            return b""
         return await self._patiently(
             key, lambda slow: self._attempt(key, start, stop, size, etag, slow)
         )
@@ -231,8 +233,21 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     other URL is fsspec's. ConfigError for a URL that nothing installed can read.
     """
     retry = retry or Retry()
+    backend = _open_backend(source, connections, retry)
+    if source.manifest is not None:
+        from cachecd.sampler.manifest import ManifestBackend
+
+        backend = ManifestBackend(backend, source, Store(backend, retry, connections))
+    if source.label is not None and source.label.manifest is not None:
+        from cachecd.sampler.labels import LabelledBackend
+
+        backend = LabelledBackend(backend, source)
+    return Store(backend, retry, connections)
+
+
+def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backend:
     if not source.url:
-        return Store(Nowhere(), retry, connections)
+        return Nowhere()
     scheme, separator, path = source.url.partition("://")
     if not separator:
         scheme, path = "file", source.url
@@ -240,23 +255,21 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
         raise ConfigError(
             f"source {without_secrets(source.url)}: endpoint is for s3://, not for {scheme}://"
         )
-    backend: Backend
     # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
     match scheme:
         case "s3" | "s3a":
             from cachecd.sampler.stores.s3 import S3Backend
 
-            backend = S3Backend(source, connections, retry.tries, retry.silence)
+            return S3Backend(source, connections, retry.tries, retry.silence)
         case "file":
             from cachecd.sampler.stores.local import LocalBackend
 
-            backend = LocalBackend(path, connections)
+            return LocalBackend(path, connections)
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.sampler.stores.cloud import open_cloud
 
-            backend = open_cloud(source, connections, retry.silence)
+            return open_cloud(source, connections, retry.silence)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 
-            backend = FsspecBackend(source.url, connections)
-    return Store(backend, retry, connections)
+            return FsspecBackend(source.url, connections)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cachecd.errors import ConfigError
 from cachecd.model import ObjectInfo
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     An object that has several units gives them all in one page. One that cannot be looked into is a
     unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
     """
-    if source.manifest or (source.label and source.label.manifest):
-        raise ConfigError("manifest: not available yet")
     match source.format:
         case "files" | "tfrecord" | "webdataset":  # an object is a unit
             return store.list(after)

@@ -201,7 +201,7 @@ MISTAKES = {
     "classes without a pattern": (
         "format: files",
         "format: files\n      label: {classes: [cat]}",
-        "10:14: datasets.train.source.label: found neither pattern nor manifest",
+        "10:14: datasets.train.source.label: found neither pattern, manifest nor column",
     ),
 }
 
