@@ -33,6 +33,11 @@ class _Dataset:
     sources: dict[tuple[str, ...], Source] = field(default_factory=dict)  # by the label's classes
     growth: float = 1.0  # bytes written for each byte fetched, as far as seen
 
+    @property
+    def parted(self) -> bool:
+        """Whether a manifest names the units: then they may be parts of objects."""
+        return self.config.source is not None and self.config.source.manifest is not None
+
     def source(self, classes: tuple[str, ...]) -> Source:
         if classes not in self.sources:
             self.sources = {classes: open_source(self.config, classes)}
@@ -156,9 +161,11 @@ class Worker:
             progress.fetched_bytes += stop - start
             return data
 
+        whole = not (source.ranged or dataset.parted)
+
         async def piece(index: int, start: int, stop: int) -> Buffer:
             unit = units[index]
-            size = None if source.ranged else unit.size
+            size = unit.size if whole else None
             return await fetch(unit.key, size, unit.etag, start, stop)
 
         def wanted() -> float:

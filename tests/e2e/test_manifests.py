@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pyarrow
 from pyarrow import parquet
 
+from cachecd_client._core import encode_example
+from tests.client.records import write
 from tests.e2e.daemons import Daemon, wait_until
 
 
@@ -47,7 +50,26 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
     parted = {**place, "manifest": f"file://{tmp_path}/parts.parquet", "label": {"column": True}}
     tagged = {**place, "label": {"manifest": f"file://{tmp_path}/labels.csv"}}
     grow = {"grow": {"first": "64KiB"}}
-    served = daemon({"parts": {"source": parted, **grow}, "tagged": {"source": tagged, **grow}})
+    whole = []
+    for part in (0, 10, 20):
+        records_of = [encode_example({"id": part + n}) for n in range(9)]
+        whole.append(write(tmp_path / f"part-{part}", records_of).read_bytes())
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "joined").write_bytes(b"".join(whole))
+    lines = [
+        {"key": "joined", "offset": len(whole[0]), "length": len(whole[1])},
+        {"key": "joined", "offset": len(whole[0] + whole[1])},
+    ]
+    (tmp_path / "joined.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    joined = {"url": f"file://{tmp_path}/files", "format": "tfrecord"}
+    joined["manifest"] = f"file://{tmp_path}/joined.jsonl"
+    served = daemon(
+        {
+            "parts": {"source": parted, **grow},
+            "tagged": {"source": tagged, **grow},
+            "joined": {"source": joined, **grow},
+        }
+    )
     served.start()
 
     expected = {b"packed" + p: (c, p) for p, c in zip(parts, classes, strict=True)}
@@ -57,6 +79,10 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
         b"packed" + (data / "packed").read_bytes(): ("one", (data / "packed").read_bytes()),
         b"otherother": ("two", b"other"),
     }
+    wait_until(lambda: served.status()["datasets"]["joined"]["whole"], what="the parts are cached")
+    with served.connect() as cache, cache.acquire("joined", timeout=30) as epoch:
+        found = [int(i) for batch in epoch.numpy(batch_size=1) for i in batch["id"]]
+    assert sorted(found) == [*range(10, 19), *range(20, 29)]
     aside = {
         name: [(one["key"], one["reason"]) for one in found["set_aside"]["examples"]]
         for name, found in served.status()["datasets"].items()

@@ -134,10 +134,8 @@ def test_a_class_that_is_not_there_or_not_one_stops_the_dataset(bench):
         ("Lines.__doc__", "found str, expected a class"),
         ("Path", "has no method read"),
     ):
-        opened = open_source(dataset(reader), ())
-        made = Bench(opened, Path("/nowhere"))
         with pytest.raises(ConfigError, match=reason):
-            values(made, 1)
+            values(Bench(open_source(dataset(reader), ()), Path("/nowhere")), 1)
 
 
 def test_a_class_that_cannot_be_made_now_is_tried_again(bench):
@@ -151,6 +149,18 @@ def test_a_unit_larger_than_a_shard_fills_several(bench):
     assert [(v["unit"][1][0], v["number"][1][0]) for v in found] == [
         (unit, number) for unit in range(2) for number in range(100)
     ]
+
+
+def test_a_record_may_be_changed_in_place_to_make_the_next(bench, monkeypatch):
+    def read(self: Any, unit: str, store: Any) -> Iterator[dict[str, Any]]:
+        record = {"data": np.zeros(3, np.uint8)}
+        for number in range(100):
+            record["data"][:] = number
+            yield record
+
+    monkeypatch.setattr(readers.Counted, "read", read)
+    found = values(bench("Counted", units=1), 1)
+    assert [bytes(v["data"][1][0]) for v in found] == [bytes([n] * 3) for n in range(100)]
 
 
 def test_reads_by_threads_of_the_users_run_at_a_time(bench, monkeypatch):

@@ -25,10 +25,10 @@ class Files:
     """Reads objects as records. `classes` are the class names, by number: those that are configured,
     or those that the listing has come to."""
 
+    ranged = False
     single = True
 
     def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
-        self.ranged = source.manifest is not None  # which may name parts of objects
         self._source = source
         self._numbers = {name: number for number, name in enumerate(classes)}
         features = [Feature("key", "bytes", "bytes", ()), Feature("payload", "bytes", "bytes", ())]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 
 from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
-from cachecd.errors import SourceError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.reader import BlamedError, Reader, Record, Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.lockstep import Lockstep
+from cachecd.sampler.usercode import imported
 from cachecd.sampler.view import StoreView
 from cachecd_client.schema import Schema
 
-_PATIENCE = 0.002  # seconds; a change of threads there and back takes a tenth of a millisecond
-
 
 class Python:
-    """Reads units by one object of the class, made here and used in one thread.
+    """Reads units by one object of the class, made and used in one thread.
 
     A unit that raises is read once more, from its start; what had come before is passed over. So is it
     where only a part of a unit is wanted.
@@ -31,7 +29,9 @@ class Python:
     single = False
 
     def __init__(self, source: SourceConfig) -> None:
-        """ConfigError if there is no such class."""
+        """ConfigError if there is no such class. Imports it."""
+        assert source.reader is not None, "the configuration requires a reader"
+        imported(source.reader, "reader", "class")  # ahead of the first unit, in the main thread
         self._source = source
         self._steps = Lockstep()
         self._reader: Reader | None = None
@@ -45,38 +45,35 @@ class Python:
     async def read(self, unit: UnitSlice, content: Content) -> AsyncIterator[tuple[int, Record]]:
         made = 0
         try:
-            async for record in self._records(unit, content, 0):
-                made += 1
-                yield 0, record
+            async with aclosing(self._records(unit, content, 0)) as records:
+                async for record in records:
+                    made += 1
+                    yield 0, record
             return
         except BlamedError as error:
             first = error
         try:
-            async for record in self._records(unit, content, made):
-                yield 0, record
+            async with aclosing(self._records(unit, content, made)) as records:
+                async for record in records:
+                    yield 0, record
         except BlamedError as again:
             raise first from again
 
     async def _records(
         self, unit: UnitSlice, content: Content, passed: int
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncGenerator[Record, None]:
         """The records from the `passed`th on."""
         steps = self._steps
         store = StoreView(_Reached(content, steps))
         reader = await steps.run(self._made)
         records = await steps.run(lambda: reader.read(Unit.of(unit), store))
-        error: Exception | None = None
-        more = True
         try:
-            while more and error is None:
-                some, more, error = await steps.run(lambda: _some(records))
-                for record in some:
-                    if passed:
-                        passed -= 1
-                    else:
-                        yield record
-            if error is not None:
-                raise error
+            # One at a time: whoever gave a record may change it in place to make the next.
+            while (record := await steps.run(lambda: next(records, None))) is not None:
+                if passed:
+                    passed -= 1
+                else:
+                    yield record
         finally:
             await steps.run(records.close)
 
@@ -84,22 +81,6 @@ class Python:
         if self._reader is None:
             self._reader = Reader(self._source)
         return self._reader
-
-
-def _some(records: Iterator[Record]) -> tuple[list[Record], bool, Exception | None]:
-    """The next records, as many as come in a moment; whether there may be more, and what was raised
-    after them."""
-    some: list[Record] = []
-    until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until:
-        try:
-            record = next(records, None)
-        except (SourceError, MemoryError) as error:
-            return some, False, error
-        if record is None:
-            return some, False, None
-        some.append(record)
-    return some, True, None
 
 
 class _Reached:
