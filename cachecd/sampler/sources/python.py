@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from typing_extensions import Buffer
@@ -42,7 +42,9 @@ class Python:
     def span(self, unit: UnitSlice) -> None:
         return None
 
-    async def read(self, unit: UnitSlice, content: Content) -> AsyncIterator[tuple[int, Record]]:
+    async def read(
+        self, unit: UnitSlice, content: Content
+    ) -> AsyncGenerator[tuple[int, Record], None]:
         made = 0
         try:
             async with aclosing(self._records(unit, content, 0)) as records:
