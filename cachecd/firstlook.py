@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from cachecd.config import Config, SourceConfig
@@ -10,8 +11,11 @@ from cachecd.errors import ConfigError, SourceError
 from cachecd.executors.lister import Lister
 from cachecd.model import ObjectInfo
 from cachecd.preflight import lister_of
+from cachecd.sampler.fetch import open_store
+from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
 
+_CONNECTIONS = 4
 _NAMED = 5  # classes that a sentence names
 
 
@@ -20,7 +24,7 @@ def check_sources(config: Config) -> dict[str, str]:
 
     Returns what was noticed on the way, by dataset: objects of classes that are not configured.
     SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
-    object has a label, or none of a configured class.
+    object has a label, or none of a configured class, or none matches the pattern of an array.
     """
     noticed = {}
     lister = lister_of(config)
@@ -45,7 +49,9 @@ class _Look:
         classes = frozenset(self.source.classes)
         for found in page:
             name = label_of(self.source, found.key, found.label)
-            if self.source.label is not None and name is None:
+            files = self.source.array.files.values() if self.source.array else ()
+            foreign = bool(files) and not any(matches(file, found.key) for file in files)
+            if foreign or (self.source.label is not None and name is None):
                 self.example = found.key
             elif name is not None and classes and name not in classes:
                 self.others[name] = self.others.get(name, 0) + 1
@@ -61,10 +67,18 @@ class _Look:
         return ", ".join(names[:_NAMED]) + more
 
 
+def _pages(source: SourceConfig, lister: Lister) -> Generator[list[ObjectInfo], None, None]:
+    """What the source is made of: its objects, unless a table or the user's class says what its units are."""
+    if source.reader or source.manifest or (source.label and source.label.manifest):
+        yield from lister.units(source)
+    else:
+        yield from open_store(source, _CONNECTIONS).list()
+
+
 def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
     look = _Look(source)
     try:
-        with contextlib.closing(lister.units(source)) as pages:
+        with contextlib.closing(_pages(source, lister)) as pages:
             for page in pages:
                 look.at(page)
                 if look.usable:
@@ -80,6 +94,12 @@ def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
             "check the prefix, and that it ends where the keys begin"
         )
     others = sum(look.others.values())
+    if not look.usable and source.array is not None:
+        patterns = ", ".join(repr(file.match) for file in source.array.files.values())
+        raise ConfigError(
+            f"datasets.{name}.source.array: {patterns} matches none of the {look.seen} keys under "
+            f"{source.url} (for example {look.example!r})"
+        )
     if not look.usable and not others:
         assert source.label is not None
         if source.label.pattern is None:

@@ -104,23 +104,29 @@ def generation_of(dataset: DatasetConfig) -> str:
     decides = [listing_of(dataset), steps, dataset.generation]
     if classes := _source_of(dataset).classes:
         decides.append(classes)
+    array = _source_of(dataset).array
+    if array is not None and array.random is not None:
+        decides.append({"seed": dataset.seed})  # it decides where the windows lie
     text = json.dumps(decides, sort_keys=True)
     return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def listing_of(dataset: DatasetConfig) -> str:
-    """Names what decides a listing and the classes found in it: URL, format and label pattern. Not the
-    configured classes: whoever adds them in the middle of a listing need not begin it anew."""
+    """Names what decides a listing and the classes found in it: URL, format, label pattern and what is
+    said of arrays. Not the configured classes: whoever adds them in the middle of a listing need not
+    begin it anew."""
     source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
     told: list[Any] = [source.url, source.format, source.endpoint, pattern]
+    if source.array is not None:
+        told.append(source.array.model_dump(mode="json"))
     if source.reader is not None:
         told.append({"reader": source.reader, "options": source.options})
     if source.manifest is not None:
         told.append({"manifest": source.manifest})
     if source.label is not None and source.label.pattern is None:
         told.append({"label": source.label.manifest or "column"})
-    return json.dumps(told, sort_keys=True)
+    return json.dumps(told, sort_keys=source.reader is not None)
 
 
 def url_of_listing(name: str) -> str:

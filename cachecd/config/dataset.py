@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cachecd.config.array import ArrayConfig
 from cachecd.config.manifest import LABELS, MANIFEST, TableUrl
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
@@ -110,9 +111,10 @@ class SourceConfig(SectionModel):
     format: Format = Field(
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
-            "neighbouring members of one key are a record) tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim) or python (your own class says; see reader). "
-            "parquet and npy are not available in this version."
+            "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
+            "records are carried over verbatim), npy (windows of arrays: .npy, raw binary, zarr, "
+            "HDF5) or python (your own class says; see reader). parquet is not available in this "
+            "version."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -134,6 +136,9 @@ class SourceConfig(SectionModel):
     )
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature label (int64) to every record."
+    )
+    array: ArrayConfig | None = Field(
+        None, description="For npy: which windows of which arrays make the records."
     )
     manifest: TableUrl | None = MANIFEST
     reader: Reader | None = READER
@@ -158,6 +163,16 @@ class SourceConfig(SectionModel):
             )
         if self.label is not None and self.label.column and self.manifest is None:
             raise conflict(("label", "column"), "found true without source.manifest, expected one")
+        return self
+
+    @model_validator(mode="after")
+    def _arrays_have_windows(self) -> SourceConfig:
+        if self.format == "npy" and self.array is None:
+            raise conflict((), "found no array, expected array: {window: ...} for format npy")
+        if self.format != "npy" and self.array is not None:
+            raise conflict(
+                ("array",), f"found array for format {self.format}, expected it for npy alone"
+            )
         return self
 
     @property

@@ -33,13 +33,12 @@ from cachecd.sampler.stores.backend import (
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
-T = TypeVar("T")
-
 # An object is blamed once it has failed right after another one was read this many times, beside its
 # other tries: in a store that fails every second request, one sound object in a thousand; in one that
 # fails every tenth, none.
 _PROOFS = 3
 _DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
+_Found = TypeVar("_Found")
 _LONGEST = 10  # times `within`, for one object of a store that does answer others
 
 
@@ -90,20 +89,32 @@ class Store:
         failing, though each time another one can be read right before, is at fault itself: UnitError
         with `passing` set.
         """
-        stop = size if stop is None else stop
-        assert stop is not None, "neither a size nor an end was given"
-        if start == stop and size is None:  # no store has a range of nothing
+        end = size if stop is None else stop
+        assert end is not None, "neither a size nor an end was given"
+        if start == end and size is None:  # no store has a range of nothing
             return b""
-        return await self._patiently(
-            key, lambda slow: self._attempt(key, start, stop, size, etag, slow)
-        )
 
-    async def stat(self, key: str) -> ObjectInfo:
-        """Size and etag of one object, as a listing has them; raises as `get` does."""
-        return await self._patiently(key, lambda _: self._look_up(key))
+        async def attempt(slow: int) -> Buffer:
+            return await self._attempt(key, start, end, size, etag, slow)
 
-    async def _patiently(self, key: str, attempt: Callable[[int], Awaitable[T]]) -> T:
-        """What an attempt brings; it is told how many before it were too slow."""
+        return await self._insist(key, attempt)
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object as it is now, as a listing would name it; errors as those of `get`. One that does
+        not exist is a GoneError."""
+
+        async def attempt(slow: int) -> ObjectInfo:
+            async with self._gate:
+                try:
+                    async with asyncio.timeout(self._retry.patience(0, slow)):
+                        return await self._backend.find(key)
+                except TimeoutError:
+                    raise SlowError("the store did not say what it has") from None
+
+        return await self._insist(key, attempt)
+
+    async def _insist(self, key: str, attempt: Callable[[int], Awaitable[_Found]]) -> _Found:
+        """What `attempt` brings in the end; it is told how many tries were slow."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
@@ -164,14 +175,6 @@ class Store:
             self._budget.succeeded(self._read_at)
             self._witness = key
         return body
-
-    async def _look_up(self, key: str) -> ObjectInfo:
-        async with self._gate:
-            try:
-                async with asyncio.timeout(self._retry.silence):
-                    return await self._backend.stat(key)
-            except TimeoutError:
-                raise SlowError(f"no answer within {self._retry.silence:.0f} s") from None
 
     async def _can_be_read(self, since: float, but: str) -> bool:
         """Whether another object than `but` can be read, or has been since then."""

@@ -30,7 +30,7 @@ class LabelledBackend:
 
     def __init__(self, backend: Backend, source: SourceConfig) -> None:
         self.where = backend.where
-        self.stat, self.read, self.glimpse = backend.stat, backend.read, backend.glimpse
+        self.find, self.read, self.glimpse = backend.find, backend.read, backend.glimpse
         self._backend = backend
         self._source = source
 

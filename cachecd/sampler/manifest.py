@@ -50,7 +50,7 @@ class ManifestBackend:
     def __init__(self, backend: Backend, source: SourceConfig, store: Store) -> None:
         """`store` looks up what the manifest does not say."""
         self.where = backend.where
-        self.stat, self.read = backend.stat, backend.read
+        self.find, self.read = backend.find, backend.read
         self._source = source
         self._store = store
 
@@ -84,7 +84,7 @@ class ManifestBackend:
                     yield unit
 
     async def _look_up(self, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
-        found = await asyncio.gather(*map(self._store.stat, keys), return_exceptions=True)
+        found = await asyncio.gather(*map(self._store.find, keys), return_exceptions=True)
         for error in found:
             if isinstance(error, BaseException) and not isinstance(error, UnitError):
                 raise error

@@ -21,6 +21,11 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     match source.format:
         case "files" | "tfrecord" | "webdataset":  # an object is a unit
             return store.list(after)
+        case "npy":
+            from cachecd.sampler.sources.npyunits import units
+
+            assert source.array is not None, "the configuration requires it"
+            return units(source.array, store, after)
         case "python":
             from cachecd.sampler.reader import list_reader
 

@@ -124,7 +124,7 @@ class Direct:
         return self._store.list()
 
     def stat(self, key: str) -> ObjectInfo:
-        return self.do(self._store.stat(key))
+        return self.do(self._store.find(key))
 
     def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
         return self.do(in_pieces(lambda a, b: self._store.get(key, None, etag, a, b), start, stop))

@@ -180,7 +180,8 @@ class Worker:
                 progress.unit = unit.unit
                 self._mark(unit.unit)
                 try:
-                    content = UnitContent(unit, ahead.chunks(index), fetch, dataset.store)
+                    store = dataset.store
+                    content = UnitContent(unit, ahead.chunks(index), fetch, store.find, store.list)
                     rest = await source.pour(unit, content, draft)
                 except UnitError as error:
                     self._failed(error)

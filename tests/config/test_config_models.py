@@ -86,10 +86,9 @@ def test_the_full_example_shows_every_key_of_this_version():
     def walk(value, path):
         below = section_at(path)
         if below is None:
+            above = [section_at(path[:i]) for i in range(len(path))]
             shown.add(
-                ".".join(
-                    "NAME" if i == 1 and path[0] == "datasets" else n for i, n in enumerate(path)
-                )
+                ".".join("NAME" if s and s.named else n for s, n in zip(above, path, strict=True))
             )
         else:
             for name, inner in value.items():

@@ -40,13 +40,12 @@ class Given:
     chunks: AsyncIterator[Buffer]
     key: str = ""
 
+    async def find(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self.body))
+
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> bytes:
         assert key in (None, self.key), "there is one object"
         return self.body[start:stop]
-
-    async def stat(self, key: str) -> ObjectInfo:
-        assert key == self.key, "there is one object"
-        return ObjectInfo(key, len(self.body))
 
     def list(self) -> Iterator[list[ObjectInfo]]:
         yield [ObjectInfo(self.key, len(self.body))]

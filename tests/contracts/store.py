@@ -9,6 +9,7 @@ import pytest
 
 from cachecd.errors import UnitError
 from cachecd.sampler.fetch import Store
+from cachecd.sampler.stores.backend import GoneError
 
 Filled = Callable[[dict[str, bytes]], Store]
 
@@ -69,6 +70,18 @@ class StoreContract:
         [[found]] = store.list()
         assert found.key == key
         assert get(store, key, 7, found.etag) == b"content"
+
+    @pytest.mark.parametrize("key", ["object", "ü/ß", "q?x=1&y#z"])
+    def test_one_object_is_found_as_it_is_listed(self, filled: Filled, key: str):
+        store = filled({key: b"content"})
+        [[found]] = store.list()
+        assert asyncio.run(store.find(key)) == found
+
+    def test_an_object_that_is_not_there_is_not_found(self, filled: Filled):
+        store = filled({"folder/other": b"1"})
+        for key in ("folder", "folder/others"):
+            with pytest.raises(GoneError):
+                asyncio.run(store.find(key))
 
     def test_reads_run_concurrently(self, filled: Filled):
         objects = {f"{number}": bytes([number]) * 1000 for number in range(40)}

@@ -9,20 +9,21 @@ import pytest
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import PIECE
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.sources.content import UnitContent, whole
-from cachecd.sampler.stores.backend import Nowhere
+from cachecd.sampler.stores.backend import GoneError
 
-NO_STORE = Store(Nowhere(), Retry(), 1)
 UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
 
 
 async def nothing() -> AsyncIterator[Buffer]:
     return
     yield b""
+
+
+async def nowhere(key: str) -> ObjectInfo:
+    raise GoneError(key)
 
 
 def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
@@ -36,7 +37,7 @@ def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
         await all_asked.wait()
         return bytes([start // PIECE]) * (stop - start)
 
-    found = asyncio.run(UnitContent(UNIT, nothing(), fetch, NO_STORE).read(0, 2 * PIECE + 5))
+    found = asyncio.run(UnitContent(UNIT, nothing(), fetch, nowhere).read(0, 2 * PIECE + 5))
     assert found == bytes(PIECE) + bytes([1]) * PIECE + bytes([2]) * 5
     assert asked[2] == ("key", None, "tag", 2 * PIECE, 2 * PIECE + 5)
 
@@ -45,7 +46,7 @@ def test_another_object_is_read_without_the_units_tag():
     async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         return f"{key} {etag}".encode()
 
-    content = UnitContent(UNIT, nothing(), fetch, NO_STORE)
+    content = UnitContent(UNIT, nothing(), fetch, nowhere)
     assert asyncio.run(content.read(0, 1, "other")) == b"other "
     assert asyncio.run(content.read(0, 1, "key")) == b"key tag"
 
@@ -58,7 +59,7 @@ def test_what_one_request_of_several_raises_is_raised_as_it_is():
         return b""
 
     with pytest.raises(UnitError, match="gone"):
-        asyncio.run(UnitContent(UNIT, nothing(), fetch, NO_STORE).read(0, 3 * PIECE))
+        asyncio.run(UnitContent(UNIT, nothing(), fetch, nowhere).read(0, 3 * PIECE))
 
 
 def test_a_unit_that_is_read_through_spans_from_the_slice_to_its_end():

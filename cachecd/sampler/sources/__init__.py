@@ -59,6 +59,11 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
             from cachecd.sampler.sources.webdataset import WebDataset
 
             return Records(WebDataset(), transform)
+        case "npy":
+            from cachecd.sampler.sources.npy import Arrays
+
+            assert config.source.array is not None, "the configuration requires it"
+            return Records(Arrays(config.source.array, config.seed), transform)
         case "python":
             from cachecd.sampler.sources.python import Python
 

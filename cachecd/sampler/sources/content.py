@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from typing_extensions import Buffer
 
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import in_pieces
 
-if TYPE_CHECKING:
-    from cachecd.sampler.fetch import Store
-
 # (key, size if it is known, etag, start, stop)
 Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
+Find = Callable[[str], Awaitable[ObjectInfo]]
+
+Objects = Callable[[], Iterator[list[ObjectInfo]]]
 
 
 class Content(Protocol):
@@ -31,11 +31,11 @@ class Content(Protocol):
         """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
         `etag` if that is given: exactly as many. Large reads are several requests at a time."""
 
-    async def stat(self, key: str) -> ObjectInfo:
-        """Size and etag of another object of the same source."""
-
     def list(self) -> Iterator[list[ObjectInfo]]:
         """All objects of the same source, in pages. Blocks."""
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object `key` of the same source as it is now: its size. GoneError if there is none."""
 
 
 def whole(unit: UnitSlice) -> tuple[int, int]:
@@ -47,12 +47,21 @@ class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
     def __init__(
-        self, unit: UnitSlice, chunks: AsyncIterator[Buffer], fetch: Fetch, store: Store
+        self,
+        unit: UnitSlice,
+        chunks: AsyncIterator[Buffer],
+        fetch: Fetch,
+        find: Find,
+        objects: Objects = lambda: iter(()),
     ) -> None:
         self.chunks = chunks
+        self._find = find
         self._unit = unit
         self._fetch = fetch
-        self._store = store
+        self._objects = objects
+
+    async def find(self, key: str) -> ObjectInfo:
+        return await self._find(key)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         unit = self._unit
@@ -61,8 +70,5 @@ class UnitContent:
             lambda begin, end: self._fetch(key, None, etag, begin, end), start, stop
         )
 
-    async def stat(self, key: str) -> ObjectInfo:
-        return await self._store.stat(key)
-
     def list(self) -> Iterator[list[ObjectInfo]]:
-        return self._store.list()
+        return self._objects()

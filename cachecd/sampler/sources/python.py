@@ -95,7 +95,7 @@ class _Reached:
         return self._content.list()
 
     def stat(self, key: str) -> ObjectInfo:
-        return self._steps.wait(lambda: self._content.stat(key))
+        return self._steps.wait(lambda: self._content.find(key))
 
     def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
         return self._steps.wait(lambda: self._content.read(start, stop, key, etag))

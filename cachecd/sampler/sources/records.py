@@ -21,7 +21,7 @@ class Format(Protocol):
     """How a unit's bytes become records."""
 
     schema: Schema | None
-    """Of the records as they are; None if only a record can tell."""
+    """Of the records as they are; None if only a record can tell, or as long as no unit was looked at."""
 
     single: bool
     """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
@@ -69,10 +69,10 @@ class Records:
     async def pour(self, unit: UnitSlice, content: Content, shard: Draft) -> UnitSlice | None:
         if self._sized and unit.size > shard.room:
             return unit  # need not be fetched to know that it does not fit
-        if self._transform is None and self._format.schema is not None:
-            shard.describe(self._format.schema)
         done = unit.ordinal if unit.offset else 0
         async for offset, record in self._format.read(unit, content):
+            if self._transform is None and self._format.schema is not None:
+                shard.describe(self._format.schema)
             begins_at = done
             for result in self._results(record):
                 if unit.stop and done == unit.stop:

@@ -60,9 +60,6 @@ class Backend(Protocol):
     def glimpse(self) -> Sequence[ObjectInfo]:
         """A few objects of the listing's beginning, in one attempt. Blocks."""
 
-    async def stat(self, key: str) -> ObjectInfo:
-        """Size and etag of one object, as a listing has them. GoneError if there is no such object."""
-
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         """Bytes [start, stop) of an object, which was listed with `size` bytes; fewer if it is shorter.
 
@@ -71,6 +68,9 @@ class Backend(Protocol):
         does not matter), or if `etag` is given and the object has another one now. GoneError if there
         is no such object.
         """
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object as it is now, as a listing would name it. GoneError if there is none."""
 
 
 class Nowhere:
@@ -84,7 +84,7 @@ class Nowhere:
     def glimpse(self) -> Sequence[ObjectInfo]:
         return ()
 
-    async def stat(self, key: str) -> ObjectInfo:
+    async def find(self, key: str) -> ObjectInfo:
         raise self._refusal()
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:

@@ -65,15 +65,6 @@ class CloudBackend:
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
 
-    async def stat(self, key: str) -> ObjectInfo:
-        try:
-            found = await obstore.head_async(self._store, key)
-        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
-            raise explain(error, self.where) from None
-        except ValueError as error:
-            raise UnitError(f"obstore cannot name this object: {error}") from error
-        return ObjectInfo(key, found["size"], found["e_tag"] or "")
-
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         options: obstore.GetOptions = {}
         if (start, stop) != (0, size):  # all of it is not a range: an empty object has none
@@ -94,6 +85,15 @@ class CloudBackend:
             raise explain(error, self.where) from None  # its text may quote the signed request
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
+
+    async def find(self, key: str) -> ObjectInfo:
+        try:
+            meta = await obstore.head_async(self._store, key)
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            raise explain(error, self.where) from None
+        except ValueError as error:
+            raise UnitError(f"obstore cannot name this object: {error}") from error
+        return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
 
 
 def untrusted(where: str) -> SourceUnreachableError:

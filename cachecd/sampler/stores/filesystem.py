@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 import fsspec.core
 
-from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.stores.answers import redacted, without_secrets
 from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
@@ -64,17 +63,6 @@ class FsspecBackend:
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
 
-    async def stat(self, key: str) -> ObjectInfo:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._stat, key)
-
-    def _stat(self, key: str) -> ObjectInfo:
-        with _failures():
-            size = self._fs.info(self._root + key).get("size")
-            if size is None:
-                raise UnitError("the store does not tell its size")
-            return ObjectInfo(key, int(size))
-
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         # One byte more than was listed tells what has grown, however far.
         end = stop + 1 if size and stop == size else stop
@@ -82,23 +70,32 @@ class FsspecBackend:
         return await loop.run_in_executor(self._threads, self._read, key, start, end)
 
     def _read(self, key: str, start: int, stop: int) -> bytes:
-        with _failures():
+        try:
             data: bytes = self._fs.cat_file(self._root + key, start=start or None, end=stop)
             return data
+        except FileNotFoundError as error:
+            raise GoneError("the object is gone since it was listed") from error
+        except (PermissionError, IsADirectoryError) as error:
+            raise UnitError(f"cannot read the object: {_told(error)}") from error
+        except Exception as error:
+            raise TransientError(f"cannot read the object: {_told(error)}") from error
 
+    async def find(self, key: str) -> ObjectInfo:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._find, key)
 
-@contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except SourceError:
-        raise
-    except FileNotFoundError as error:
-        raise GoneError("the object is gone since it was listed") from error
-    except (PermissionError, IsADirectoryError) as error:
-        raise UnitError(f"cannot read the object: {_told(error)}") from error
-    except Exception as error:
-        raise TransientError(f"cannot read the object: {_told(error)}") from error
+    def _find(self, key: str) -> ObjectInfo:
+        try:
+            found: dict[str, Any] = self._fs.info(self._root + key)
+        except FileNotFoundError as error:
+            raise GoneError("there is no such object") from error
+        except Exception as error:
+            raise TransientError(f"cannot look at the object: {_told(error)}") from error
+        if found.get("type") == "directory":
+            raise GoneError("there is no such object, but a folder of that name")
+        if found.get("size") is None:
+            raise UnitError("the store does not tell the object's size")
+        return ObjectInfo(key, int(found["size"]))
 
 
 def _told(error: Exception) -> str:

@@ -93,19 +93,6 @@ class LocalBackend:
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
 
-    async def stat(self, key: str) -> ObjectInfo:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._stat, key)
-
-    def _stat(self, key: str) -> ObjectInfo:
-        try:
-            found = os.stat(f"{self._root}/{key}")
-        except OSError as error:
-            raise self._failure(error) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise UnitError("it is no regular file")
-        return ObjectInfo(key, found.st_size, _etag(found))
-
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._read, key, start, stop, size, etag)
@@ -125,6 +112,19 @@ class LocalBackend:
                 os.close(fd)
         except OSError as error:
             raise self._failure(error) from error
+
+    async def find(self, key: str) -> ObjectInfo:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._find, key)
+
+    def _find(self, key: str) -> ObjectInfo:
+        try:
+            found = os.stat(f"{self._root}/{key}")
+        except OSError as error:
+            raise self._failure(error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise GoneError("there is no such file, but something else of that name")
+        return ObjectInfo(key, found.st_size, _etag(found))
 
     def _failure(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self._root):

@@ -124,19 +124,6 @@ class S3Backend:
             raise self._explain(error) from None
         return _objects(page, self._prefix)
 
-    async def stat(self, key: str) -> ObjectInfo:
-        if not _NO_PATH.search(key):
-            return await self._cloud.stat(key)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._head, key)
-
-    def _head(self, key: str) -> ObjectInfo:
-        try:
-            found = self._signed_in(1).head_object(Bucket=self._bucket, Key=self._prefix + key)
-        except (BotoCoreError, ClientError) as error:
-            raise self._explain(error) from None
-        return ObjectInfo(key, found["ContentLength"], found.get("ETag", ""))
-
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
         if self._throttled or _NO_PATH.search(key):
@@ -173,6 +160,24 @@ class S3Backend:
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
         return body
+
+    async def find(self, key: str) -> ObjectInfo:
+        if self._throttled or _NO_PATH.search(key):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._head, key)
+        try:
+            return await self._cloud.find(key)
+        except SourceUnreachableError:
+            if self._credentials is not None and self._credentials.failure is not None:
+                raise self._credentials.failure from None
+            raise
+
+    def _head(self, key: str) -> ObjectInfo:
+        try:
+            found = self._signed_in(1).head_object(Bucket=self._bucket, Key=self._prefix + key)
+        except (BotoCoreError, ClientError) as error:
+            raise self._explain(error) from None
+        return ObjectInfo(key, found["ContentLength"], found.get("ETag", ""))
 
     def _signed_in(self, tries: int) -> Any:
         """boto3's client, made anew now and then, so that renewed credentials are noticed."""

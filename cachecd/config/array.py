@@ -1,0 +1,164 @@
+"""What the configuration says of arrays: which objects they are, and the windows to take of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from cachecd.config.section import SectionModel, conflict
+from cachecd.config.values import Integer, Text
+
+# NumPy's names of what a record may hold, and its short forms, which may say the byte order.
+_DTYPE = re.compile(
+    r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)|[<>=|]?(b1|[iu][1248]|f[248])"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_OWN = ("key", "start")  # features that every window has
+
+
+def _dtype(value: str) -> str:
+    if not _DTYPE.fullmatch(value):
+        raise ValueError(
+            f"found {value!r}, expected a dtype such as float32, int16, bfloat16 or >i2 (big-endian)"
+        )
+    return value
+
+
+DType = Annotated[Text, AfterValidator(_dtype)]
+Side = Annotated[Integer, Field(ge=1, le=2**40)]
+
+
+class ArrayFile(SectionModel):
+    """Which objects hold an array, and what they do not say of it themselves.
+
+    In YAML it may also be the pattern alone.
+    """
+
+    match: Text | None = Field(
+        None,
+        description=(
+            "Which keys: * stands for any text. The others are no part of the source. Of a zarr "
+            "array it is the folder's. Left out: every object."
+        ),
+        examples=["*.audio.npy"],
+    )
+    dtype: DType | None = Field(
+        None,
+        description=(
+            "Of raw binary, and as >i2 its byte order. Where the object says it itself, it has to "
+            "agree; bfloat16 is what .npy and HDF5 store as two bytes of no type."
+        ),
+        examples=["float32", ">i2"],
+    )
+    shape: tuple[Side, ...] = Field(
+        (),
+        description=(
+            "Of one row of raw binary; the number of rows follows from the object's size. Left "
+            "out: a row is one number."
+        ),
+        examples=[[2]],
+    )
+    path: Text | None = Field(
+        None,
+        description="Which array of an HDF5 file or a zarr group.",
+        examples=["acquisition/ephys/data"],
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler(core_schema)
+        if cls is not ArrayFile:
+            return found
+        return {"description": found["description"], "anyOf": [{"type": "string"}, found]}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_pattern(cls, value: Any) -> Any:
+        return {"match": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _shape_has_a_dtype(self) -> ArrayFile:
+        if self.shape and self.dtype is None:
+            raise conflict(("shape",), "found a shape without dtype, expected both: of raw binary")
+        return self
+
+
+class ArrayConfig(ArrayFile):
+    """Windows of arrays that are too large to be one record."""
+
+    window: Integer = Field(
+        ge=1,
+        le=2**40,
+        description="Rows along axis 0 that make one record (of the first array, of several).",
+        examples=[16000],
+    )
+    stride: Integer | None = Field(
+        None,
+        ge=1,
+        le=2**40,
+        description=(
+            "Rows from one window's start to the next one's. Less than window lets them overlap, "
+            "more leaves rows out. Left out: window."
+        ),
+        examples=[8000],
+    )
+    random: Integer | None = Field(
+        None,
+        ge=1,
+        le=2**32,
+        description=(
+            "Take so many windows of each object, each from a random place in one of as many equal "
+            "parts of it, in place of every stride rows. Where they lie follows from the dataset's "
+            "seed and the object's key: the same in every run and on every machine."
+        ),
+        examples=[1000],
+    )
+    arrays: dict[str, ArrayFile] = Field(
+        {},
+        description=(
+            "Several aligned arrays that are read together: feature -> pattern (or section) with one "
+            "*; what it stands for is the stem that the objects have in common. Rows may be in a "
+            "ratio: window, stride and start count those of the first array."
+        ),
+        examples=[{"audio": "*.audio.npy", "labels": "*.labels.npy"}],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_pattern(cls, value: Any) -> Any:
+        return value  # a section: the window has no default
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> ArrayConfig:
+        if self.stride is not None and self.random is not None:
+            raise conflict(
+                ("random",), "found random beside stride, expected one of them: random or regular"
+            )
+        for key in ("match", "dtype", "shape", "path") if self.arrays else ():
+            if getattr(self, key):
+                raise conflict((key,), f"found {key} beside arrays, expected it in each of them")
+        for name, file in self.arrays.items():
+            if not _NAME.fullmatch(name) or name in _OWN:
+                raise conflict(
+                    ("arrays",),
+                    f"found an array named {name!r}, expected letters, digits, _, - and ., and "
+                    f"neither {' nor '.join(_OWN)}: those are features of every window",
+                )
+            if file.match is None or file.match.count("*") != 1:
+                raise conflict(
+                    ("arrays", name),
+                    f"found {file.match!r}, expected a pattern with one *: what it stands for is the "
+                    "stem that belongs together",
+                )
+        return self
+
+    @property
+    def files(self) -> dict[str, ArrayFile]:
+        """Feature -> which objects; of a single array the feature is `array`."""
+        return self.arrays or {"array": self}

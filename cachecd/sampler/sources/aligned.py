@@ -1,0 +1,154 @@
+"""Arrays that are read together: found by their common stem, and checked to fit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from cachecd.config.array import ArrayConfig
+from cachecd.errors import UnitError
+from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array, zarr_root
+from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.windows import Cut, Windows, is_dense
+from cachecd.sampler.stores.backend import GoneError
+from cachecd_client.schema import Feature, Schema, infer
+
+_MOST_CHUNKS = 1 << 14  # that one window may touch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aligned:
+    """Arrays that are read together: feature -> array, and its rows per row of the first one."""
+
+    arrays: Mapping[str, Array]
+    ratios: Mapping[str, tuple[int, int]]
+    cut: Cut
+
+    def range_of(self, name: str, start: int, stop: int) -> tuple[int, int]:
+        """Which rows of this array belong to rows [start, stop) of the first."""
+        rows, per = self.ratios[name]
+        return start * rows // per, stop * rows // per
+
+    @property
+    def schema(self) -> Schema:
+        features = [Feature("key", "bytes", "bytes", ()), Feature("start", "int64", "int64", ())]
+        for name, array in self.arrays.items():
+            layout = array.layout
+            _, length = self.range_of(name, 0, self.cut.windows.window)
+            nothing = np.zeros((), layout.stored.newbyteorder("="))
+            example = {name: np.broadcast_to(nothing, (length, *layout.shape))}
+            [feature] = infer(example).features
+            features.append(dataclasses.replace(feature, dtype=layout.dtype))
+        return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
+
+    def close(self) -> None:
+        for array in self.arrays.values():
+            array.close()
+
+
+def stem_of(pattern: str, key: str) -> str | None:
+    """What the only * of a pattern stands for in a key, or in the folder of a zarr array."""
+    begin, _, end = pattern.partition("*")
+    name = zarr_root(key) or key
+    if len(name) < len(begin) + len(end) or not (name.startswith(begin) and name.endswith(end)):
+        return None
+    return name[len(begin) : len(name) - len(end)]
+
+
+def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
+    """Feature -> key of all arrays that are read together with `key`, itself included. UnitError if
+    it is not the first one."""
+    (name, first), *others = config.files.items()
+    if not others:
+        return {name: key}
+    assert first.match is not None
+    stem = stem_of(first.match, key)
+    if stem is None:
+        raise UnitError(f"no object {first.match!r} of array.arrays.{name} belongs to it")
+    keys = {name: key}
+    for other, file in others:
+        assert file.match is not None
+        named = file.match.replace("*", stem)
+        keys[other] = f"{named}/" if named.lower().endswith(".zarr") else named
+    return keys
+
+
+async def open_aligned(
+    config: ArrayConfig,
+    seed: int,
+    key: str,
+    content: Content,
+    size: int | None = None,
+    begun: Begun | None = None,
+) -> Aligned:
+    """The arrays of `key`; `size` and `begun` are of that object (arrays.open_array). UnitError."""
+    opened: dict[str, Array] = {}
+
+    async def open_one(name: str, named: str) -> None:
+        known = (size, begun) if named == key else (None, None)
+        try:
+            opened[name] = await open_array(config.files[name], named, content, *known)
+        except UnitError as error:
+            if named == key:
+                raise
+            why = "is missing" if isinstance(error, GoneError) else f"cannot be used: {error}"
+            raise UnitError(f"{named!r} of array.arrays.{name} {why}") from None
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name, named in siblings(config, key).items():
+                group.create_task(open_one(name, named))
+        return _aligned(config, seed, key, {name: opened[name] for name in config.files})
+    except BaseException as error:
+        for array in opened.values():
+            array.close()
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from None
+        raise
+
+
+def _aligned(config: ArrayConfig, seed: int, key: str, arrays: dict[str, Array]) -> Aligned:
+    first = next(iter(arrays.values())).layout
+    ratios = {}
+    for name, array in arrays.items():
+        rows = array.layout.rows
+        if not rows or not first.rows or (rows % first.rows and first.rows % rows):
+            raise UnitError(
+                f"array.arrays.{name} has {rows} rows and the first array {first.rows}: expected one "
+                "to be a multiple of the other"
+                if rows
+                else "the array has 0 rows"
+            )
+        ratios[name] = (max(rows // first.rows, 1), max(first.rows // rows, 1))
+    grain = math.lcm(*(per for _, per in ratios.values()))
+    windows = Windows.of(config, first.rows, grain, seed, key)
+    total = sum(
+        array.layout.row_bytes * ratios[name][0] / ratios[name][1] for name, array in arrays.items()
+    )
+    if windows.window * total > LARGEST:
+        raise UnitError(
+            f"a window of {windows.window} rows has {windows.window * total:.0f} bytes, expected at "
+            f"most {LARGEST}: lower array.window"
+        )
+    for name, array in arrays.items():
+        layout, (rows, per) = array.layout, ratios[name]
+        touched = (windows.window * rows // per // layout.chunk_rows + 2) * layout.chunks
+        if touched > _MOST_CHUNKS:
+            raise UnitError(
+                f"a window touches {touched} chunks, expected at most {_MOST_CHUNKS}: lower "
+                "array.window, or store larger chunks"
+            )
+    cut = Cut(
+        windows,
+        is_dense(config),
+        next(iter(arrays.values())).at or 0,
+        first.row_bytes,
+        max(1, math.ceil(total)),
+        first.chunk_rows,
+    )
+    cut.check()
+    return Aligned(arrays, ratios, cut)

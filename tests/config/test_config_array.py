@@ -1,0 +1,51 @@
+"""What `source.array` takes, and what is said of mistakes in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd.config.array import ArrayConfig, ArrayFile
+
+NPY = "format: npy\n      array: "
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        ("{}", "array.window: missing"),
+        ("{window: 0}", "array.window: found 0"),
+        ("{window: 4, stride: 2, random: 3}", "array.random: found random beside stride"),
+        ("{window: 4, shape: [2]}", "array.shape: found a shape without dtype"),
+        ("{window: 4, dtype: complex64}", "array.dtype: found 'complex64', expected a dtype such"),
+        ("{window: 4, dtype: '|O'}", "array.dtype: found '|O', expected a dtype such"),
+        ("{window: 4, arrays: {a: '*.npy'}, match: x}", "array.match: found match beside arrays"),
+        ("{window: 4, arrays: {key: '*.npy'}}", "array.arrays: found an array named 'key'"),
+        ("{window: 4, arrays: {a: 'b.npy'}}", "array.arrays.a: found 'b.npy', expected a pattern"),
+        ("{window: 4, arrays: {a: '*/*.npy'}}", "array.arrays.a: found '*/*.npy', expected"),
+        ("{window: 4, windows: 5}", "array.windows: unknown key"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(complaints, good, array, complaint):
+    [line] = complaints(good.replace("format: files", NPY + array))
+    assert complaint in line
+    assert line.split(":")[0].isdigit()
+
+
+def test_windows_are_for_npy_alone(complaints, good):
+    [line] = complaints(good.replace("format: files", "format: npy"))
+    assert "datasets.train.source: found no array, expected array: {window: ...}" in line
+    [line] = complaints(good.replace("format: files", "format: files\n      array: {window: 3}"))
+    assert "array: found array for format files" in line
+
+
+def test_a_pattern_may_stand_alone(loaded, good):
+    array = "{window: 4, arrays: {a: '*.a.npy', b: {match: '*.b', dtype: '>i2', shape: [2]}}}"
+    config = loaded(good.replace("format: files", NPY + array))
+    [source] = [dataset.source for dataset in config.datasets.values()]
+    assert source.array == ArrayConfig(
+        window=4,
+        arrays={
+            "a": ArrayFile(match="*.a.npy"),
+            "b": ArrayFile(match="*.b", dtype=">i2", shape=(2,)),
+        },
+    )

@@ -1,0 +1,54 @@
+"""Windows of arrays in a real store, through a real daemon, as batches."""
+
+from __future__ import annotations
+
+import io
+
+import h5py
+import numpy as np
+import zarr
+
+from tests.e2e.conftest import upload
+from tests.e2e.daemons import wait_until
+
+
+def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, s3, tmp_path):
+    rng = np.random.default_rng(4)
+    arrays = {n: rng.integers(0, 99, (5000, 2)).astype(">i2") for n in ("npy", "zarr", "h5", "pcm")}
+    np.save(tmp_path / "a.npy", arrays["npy"])
+    zarr.create_array(str(tmp_path / "b.zarr"), data=arrays["zarr"], chunks=(700, 2), zarr_format=2)
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file.create_dataset("data", data=arrays["h5"], chunks=(700, 2), compression="gzip")
+    (tmp_path / "d.pcm").write_bytes(arrays["pcm"].tobytes())
+    short = io.BytesIO()
+    np.save(short, arrays["npy"][:99])
+    (tmp_path / "short.npy").write_bytes(short.getvalue())
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    s3.bucket("arrays")
+    upload(s3, "arrays", {f"x/{p.relative_to(tmp_path)}": p.read_bytes() for p in files})
+
+    array = {"window": 100, "stride": 50, "dtype": ">i2", "shape": [2]}
+    source = {"url": "s3://arrays/x", "format": "npy", "array": array}
+    served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    aside = served.status()["datasets"]["train"]["set_aside"]
+    reasons = {one["key"]: one["reason"] for one in aside["examples"]}
+    assert reasons.keys() == {"short.npy", "cut.npy"}
+    assert "99 rows, fewer than array.window (100)" in reasons["short.npy"]
+    assert "truncated" in reasons["cut.npy"]
+
+    found = {}
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        assert epoch.schema["array"].dtype == "int16"
+        for batch in epoch.numpy(batch_size=4, drop_last=False):
+            for key, start, window, valid in zip(
+                batch["key"], batch["start"], batch["array"], batch["_valid"], strict=True
+            ):
+                if valid:
+                    found[bytes(key), int(start)] = window.copy()
+    names = {"npy": b"a.npy", "zarr": b"b.zarr/.zarray", "h5": b"c.h5", "pcm": b"d.pcm"}
+    assert found.keys() == {(key, at) for key in names.values() for at in range(0, 4901, 50)}
+    for kind, key in names.items():
+        for at in range(0, 4901, 50):
+            assert np.array_equal(found[key, at], arrays[kind][at : at + 100])

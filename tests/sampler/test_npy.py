@@ -1,0 +1,337 @@
+"""Windows of arrays: which there are, how they are read, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.config.array import ArrayFile
+from cachecd.errors import ConfigError, UnitError
+from cachecd.firstlook import check_sources
+from cachecd.preflight import generation_of, listing_of
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.sources import windows
+from cachecd.sampler.sources.arrays import matches
+from cachecd.sampler.sources.windows import TARGET
+from cachecd_client._core import encode_example
+from cachecd_client.schema import Feature
+from tests.contracts.source import Given, SourceContract
+from tests.sampler.arrays import Place, config_of, npy
+
+RNG = np.random.default_rng(7)
+
+
+class TestNpy(SourceContract):
+    """Whole objects as units: windows that overlap, at both ends of every dtype's order."""
+
+    config = config_of({"window": 100, "stride": 70, "dtype": ">f4", "shape": [3]})
+    arrays: ClassVar = [RNG.random((rows, 3)).astype(">f4") for rows in (100, 1000, 1269, 5000)]
+
+    def objects(self) -> list[bytes]:
+        return [array.tobytes() for array in self.arrays]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, array in enumerate(self.arrays):
+            for nth, start in enumerate(range(0, len(array) - 99, 70)):
+                data = array[start : start + 100].astype("<f4").tobytes()
+                record = {"key": f"{unit:04d}".encode(), "start": start, "array": data}
+                yield unit, nth, encode_example(record)
+
+
+class TestRandom(SourceContract):
+    config = config_of({"window": 500, "random": 40, "dtype": "int16"}, seed=3)
+    arrays: ClassVar = [
+        RNG.integers(-1000, 1000, rows, np.int16) for rows in (20_000, 30_000, 21_000, 2**16)
+    ]
+
+    def objects(self) -> list[bytes]:
+        return [array.tobytes() for array in self.arrays]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, array in enumerate(self.arrays):
+            key = f"{unit:04d}"
+            parsed = DatasetConfig.model_validate(self.config).source
+            assert parsed is not None
+            assert parsed.array is not None
+            found = windows.Windows.of(parsed.array, len(array), 1, 3, key)
+            starts = [found.start(nth) for nth in range(found.count)]
+            assert len(set(starts)) == 40
+            for nth, start in enumerate(starts):
+                data = array[start : start + 500].tobytes()
+                yield (
+                    unit,
+                    nth,
+                    encode_example({"key": key.encode(), "start": start, "array": data}),
+                )
+
+    def test_a_chunk_that_cannot_be_fetched_sets_the_unit_aside_and_no_other(
+        self, bench, monkeypatch
+    ):
+        """Its windows are read one by one."""
+        read, sound = Given.read, self.objects()
+
+        async def failing(content: Given, start: int, stop: int, key: str | None = None) -> bytes:
+            if content.body == sound[1] and stop > 30_000:
+                raise UnitError("gone")
+            return await read(content, start, stop, key)
+
+        monkeypatch.setattr(Given, "read", failing)
+        found = [r for shard in bench.pour(sound) for r in shard.records]
+        assert bench.set_aside == {1: "gone"}
+        assert [r for r in found if r[0] != 1] == [r for r in self.records() if r[0] != 1]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    return lambda **array: Place(tmp_path, **array)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", ">i2", ">f8", "float16"])
+def test_windows_of_a_npy_file_hold_its_rows_in_the_machines_order(place, version, dtype):
+    found = place(window=20, stride=15)
+    array = (RNG.random((1000, 2)) * 100).astype(dtype)
+    found.put(a_npy=npy(array, version))
+    records = found.records()
+    assert [r["start"] for r in records] == list(range(0, 981, 15))
+    assert all(np.array_equal(r["array"], array[r["start"] :][:20]) for r in records)
+    assert {r["key"] for r in records} == {b"a.npy"}
+    assert found.schema["array"] == Feature("array", "bytes", array.dtype.name, (20, 2), raw=True)
+
+
+def test_a_vector_of_float32_is_an_ordinary_list(place):
+    found = place(window=4)
+    found.put(a_npy=np.arange(8, dtype=np.float32))
+    assert [r["array"].tolist() for r in found.records()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert found.schema["array"] == Feature("array", "float", "float32", (4,))
+
+
+def test_a_large_array_is_many_units_whose_windows_are_all_of_it_once(place):
+    found = place(window=1000, stride=600)
+    array = np.arange(3 * TARGET // 8 + 77).astype(np.float64)
+    found.put(a_npy=array)
+    [units] = found.pages()
+    assert len(units) == 3
+    assert units[0].begin == 0
+    assert all(u.size < TARGET + 1000 * 8 + 129 for u in units)
+    records = found.records(units)
+    assert [r["start"] for r in records] == list(range(0, len(array) - 999, 600))
+    assert all(r["array"][0] == r["start"] for r in records)
+    assert {r["unit"] for r in records} == {0, 1, 2}
+    # What two units share is fetched twice, the header is the first one's, and no more is read.
+    fetched = sum(stop - start for _, start, stop in found.asked)
+    assert fetched < len(array) * 8 + 128 + 2 * 400 * 8 + 1
+    # Cut by small shards, or each read alone, they are the same.
+    again = Place(found.folder.parent, window=1000, stride=600)
+    assert [r["start"] for r in again.records(units, 3_000_000)] == [r["start"] for r in records]
+    alone = [r["start"] for unit in units for r in found.records([unit])]
+    assert alone == [r["start"] for r in records]
+
+
+def test_windows_far_apart_are_read_alone_and_what_lies_between_is_not(place):
+    found = place(window=100, stride=100_000)
+    array = np.arange(1_000_000, dtype=np.int32)
+    found.put(a_npy=array)
+    records = found.records()
+    assert [r["start"] for r in records] == list(range(0, 1_000_000, 100_000))
+    assert sum(stop - start for _, start, stop in found.asked) < 10 * 400 + 2000
+
+
+def test_random_windows_are_the_same_everywhere_and_others_with_another_seed_or_key(place):
+    found = place(window=100, random=50)
+    array = np.arange(1_000_000, dtype=np.int32)
+    found.put(a_npy=array, b_npy=array)
+    records = found.records()
+    a, b = ([r["start"] for r in records if r["key"] == key] for key in (b"a.npy", b"b.npy"))
+    assert all((r["array"] == r["start"] + np.arange(100)).all() for r in records)
+    assert (len(set(a)), len(set(b))) == (50, 50)
+    assert a != b
+    assert a == sorted(a)
+    # One in each of 50 equal parts; pinned, since every machine must find the same.
+    assert [start * 50 // 999_901 for start in a] == list(range(50))
+    assert a[:3] == [18253, 27098, 56463]
+    again = Place(found.folder.parent, window=100, random=50)
+    assert [r["start"] for r in again.records()] == a + b
+    again.config = again.config.model_copy(update={"seed": 6})
+    assert again.units() == found.units(), "where they lie is no matter of the listing"
+    assert [r["start"] for r in again.records()] != a + b
+
+
+def test_more_random_windows_than_there_are_places_are_one_of_each(place):
+    found = place(window=7, random=1000)
+    found.put(a_npy=np.arange(10))
+    assert [r["start"] for r in found.records()] == [0, 1, 2, 3]
+
+
+def test_aligned_arrays_are_read_together_by_their_stem(place):
+    found = place(
+        window=10, stride=5, arrays={
+            "labels": "labels/*.npy",
+            "audio": {"match": "audio/*.pcm", "dtype": ">i2", "shape": [2]},
+            "scene": "scene/*.npy",
+        },
+    )  # fmt: skip
+    for stem in "xy":
+        labels = RNG.integers(0, 9, 100, np.uint8)
+        audio = RNG.integers(-9, 9, (1600, 2)).astype(">i2")
+        scene = np.arange(20.0)
+        found.put(**{f"labels__{stem}_npy": labels, f"scene__{stem}_npy": scene})
+        found.put(**{f"audio__{stem}_pcm": audio.tobytes()})
+        if stem == "x":
+            records = found.records()
+            assert [r["start"] for r in records] == list(range(0, 91, 5))
+            for r in records:
+                at = r["start"]
+                assert np.array_equal(r["labels"], labels[at : at + 10])
+                assert np.array_equal(r["audio"], audio[16 * at : 16 * at + 160])
+                assert r["scene"].tolist() == [at / 5, at / 5 + 1]
+    assert {u.key for u in found.units()} == {"labels/x.npy", "labels/y.npy"}
+    assert [[u.key for u in page] for page in found.pages("labels/x.npy")] == [["labels/y.npy"]]
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_missing_sibling_sets_the_unit_aside_with_its_name(place, lost):
+    found = place(window=5, arrays={"a": "*.a.npy", "b": "*.b.npy"})
+    found.put(x_a_npy=np.arange(10), x_b_npy=np.arange(10), y_a_npy=np.arange(10))
+    found.put(y_b_npy=np.arange(10))
+    (found.folder / f"y.{lost}.npy").unlink()
+    assert len(found.records()) == 2
+    [(key, reason)] = found.set_aside.items()
+    if lost == "b":
+        assert (key, reason) == ("y.a.npy", "'y.b.npy' of array.arrays.b is missing")
+    else:
+        assert (key, reason) == ("y.b.npy", "no object '*.a.npy' of array.arrays.a belongs to it")
+
+
+@pytest.mark.parametrize(
+    ("rows", "window", "reason"),
+    [
+        (
+            37,
+            4,
+            "array.arrays.b has 37 rows and the first array 100: expected one to be a multiple",
+        ),
+        (50, 5, "array.window (5) and array.stride (5) have to be multiples of 2"),
+        (0, 4, "0 rows"),
+    ],
+)
+def test_arrays_whose_rows_do_not_divide_are_refused(place, rows, window, reason):
+    found = place(window=window, arrays={"a": "*.a.npy", "b": "*.b.npy"})
+    found.put(x_a_npy=np.zeros(100), x_b_npy=np.zeros(rows))
+    assert found.records() == []
+    assert reason in found.set_aside["x.a.npy"] or "is empty" in found.set_aside["x.a.npy"]
+
+
+def test_bfloat16_is_kept_where_the_configuration_names_it(place):
+    found = place(window=4, dtype="bfloat16")
+    bits = np.arange(16, dtype=np.uint16).reshape(8, 2)
+    found.put(a_npy=bits.view("V2"), b_bin=bits.tobytes(), c_npy=bits)
+    records = found.records()
+    assert found.schema["array"].dtype == "bfloat16"
+    assert all(np.array_equal(r["array"], bits[r["start"] :][:4]) for r in records)
+    assert [r["key"] for r in records] == [b"a.npy", b"a.npy"]
+    assert "uint16, the configuration says bfloat16" in found.set_aside["c.npy"]
+    raw = Place(found.folder.parent, window=4, dtype="bfloat16", shape=[2], match="*.bin")
+    assert [r["array"].tolist() for r in raw.records()] == [bits[:4].tolist(), bits[4:].tolist()]
+    assert raw.schema["array"].dtype == "bfloat16"
+
+
+def test_raw_binary_of_half_a_row_is_refused_with_both_sizes(place):
+    found = place(window=4, dtype="int16", shape=[3])
+    found.put(a_raw=bytes(6 * 8 + 1))
+    assert found.records() == []
+    assert "49 bytes, expected a multiple of a row's 6" in found.set_aside["a.raw"]
+
+
+def test_an_object_that_says_nothing_of_itself_is_set_aside_and_one_that_does_not_match_is_none(
+    place,
+):
+    found = place(window=4)
+    found.put(a_txt=b"hello", b_npy=np.arange(4))
+    assert len(found.records()) == 1
+    assert "say array.dtype and array.shape" in found.set_aside["a.txt"]
+    only = Place(found.folder.parent, window=4, match="*.npy")
+    assert [u.key for u in only.units()] == ["b.npy"]
+
+
+def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
+    found = place(window=4, match="*.npz")
+    found.put(a_npy=np.arange(4))
+    cache = {"dir": "/nowhere", "limit": "1GiB"}
+    config = Config.model_validate(
+        {"version": 1, "cache": cache, "datasets": {"train": found.config}}
+    )
+    with pytest.raises(ConfigError, match=r"array: '\*.npz' matches none of the 1 keys .*'a.npy'"):
+        check_sources(config)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "matching"),
+    [
+        ("*", "a/b", True),
+        ("a*b*c", "a/b/c", True),
+        ("a*b*c", "a/c/b", False),
+        ("ab*ba", "aba", False),
+        ("a.npy", "a.npy", True),
+        ("a.npy", "b.npy", False),
+        ("*.zarr", "x/y.zarr/c/0", True),
+    ],
+)
+def test_a_pattern_is_any_text_where_it_has_a_star(pattern, key, matching):
+    assert matches(ArrayFile(match=pattern), key) == matching
+
+
+@pytest.mark.parametrize(("package", "name"), [("zarr", "a_zarr__zarr_json"), ("h5py", "a_h5")])
+def test_a_missing_package_is_named_with_the_extra(place, monkeypatch, package, name):
+    extra = {"zarr": "zarr", "h5py": "hdf5"}[package]
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"cachecd.sampler.sources.{extra[:4]}arrays", raising=False)
+    monkeypatch.delitem(sys.modules, "cachecd.sampler.sources.hdf5", raising=False)
+    found = place(window=4)
+    found.put(**{name: b"x"})
+    with pytest.raises(ConfigError, match=rf"pip install 'cachecd\[{extra}\]'"):
+        found.units()
+
+
+def test_an_array_of_another_shape_is_set_aside_with_both(place):
+    found = place(window=4)
+    found.put(a_npy=np.zeros((8, 2)), b_npy=np.zeros((8, 3)))
+    assert len(found.records()) == 2
+    assert "float64[4, 3], the schema says float64[4, 2]" in found.set_aside["b.npy"]
+
+
+def test_the_listing_reads_headers_alone(place, monkeypatch):
+    found = place(window=1000)
+    array = np.zeros(TARGET)
+    found.put(**{f"a{n}_npy": array for n in range(3)})
+    asked = []
+    get = Store.get
+
+    async def listen(self: Store, key: str, size: Any, etag: str, start: int, stop: int) -> Any:
+        asked.append(stop - start)
+        return await get(self, key, size, etag, start, stop)
+
+    monkeypatch.setattr(Store, "get", listen)
+    assert len(found.units()) == 24
+    assert asked == [1024] * 3
+
+
+def test_a_generation_is_of_its_windows_and_a_listing_too_but_not_of_the_seed():
+    def both(seed: int, **array: Any) -> tuple[str, str]:
+        config = DatasetConfig.model_validate(config_of(array, seed=seed))
+        return listing_of(config), generation_of(config)
+
+    assert both(1, window=4) == both(2, window=4)
+    assert both(1, window=4)[0] != both(1, window=5)[0]
+    assert both(1, window=4)[1] != both(1, window=4, stride=2)[1]
+    random, other = both(1, window=4, random=2), both(2, window=4, random=2)
+    assert random[0] == other[0]
+    assert random[1] != other[1]
+    plain = DatasetConfig(source=SourceConfig(url="file:///data", format="files"))
+    assert listing_of(plain) == '["file:///data", "files", null, null]'

@@ -1,0 +1,72 @@
+"""Where windows lie and how they are cut into units, as arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd.config.array import ArrayConfig
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.sources import windows
+from cachecd.sampler.sources.windows import Cut, Windows, is_dense
+
+SMALL = st.integers(1, 40)
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    grain = draw(st.sampled_from([1, 1, 2, 3]))
+    window = grain * draw(SMALL)
+    how = draw(st.sampled_from(["stride", "random"]))
+    number = draw(SMALL) * (grain if how == "stride" else draw(st.integers(1, 10)))
+    config = ArrayConfig.model_validate({"window": window, how: number})
+    found = Windows.of(config, window + draw(st.integers(0, 500)), grain, draw(SMALL), "key")
+    row_bytes = draw(st.integers(1, 20))
+    total = row_bytes * draw(st.integers(1, 3))
+    at, chunk = draw(st.integers(0, 200)), draw(st.sampled_from([1, 1, 7, 100]))
+    return Cut(found, is_dense(config), at, row_bytes, total, chunk)
+
+
+@given(cuts())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "TARGET", 1000)
+        units = [UnitSlice(0, "key", size, begin=begin) for begin, size in cut.units()]
+        cut.check()
+    assert units[0].begin == 0
+    assert len({unit.begin for unit in units}) == len(units)
+    expected = [cut.windows.start(nth) for nth in range(cut.windows.count)]
+    found = [list(cut.of(unit)) for unit in units]
+    assert [start for unit in found for _, start in unit] == expected
+    assert len(set(expected)) == len(expected)
+    for unit, its in zip(units, found, strict=True):
+        for nth, (offset, start) in enumerate(its):
+            assert 0 <= start <= cut.windows.rows - cut.windows.window
+            assert start % cut.windows.grain == 0 or cut.windows.random is None
+            assert 0 <= offset < unit.size
+            if cut.dense:  # whole in the bytes that are fetched
+                place = cut.at + start * cut.row_bytes - unit.begin
+                assert (offset, place + cut.windows.window * cut.row_bytes <= unit.size) == (
+                    place,
+                    True,
+                )
+            if offset:
+                rest = UnitSlice(0, "key", unit.size, offset=offset, begin=unit.begin)
+                assert list(cut.of(rest)) == its[nth:]
+
+
+def test_units_of_windows_that_overlap_share_at_most_a_third_of_what_is_fetched():
+    config = ArrayConfig(window=1_000_000, stride=100_000)
+    found = Windows.of(config, 100_000_000, 1, 0, "key")
+    units = list(Cut(found, True, 0, 8, 8).units())
+    assert sum(size for _, size in units) < 100_000_000 * 8 * 3 // 2
+
+
+def test_what_no_window_can_be_cut_from_is_refused():
+    with pytest.raises(UnitError, match=r"has 9 rows, fewer than array\.window \(10\)"):
+        Windows.of(ArrayConfig(window=10), 9, 1, 0, "key")
+    with pytest.raises(UnitError, match="have to be multiples of 4"):
+        Windows.of(ArrayConfig(window=8, stride=6), 100, 4, 0, "key")
