@@ -68,7 +68,7 @@ class _Look:
 
 
 def _pages(source: SourceConfig, lister: Lister) -> Generator[list[ObjectInfo], None, None]:
-    """What the source is made of: its objects, unless a table or the user's class says what its units are."""
+    """Its objects, unless a table or the user's class says what its units are."""
     if source.reader or source.manifest or (source.label and source.label.manifest):
         yield from lister.units(source)
     else:
