@@ -46,7 +46,8 @@ class Index:
 
     `id` names this numbering and stays across restarts. `complete`: the source was once listed to
     its end. `classes` are the label's class names; a class's id is its place. `total_bytes` sums
-    all sizes; `path` is the file. `discarded` says why what lay there before could not be taken
+    all sizes; `path` is the file. `frontier` is where the listing was, in its own words, after all that
+    is there; "" where that is not known. `discarded` says why what lay there before could not be taken
     on, or is empty.
 
     One thread may append while others read. Methods raise DiskError where the disk fails; the
@@ -58,6 +59,7 @@ class Index:
         self.complete = False
         self.classes: tuple[str, ...] = ()
         self.total_bytes = 0
+        self.frontier = ""
         self.discarded = ""
         self._file = file
         self._early = early
@@ -215,9 +217,11 @@ class Index:
         text = self._file.read(self._texts_at[block] + begin, end - begin)
         return size, text[:key_bytes], text[key_bytes:]
 
-    def cost(self, objects: Sequence[ObjectInfo], classes: Iterable[str] = ()) -> int:
-        """At least what append(objects), then finish(classes), will take on disk, in bytes; all of
-        `objects` must be `new`."""
+    def cost(
+        self, objects: Sequence[ObjectInfo], classes: Iterable[str] = (), frontier: str = ""
+    ) -> int:
+        """At least what append(objects, frontier), then finish(classes), will take on disk, in bytes;
+        all of `objects` must be `new`."""
         if not objects and self._is_finished(classes):
             return 0
         texts = sum(
@@ -225,19 +229,20 @@ class Index:
         )
         names = sum(12 * len(name) + 4 for name in (*self.classes, *classes))
         headers = (len(objects) // UNITS_A_BLOCK + 2) * HEADER_BYTES
+        texts += _most_bytes(frontier)
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
 
     def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
         """Those that have no number yet."""
-        known = self._keys().has([_name(o) for o in objects])
-        return [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
+        known = self._keys().find([_name(o) for o in objects])
+        return [o for o, number in zip(objects, known.tolist(), strict=True) if number < 0]
 
-    def append(self, objects: Sequence[ObjectInfo]) -> int:
+    def append(self, objects: Sequence[ObjectInfo], frontier: str = "") -> int:
         """Gives each unit that is new the next number; returns how many were.
 
         Known ones keep number, size, etag and label as first listed. When it returns, the new units are
-        durable. ValueError, and none of them appended, for a negative size or begin, or a key, or etag
-        and label, of 64 KiB or more.
+        durable, and with them the `frontier`. ValueError, and none of them appended, for a negative size
+        or begin, or a key, or etag and label, of 64 KiB or more.
         """
         keys = [_name(o) for o in objects]
         abouts = [_about(o) for o in objects]
@@ -250,7 +255,7 @@ class Index:
                 )
         with self._writing:
             known = self._keys()
-            unknown = np.flatnonzero(~known.has(keys)).tolist()
+            unknown = np.flatnonzero(known.find(keys) < 0).tolist()
             first_places: dict[bytes, int] = {}
             for place in unknown:
                 first_places.setdefault(keys[place], place)
@@ -262,7 +267,10 @@ class Index:
                 entries["key_bytes"] = [len(keys[p]) for p in places]
                 texts = [keys[p] + abouts[p] for p in places]
                 entries["end"] = np.cumsum([len(t) for t in texts])
+                last = start + UNITS_A_BLOCK >= len(new)
+                texts.append(_encoded(frontier) if last else b"")
                 self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
+                self.frontier = frontier if last else ""
         return len(new)
 
     def _append_block(
@@ -275,7 +283,7 @@ class Index:
         self._take_on(at, len(keys), ascending)
         self.total_bytes += int(entries["size"].sum())
         self._known = None  # read anew, if the next line fails
-        known.add(min(keys), max(keys), ascending)
+        known.add(min(keys), max(keys), len(keys), ascending)
         self._known = known
 
     def finish(self, classes: Iterable[str] = ()) -> None:
@@ -312,7 +320,10 @@ class Index:
                 self._mark()
             else:
                 self._take_on(at, units, kind == _UNITS)
-                self.total_bytes += int(np.frombuffer(body, _ENTRY, units)["size"].sum())
+                entries = np.frombuffer(body, _ENTRY, units)
+                self.total_bytes += int(entries["size"].sum())
+                texts_end = entries.nbytes + int(entries["end"][-1])
+                self.frontier = _decoded(body[texts_end:])
 
     def _take_on(self, at: int, units: int, ascending: bool) -> None:
         """Makes a block that has been written visible to readers: its length last."""
@@ -328,7 +339,7 @@ class Index:
         if self._known is None:
             known = KnownKeys(self._keys_of)
             for block, ascending in enumerate(self._ascending):
-                known.add(*self._range_of(block), bool(ascending))
+                known.add(*self._range_of(block), self._units_of(block), bool(ascending))
             self._known = known
         return self._known
 

@@ -1,7 +1,7 @@
 """Brings the index of a source up to date with the store, page by page, until it has succeeded.
 
-What fails is tried again, and goes on where it was: after the last key in a store that lists its keys
-in their order, from the beginning in others. What is listed can be sampled meanwhile.
+What fails is tried again, and goes on where it was in a store that lists its keys in their order, from
+the beginning in others. What is listed can be sampled meanwhile.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from cachecd.index import UNITS_A_BLOCK, Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import open_store
+from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
-from cachecd.sampler.units import list_units
+from cachecd.sampler.sweep import Sweep
+from cachecd.sampler.units import list_units, sweep_units
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
@@ -69,7 +71,8 @@ async def keep_listed(
             await listing.go_on(
                 lambda after: list_units(
                     source, open_store(source, connections, mortal=False), after
-                )
+                ),
+                lambda lanes: sweep_units(source, open_store(source, connections), lanes),
             )
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
             failures = failures + 1 if len(index) == length else 1
@@ -112,35 +115,67 @@ class Listing:
         self._room = room
         self._progressed = progressed
         self._begun = False
-        self._after = ""  # everything up to this key is listed
+        self._lanes: Lanes | None = None  # where the listing is; None in a store of one lane
+        self._after = ""  # there, everything up to this key is listed
         self._ordered = True
         self._classes: set[str] = set()
         self._listed = 0  # objects that the store has named
+        self._position = ""  # of the lanes, after what was appended last
 
-    async def go_on(self, units: Callable[[str], Iterator[list[ObjectInfo]]]) -> None:
-        """To the end, from where the last attempt came to; `units(key)` lists those behind a key. What
-        was listed stays, whatever is raised: SourceError, DiskError, or what the room refuses."""
+    async def go_on(
+        self,
+        units: Callable[[str], Iterator[list[ObjectInfo]]],
+        sweep: Callable[[Lanes], Sweep | None] = lambda _: None,
+    ) -> None:
+        """To the end, from where the last attempt came to. `units(key)` lists those behind a key,
+        `sweep(lanes)` by several requests at a time, if the store can. What was listed stays, whatever
+        is raised: SourceError, DiskError, or what the room refuses."""
         await _aside(self._begin)
-        pages = _Pages(lambda: units(self._after))
-        try:
-            await self._take_all(pages)
-        finally:
-            pages.close()
+        if not await self._swept(sweep):
+            self._lanes = None
+            pages = _Pages(lambda: units(self._after))
+            try:
+                await self._take_all(pages.next)
+            finally:
+                pages.close()
         names = class_names(self._classes)
         await self._write(self._index.cost((), names), lambda: self._index.finish(names))
 
-    async def _take_all(self, pages: _Pages) -> None:
-        while batch := await _aside(pages.next):
+    async def _swept(self, sweep: Callable[[Lanes], Sweep | None]) -> bool:
+        """Whether that brought it to its end; False if it takes one lane."""
+        lanes = self._lanes
+        if lanes is None or (found := await _aside(partial(sweep, lanes))) is None:
+            return False
+        try:
+            await self._take_all(found.next)
+        except OutOfOrderError as error:
+            _log.warning("source listed by one request at a time", why=str(error))
+            self._listed = 0
+            return False
+        except BaseException:
+            # What was read and not appended is asked for again.
+            self._lanes = Lanes(self._position)
+            raise
+        finally:
+            found.close()
+        return True
+
+    async def _take_all(self, read: Callable[[], tuple[list[ObjectInfo], str] | None]) -> None:
+        while (found := await _aside(read)) is not None:
+            batch, position = found
+            if not batch:
+                continue
             new, ordered = await _aside(partial(self._look_at, batch))
             # Listed again, a source needs no room for what is known: a cache that is full has none.
             if new:
-                ends = len(self._index.ends)
-                await self._write(self._index.cost(new), partial(self._index.append, new))
+                ends, frontier = len(self._index.ends), "" if self._index.complete else position
+                cost = self._index.cost(new, (), frontier)
+                await self._write(cost, partial(self._index.append, new, frontier))
                 if len(self._index.ends) > ends:
                     self._progressed()
             self._listed += len(batch)
             self._ordered = self._ordered and ordered
-            self._after = batch[-1].key
+            self._after, self._position = batch[-1].key, position
 
     async def _write(self, cost: int, write: Callable[[], object]) -> None:
         self._room.reserve(cost)
@@ -151,12 +186,19 @@ class Listing:
 
     def _begin(self) -> None:
         """Finds out where the listing goes on, and which classes are known till there."""
-        if self._begun and self._ordered:
+        if self._begun and (self._ordered or self._lanes is not None):
             return
-        self._after, self._listed, self._classes = "", 0, set(self._index.classes)
-        if not self._begun and (last := self._index.last_key()) is not None:
-            self._after, self._listed = last, len(self._index)
-            self._find_classes(self._index.keys())
+        index = self._index
+        self._after, self._listed, self._classes = "", 0, set(index.classes)
+        if not self._begun:
+            self._position = "" if index.complete else index.frontier
+            if not self._position and (last := index.last_key()) is not None:
+                self._after = last
+            if self._position or self._after:
+                self._listed = len(index)
+                self._find_classes(index.keys())
+            if not self._after:
+                self._lanes = Lanes(self._position)
         self._begun = True
 
     def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
@@ -171,7 +213,8 @@ class Listing:
         self._find_classes(o.key for o in batch)
         keys = [self._after.encode("utf-8", "surrogatepass")]
         keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
-        return new, all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
+        ordered = all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
+        return new, ordered or self._lanes is not None
 
     def _find_classes(self, keys: Iterable[str]) -> None:
         if self._source.awaits_classes:
@@ -192,9 +235,9 @@ class _Pages:
     def close(self) -> None:
         self._closed.set()
 
-    def next(self) -> list[ObjectInfo]:
-        """All that has come, at least a page and at most a few; empty at the end. Raises what the store
-        has raised after all that came before it."""
+    def next(self) -> tuple[list[ObjectInfo], str] | None:
+        """All that has come, at least a page and at most a few, and ""; None at the end. Raises what the
+        store has raised after all that came before it."""
         batch: list[ObjectInfo] = []
         while not self._end and not (batch and self._read.empty()) and len(batch) < UNITS_A_BLOCK:
             found = self._read.get()
@@ -204,7 +247,7 @@ class _Pages:
                 self._end.append(found)
         if not batch and self._end and self._end[0] is not None:
             raise self._end[0]
-        return batch
+        return (batch, "") if batch else None
 
     def _run(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
         last: list[ObjectInfo] = []

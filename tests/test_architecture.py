@@ -61,16 +61,17 @@ PARTS = {
     "config": "errors quantities",
     "sampler.messages": "model",
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
+    "sampler.lanes": "model",
     "sampler.patience": "",
-    "sampler": "config errors model sampler.draft sampler.messages sampler.patience client._core "
-    "client.errors client.inflate client.schema",
+    "sampler": "config errors model sampler.draft sampler.lanes sampler.messages sampler.patience "
+    "client._core client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     # The daemon
     "notify": "",
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "listing": "config dataset errors events index indexroom model sampler",
+    "listing": "config dataset errors events index indexroom model sampler sampler.lanes",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors index layout ledger quantities restraint sampler.messages",
@@ -125,6 +126,7 @@ PURE = {
     "pause",
     "room",
     "rounds",
+    "sampler.lanes",
     "sampler.patience",
     "second_chance",
     "shardtable",
@@ -136,7 +138,18 @@ PURE = {
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 WITHOUT_IO = {
     *("__future__", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "numpy", "operator", "re", "struct"),
+    *(
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "json",
+        "math",
+        "numpy",
+        "operator",
+        "re",
+        "struct",
+    ),
     *("sys", "typing", "typing_extensions"),
 }
 

@@ -19,6 +19,7 @@ from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import CircleError, Listing, keep_listed
 from cachecd.model import ObjectInfo
+from cachecd.sampler.lanes import Lanes
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}
@@ -52,6 +53,9 @@ class Store:
             yield page
         if fault >= len(there) / self.page:
             raise SourceUnreachableError("the connection broke at the end")
+
+    def sweep(self, _: Lanes) -> None:
+        """It has one lane."""
 
 
 class Source:
@@ -310,7 +314,7 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
 def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
     one = source()
 
-    def failing(_: object) -> int:
+    def failing(*_: object) -> int:
         raise DiskError("cannot extend")
 
     monkeypatch.setattr(one.index, "append", failing)

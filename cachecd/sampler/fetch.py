@@ -19,9 +19,11 @@ from typing_extensions import Buffer
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.gate import Gate
+from cachecd.sampler.lanes import Ask, Lanes, Page
 from cachecd.sampler.patience import Budget, Pace, Retry
 from cachecd.sampler.stores.answers import without_secrets
 from cachecd.sampler.stores.backend import Backend, GoneError, SlowError, TransientError, resized
+from cachecd.sampler.sweep import Sweep
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -44,6 +46,7 @@ class Store:
     def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
         self._backend = backend
         self._retry = retry
+        self._connections = connections
         self._budget = Budget()
         self._pace = Pace(connections)
         self._gate = Gate(self._pace)
@@ -69,6 +72,15 @@ class Store:
         SourceUnreachableError says what to do.
         """
         return self._backend.list(start_after)
+
+    def sweep(self, lanes: Lanes) -> Sweep | None:
+        """The same by several requests at a time, as `lanes` has it; None if the store has no way to ask
+        for what comes after any key, or none that is quick. The lanes tell of a store that lists in
+        another order."""
+        page: Callable[[Ask], Page] | None = getattr(self._backend, "page", None)
+        if page is None:
+            return None
+        return Sweep(page, lanes, self.where, self._connections, self._retry)
 
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None

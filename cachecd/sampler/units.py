@@ -10,6 +10,8 @@ from cachecd.model import ObjectInfo
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
     from cachecd.sampler.fetch import Store
+    from cachecd.sampler.lanes import Lanes
+    from cachecd.sampler.sweep import Sweep
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -32,3 +34,9 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
             return listing.units(store, after)
         case other:
             raise NotImplementedError(f"format {other}")
+
+
+def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:
+    """The same by several requests at a time, as `lanes` has it; None where units are in objects, and in
+    stores that are listed by one request after the other."""
+    return store.sweep(lanes) if source.format in ("files", "tfrecord") else None
