@@ -11,26 +11,32 @@ import contextlib
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from cachecd.config import SourceConfig
 from cachecd.dataset import AWAITS_CLASSES
 from cachecd.errors import (
     ConfigError,
     DiskError,
+    LimitTooSmallError,
     NoRoomError,
     SourceError,
     SourceUnreachableError,
 )
-from cachecd.events import Event, Listed, ListingStopped
+from cachecd.events import Event, Listed, ListingStopped, Relisted
 from cachecd.index import UNITS_A_BLOCK, Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.model import ObjectInfo
+from cachecd.progress import Progress
+from cachecd.relisting import Holds, Relisting
 from cachecd.sampler.fetch import open_store
 from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
@@ -47,26 +53,70 @@ _MOST_REPEATED = 10_000
 
 _log = structlog.get_logger("cachecd.listing")
 _Found = TypeVar("_Found")
+Numbers = NDArray[np.int64]
 
 
 async def keep_listed(
     name: str,
     source: SourceConfig,
-    index: Index,
     connections: int,
+    relist: float | None,
+    index: Index,
     room: DatasetRoom,
+    holds: Holds,
+    progress: Progress,
     feed: Callable[[Event], None],
 ) -> None:
     """Lists the source until that has succeeded once in this run; the index on disk serves till then.
+    Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
 
-    Feeds Listed whenever more may be walked, and ListingStopped after every failure.
+    Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
+    listing of what was known has come to its end. `holds` says which units are held.
     """
     if source.awaits_classes and not index.complete:
         _log.info("sampling waits for the end of the listing", dataset=name, why=AWAITS_CLASSES)
-    listing = Listing(source, index, room, lambda: feed(Listed(name, len(index), index.complete)))
+    again = False
+    while True:
+        progress.begin(time.monotonic())
+        listing = Listing(
+            source,
+            index,
+            room,
+            lambda: feed(Listed(name, len(index), index.complete)),
+            holds,
+            progress,
+            more_to_come=relist is not None,
+        )
+        await _until_listed(name, listing, source, connections, feed, relist if again else None)
+        progress.end(time.monotonic())
+        _log.info("source listed", dataset=name, units=len(index), took_s=round(progress.took, 1))
+        if listing.left_out:
+            progress.failed = listing.left_out
+            _log.warning("source not listed", dataset=name, why=listing.left_out)
+        if listing.gone is not None:
+            gone, back = listing.gone
+            if len(gone) or len(back):
+                _log.info("source changed", dataset=name, gone=len(gone), back=len(back))
+            feed(Relisted(name, gone, back))
+        feed(Listed(name, len(index), complete=True, fresh=True))
+        if relist is None:
+            return
+        again = True
+        await asyncio.sleep(max(relist - progress.took, progress.took))
+
+
+async def _until_listed(
+    name: str,
+    listing: Listing,
+    source: SourceConfig,
+    connections: int,
+    feed: Callable[[Event], None],
+    patient: float | None,
+) -> None:
+    """`patient`: what is known was listed in this run already, and failures may wait so long."""
     failures = 0
     while True:
-        length = len(index)
+        length = len(listing.index)
         try:
             await listing.go_on(
                 lambda after: list_units(
@@ -75,24 +125,28 @@ async def keep_listed(
                 lambda lanes: sweep_units(source, open_store(source, connections), lanes),
             )
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
-            failures = failures + 1 if len(index) == length else 1
+            failures = failures + 1 if len(listing.index) == length else 1
             # The limit does not change by itself, nor does a store that goes round in circles.
-            stuck = failures >= _PATIENCE or isinstance(error, (ConfigError, CircleError))
+            hopeless = isinstance(error, (ConfigError, CircleError))
+            stuck = failures >= _PATIENCE or hopeless
             down = isinstance(error, SourceError) and not isinstance(error, CircleError)
             longest = min(2.0**failures, _LONGEST_PAUSE)
             pause = random.uniform(0, longest)
+            if patient is not None:
+                # What is listed is sampled as before: whether the store is down shows there.
+                down = False
+                pause = patient if stuck or isinstance(error, NoRoomError) else pause
             _log.warning(
                 "source not listed",
                 dataset=name,
                 why=str(error),
-                units=len(index),
+                units=len(listing.index),
                 again_in_s=round(pause, 1),
             )
+            listing.progress.failed = str(error)
             feed(ListingStopped(name, str(error), stuck, down))
             await asyncio.sleep(pause)
         else:
-            _log.info("source listed", dataset=name, units=len(index))
-            feed(Listed(name, len(index), complete=True, fresh=True))
             return
 
 
@@ -104,16 +158,30 @@ class Listing:
     """One listing of a source, over as many attempts as it takes.
 
     New objects are appended to the index, none is renumbered, and `progressed` is called whenever
-    the index has gained a block that may be walked.
+    the index has gained a block that may be walked. `gone` are, at its end, the units that are gone and
+    those that are back, None if the source was not listed before. `left_out` is why objects that are
+    new were not taken up: where `more_to_come`, there will be other listings, and none waits for room.
     """
 
     def __init__(
-        self, source: SourceConfig, index: Index, room: DatasetRoom, progressed: Callable[[], None]
+        self,
+        source: SourceConfig,
+        index: Index,
+        room: DatasetRoom,
+        progressed: Callable[[], None],
+        holds: Holds = lambda _: (),
+        progress: Progress | None = None,
+        more_to_come: bool = False,
     ) -> None:
+        self.index = index
+        self.progress = progress or Progress()
+        self.gone: tuple[Numbers, Numbers] | None = None
+        self.left_out = ""
         self._source = source
-        self._index = index
         self._room = room
+        self._may_leave_out = more_to_come and index.complete
         self._progressed = progressed
+        self._relisting = Relisting(index, holds) if index.complete else None
         self._begun = False
         self._lanes: Lanes | None = None  # where the listing is; None in a store of one lane
         self._after = ""  # there, everything up to this key is listed
@@ -139,7 +207,21 @@ class Listing:
             finally:
                 pages.close()
         names = class_names(self._classes)
-        await self._write(self._index.cost((), names), lambda: self._index.finish(names))
+        await self._write(self.index.cost((), names), lambda: self.index.finish(names))
+        if self._relisting is not None:
+            await self._compare(self._relisting)
+
+    async def _compare(self, relisting: Relisting) -> None:
+        if not self._listed and len(self.index):
+            raise SourceUnreachableError(
+                f"the source is empty, {len(self.index)} units were listed: not mounted? What is listed "
+                "stays as it is until there is something"
+            )
+        gone, back = await _aside(relisting.end)
+        if len(changed := np.sort(np.concatenate([gone, back]))):
+            cost = self.index.gone_cost(changed)
+            await self._write(cost, partial(self.index.toggle_gone, changed))
+        self.gone = gone, back
 
     async def _swept(self, sweep: Callable[[Lanes], Sweep | None]) -> bool:
         """Whether that brought it to its end; False if it takes one lane."""
@@ -165,15 +247,27 @@ class Listing:
             batch, position = found
             if not batch:
                 continue
-            new, ordered = await _aside(partial(self._look_at, batch))
+            numbers, rewritten, ordered = await _aside(partial(self._look_at, batch))
+            again = self._relisting is not None
+            if self._relisting is not None:
+                new = self._relisting.new(batch, numbers, rewritten)
+            else:
+                new = [o for o, n in zip(batch, numbers.tolist(), strict=True) if n < 0]
             # Listed again, a source needs no room for what is known: a cache that is full has none.
-            if new:
-                ends, frontier = len(self._index.ends), "" if self._index.complete else position
-                cost = self._index.cost(new, (), frontier)
-                await self._write(cost, partial(self._index.append, new, frontier))
-                if len(self._index.ends) > ends:
+            if new and not self.left_out:
+                ends, frontier = len(self.index.ends), "" if self.index.complete else position
+                cost = self.index.cost(new, (), frontier)
+                append = partial(self.index.append, new, frontier, again=again)
+                try:
+                    await self._write(cost, append)
+                except (NoRoomError, LimitTooSmallError) as error:
+                    if not self._may_leave_out:
+                        raise
+                    self.left_out = f"new objects are not taken up: {error}"
+                if len(self.index.ends) > ends:
                     self._progressed()
             self._listed += len(batch)
+            self.progress.objects = self._listed
             self._ordered = self._ordered and ordered
             self._after, self._position = batch[-1].key, position
 
@@ -188,7 +282,7 @@ class Listing:
         """Finds out where the listing goes on, and which classes are known till there."""
         if self._begun and (self._ordered or self._lanes is not None):
             return
-        index = self._index
+        index = self.index
         self._after, self._listed, self._classes = "", 0, set(index.classes)
         if not self._begun:
             self._position = "" if index.complete else index.frontier
@@ -201,10 +295,10 @@ class Listing:
                 self._lanes = Lanes(self._position)
         self._begun = True
 
-    def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
-        """What is new of it, and whether its keys ascend from where the listing is."""
-        listed, new = self._listed + len(batch), self._index.new(batch)
-        different = len(self._index) + len(new)
+    def _look_at(self, batch: list[ObjectInfo]) -> tuple[Numbers, NDArray[np.bool_], bool]:
+        """What the index says of it, and whether its keys ascend from where the listing is."""
+        numbers, rewritten = self.index.look(batch)
+        listed, different = self._listed + len(batch), len(self.index) + int((numbers < 0).sum())
         if listed > different + _MOST_REPEATED:
             raise CircleError(
                 f"the store has listed {listed} objects, of which only {different} differ: its "
@@ -214,7 +308,7 @@ class Listing:
         keys = [self._after.encode("utf-8", "surrogatepass")]
         keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
         ordered = all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
-        return new, ordered or self._lanes is not None
+        return numbers, rewritten, ordered or self._lanes is not None
 
     def _find_classes(self, keys: Iterable[str]) -> None:
         if self._source.awaits_classes:

@@ -19,6 +19,7 @@ from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import CircleError, Listing, keep_listed
 from cachecd.model import ObjectInfo
+from cachecd.progress import Progress
 from cachecd.sampler.lanes import Lanes
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
@@ -314,7 +315,7 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
 def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
     one = source()
 
-    def failing(*_: object) -> int:
+    def failing(*_: object, **__: object) -> int:
         raise DiskError("cannot extend")
 
     monkeypatch.setattr(one.index, "append", failing)
@@ -332,7 +333,8 @@ def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Eve
     monkeypatch.setattr(module, "open_store", lambda *_, mortal: store)
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0)
     room = DatasetRoom(one.room, "train")
-    asyncio.run(keep_listed("train", one.source, one.index, 8, room, fed.append))
+    about = one.index, room, lambda _: (), Progress()
+    asyncio.run(keep_listed("train", one.source, 8, None, *about, fed.append))
     return fed
 
 

@@ -304,18 +304,27 @@ class DatasetConfig(SectionModel):
         ),
         examples=[16],
     )
-    relist: Later[Duration | None] = Field(
+    relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again for new objects. Not available in this version."
+            "How often the source is listed again while the daemon runs: new objects are taken up, "
+            "objects that are gone are set aside, and rewritten ones are taken up anew once nothing of "
+            "them is cached. Left out: once a start. Not for a pinned dataset, which is one set for all "
+            "epochs."
         ),
-        examples=["1h"],
+        examples=["10m"],
     )
 
     @model_validator(mode="after")
     def _sources_and_sizes_agree(self) -> DatasetConfig:
         if self.source is None:
             raise conflict((), "found no source, expected source: {url: ..., format: ...}")
+        if self.relist is not None and self.pin:
+            raise conflict(
+                ("relist",),
+                "found relist for a pinned dataset, expected none: it is one set for all epochs; what "
+                "is new is taken up at the next start",
+            )
         if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:
             raise conflict(
                 ("grow", "first"),

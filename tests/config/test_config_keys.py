@@ -113,7 +113,6 @@ LATER = {
         "7:16",
     ),
     "datasets.train.interleave": ("source:\n", "interleave: 16\n    source:\n", "7:17"),
-    "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }
 

@@ -114,3 +114,42 @@ def test_a_listing_without_end_is_told_and_sampling_goes_on(served, bucket):
             if train(one)["evicted_shards"] >= 2:
                 return
     raise AssertionError("nothing is evicted for what is listed")
+
+
+def test_while_it_runs_new_objects_are_taken_up_and_those_that_are_gone_are_not_asked_for(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for n in range(40):
+        (source / f"{n:03d}").write_bytes(content(n))
+    dataset = {
+        "source": {"url": source.as_uri(), "format": "files"},
+        "grow": {"first": "16KiB", "per_epoch": "16KiB"},
+        "relist": "200ms",
+    }
+    with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB", limit="16MiB").start() as one:
+        wait_until(lambda: train(one)["data_bytes"] >= 16 << 10, what="the first shard")
+        assert not train(one)["whole"]
+        cached = {int(u) for shard in inventory(one.cache).values() for u in shard.units}
+        gone = sorted(set(range(40)) - cached)[:3]
+        for n in gone:
+            (source / f"{n:03d}").unlink()
+        (source / "100").write_bytes(content(100))
+        wait_until(lambda: train(one)["units"] == 41, what="what is new is listed")
+        wait_until(lambda: train(one)["set_aside"]["units"] == 3, what="what is gone is set aside")
+        (why,) = train(one)["set_aside"]["reasons"]
+        assert why.startswith("gone: the source was listed again")
+        one.kill()
+
+        one.start()
+        assert train(one)["set_aside"]["units"] == 3
+        with one.connect() as cache:
+            for epoch in range(9):
+                cache.acquire("train", epoch=epoch, job="a", timeout=20).release()
+                one.settle()
+        assert train(one)["whole"]
+        assert "gone since it was listed" not in one.said()
+        (source / f"{gone[0]:03d}").write_bytes(content(gone[0]))  # rewritten: another etag
+        wait_until(lambda: train(one)["units"] == 42, what="it is taken up")
+        told = train(one)["listing"]
+        assert told["ended_ago_s"] < 60
+        assert told["failed"] == ""
