@@ -196,10 +196,11 @@ class Flaky(Store):
 
 
 QUICK = Retry(tries=3, within=20.0, first=0.001, longest=0.002)
+PATIENT = Retry(tries=1000, within=20.0, first=0.001, longest=0.002)
 
 
 def swept(store: Store, connections: int = WINDOW, lanes: Lanes | None = None) -> list[str]:
-    sweep = Sweep(store.page, lanes or Lanes(), "s3://b/", connections, QUICK)
+    sweep = Sweep(store.page, lanes or Lanes(), "s3://b/", connections, PATIENT)
     found: list[str] = []
     while (batch := sweep.next()) is not None:
         found += [o.key for o in batch[0]]

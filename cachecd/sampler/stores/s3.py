@@ -29,6 +29,7 @@ from obstore.store import S3Store
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.lanes import WINDOW, Ask, Page, is_marker
+from cachecd.sampler.stores import listobjects
 from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
 from cachecd.sampler.stores.backend import PAGE, TransientError, resized
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
@@ -246,7 +247,7 @@ class S3Backend:
         source = self._source
         try:
             session = new_session()
-            return session.client(
+            client = session.client(
                 "s3",
                 endpoint_url=source.endpoint,
                 region_name=source.region or session.region_name or "us-east-1",
@@ -258,6 +259,8 @@ class S3Backend:
                     read_timeout=self._silence,
                 ),
             )
+            client.meta.events.register(listobjects.EVENT, listobjects.take_objects)
+            return client
         except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
