@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from cachecd.sampler.lanes import Lanes
     from cachecd.sampler.sweep import Sweep
 
+_OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
+
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
     """All units in pages, in the store's order, or only those of objects behind the key `after`. Blocks.
@@ -20,9 +22,9 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     An object that has several units gives them all in one page. One that cannot be looked into is a
     unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
     """
+    if source.format in _OBJECTS:
+        return store.list(after)
     match source.format:
-        case "files" | "tfrecord" | "webdataset":  # an object is a unit
-            return store.list(after)
         case "npy":
             from cachecd.sampler.sources import npyunits
 
@@ -39,4 +41,4 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:
     """The same by several requests at a time, as `lanes` has it; None where units are in objects, and in
     stores that are listed by one request after the other."""
-    return store.sweep(lanes) if source.format in ("files", "tfrecord") else None
+    return store.sweep(lanes) if source.format in _OBJECTS else None
