@@ -166,16 +166,12 @@ def test_a_store_that_lists_folder_by_folder_is_found_out_before_anything_is_mis
 
 
 class Flaky(Store):
-    """Fails as it is told, and throttles where it gets more requests at a time than `allowed`.
-
-    `most` is how many were under way at a time, `refused` how many it throttled.
-    """
+    """Fails as it is told; `most` is how many requests were under way at a time."""
 
     def __init__(self, keys: list[str], faults: list[TransientError | None]) -> None:
         super().__init__(keys)
         self.faults = faults
-        self.active = self.most = self.refused = 0
-        self.allowed = 1000
+        self.active = self.most = 0
         self.lock = threading.Lock()
 
     def page(self, ask: Ask) -> Page:
@@ -183,9 +179,6 @@ class Flaky(Store):
             self.active += 1
             self.most = max(self.most, self.active)
             fault = self.faults.pop(0) if self.faults else None
-            if self.active > self.allowed:
-                self.refused += 1
-                fault = TransientError("slow down", throttled=True)
         try:
             if fault:
                 raise fault
@@ -217,13 +210,16 @@ def test_the_order_is_the_same_however_many_requests_and_whatever_fails(connecti
     assert store.most <= connections
 
 
-def test_a_store_that_throttles_gets_fewer_requests_and_is_listed_all_the_same():
-    keys = LAYOUTS["folders"]
-    store = Flaky(keys, [])
-    store.allowed = 2
-    assert swept(store) == list(listed(Store(keys)))
-    assert store.most > 2
-    assert store.refused < len(store.asked)
+def test_a_store_that_throttles_gets_fewer_requests_at_a_time():
+    store = Flaky(LAYOUTS["folders"], [TransientError("slow down", throttled=True)] * 4)
+    sweep = Sweep(store.page, Lanes(), "s3://b/", WINDOW, PATIENT)
+    sweep.next()
+    assert sweep._pace.allowed <= 2
+    store.most = 0
+    for _ in range(20):
+        sweep.next()
+    assert store.most <= sweep._pace.allowed < WINDOW
+    sweep.close()
 
 
 def test_what_fails_again_and_again_is_told_and_another_sweep_goes_on():
