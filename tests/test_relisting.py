@@ -138,7 +138,7 @@ def test_without_room_new_objects_are_left_out_and_what_is_gone_is_noticed(known
     one = known(limit=4 << 20)
     one.relisted(Store(objects(3000)))
     one.ledger.adopt("train", one.ledger.room - 60_000)
-    listing = one.relisted(Store(objects(9000, begin=10)), more=True)
+    listing = one.relisted(Store(objects(9000, begin=10), page=6000), more=True)
     assert "new objects are not taken up: the listing waits for room" in listing.left_out
     assert len(one.index) == 3000
     assert listing.gone is not None
