@@ -122,7 +122,9 @@ async def _until_listed(
                 lambda after: list_units(
                     source, open_store(source, connections, mortal=False), after
                 ),
-                lambda lanes: sweep_units(source, open_store(source, connections), lanes),
+                lambda lanes: sweep_units(
+                    source, open_store(source, connections, mortal=False), lanes
+                ),
             )
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
             failures = failures + 1 if len(listing.index) == length else 1

@@ -330,7 +330,7 @@ def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
 def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """What is fed until the listing is complete; pauses take no time and are in `monkeypatch`."""
     fed: list[Event] = []
-    monkeypatch.setattr(module, "open_store", lambda *_, mortal: store)
+    monkeypatch.setattr(module, "open_store", lambda *_, **__: store)
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0)
     room = DatasetRoom(one.room, "train")
     about = one.index, room, lambda _: (), Progress()

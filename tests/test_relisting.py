@@ -165,7 +165,7 @@ def test_it_is_listed_again_and_again_and_a_failure_is_told_and_tried_again(know
             store.found, store.faults = stores.pop(0), faults.pop(0)
 
     store.found, store.faults = stores.pop(0), faults.pop(0)
-    monkeypatch.setattr(module, "open_store", lambda *_: store)
+    monkeypatch.setattr(module, "open_store", lambda *_, **__: store)
     monkeypatch.setattr(module.asyncio, "sleep", sleep)
     progress = Progress()
     about = one.index, DatasetRoom(one.room, "train"), lambda _: (), progress
