@@ -152,7 +152,9 @@ class Daemon:
                 source = self._config.datasets[name].source
                 assert source is not None, "the configuration requires a source"
                 room = self._meter.index_room.of(name)
-                self._spawn(keep_listed(name, source, index, self._lister, room, self._feed))
+                dataset, again = self.state.datasets[name], self._config.datasets[name].relist
+                found = index, room, dataset.plan.partly_held, dataset.listing
+                self._spawn(keep_listed(name, source, self._lister, again, *found, self._feed))
         self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from cachecd.config import Config, SourceConfig
-from cachecd.errors import ConfigError, SourceError
+from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.executors.lister import Lister
 from cachecd.model import ObjectInfo
 from cachecd.preflight import lister_of
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.sources.arrays import matches
+from cachecd.sampler.sources.extras import extra
 from cachecd.sampler.sources.files import label_of
 
 _CONNECTIONS = 4
+_LOOKED_INTO = 10  # objects, for one that is what its format says
 _NAMED = 5  # classes that a sentence names
 
 
@@ -82,6 +85,9 @@ def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
             for page in pages:
                 look.at(page)
                 if look.usable:
+                    if source.format == "parquet":
+                        store = open_store(source, _CONNECTIONS, mortal=False)
+                        _check_columns(name, source, store, page)
                     break
     except SourceError as error:
         raise type(error)(f"datasets.{name}.source: {error}") from error
@@ -123,3 +129,20 @@ def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
         f"{others} of the first {look.seen} objects are of classes that label.classes does not have: "
         f"{look.named}; they will be set aside"
     )
+
+
+def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:
+    """ConfigError if the first Parquet file lacks a wanted column, or nothing here can read it."""
+    if source.columns is None and importlib.util.find_spec("pyarrow"):
+        return  # the daemon itself needs no pyarrow
+    with extra("parquet"):
+        from cachecd.sampler.sources.parquet.listing import first_footer
+        from cachecd.sampler.sources.parquet.rows import File, wanted_columns
+    found = first_footer(store, page[:_LOOKED_INTO])
+    if found is None:
+        return
+    key, footer = found
+    try:
+        wanted_columns(File(footer), source.columns)
+    except UnitError as error:
+        raise ConfigError(f"datasets.{name}.source.columns: {key!r}: {error}") from error

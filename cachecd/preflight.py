@@ -107,6 +107,8 @@ def generation_of(dataset: DatasetConfig) -> str:
     array = _source_of(dataset).array
     if array is not None and array.random is not None:
         decides.append({"seed": dataset.seed})  # it decides where the windows lie
+    if (columns := _source_of(dataset).columns) is not None:
+        decides.append({"columns": columns})
     text = json.dumps(decides, sort_keys=True)
     return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

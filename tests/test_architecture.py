@@ -25,8 +25,9 @@ PARTS = {
     "layout": "model",
     # Policy: no I/O, no clock
     "parts": "model",
-    "events": "model parts",
+    "events": "model parts unitcount",
     "unitcount": "",
+    "marks": "",
     "cycle": "client._core",
     "backlog": "model parts",
     "plan": "backlog cycle model parts unitcount",
@@ -37,7 +38,7 @@ PARTS = {
     "second_chance": "model",
     "restraint": "quantities",
     "excluded": "model",
-    "dataset": "errors excluded live model pause plan second_chance shardtable walk",
+    "dataset": "errors excluded live model pause plan progress second_chance shardtable unitcount walk",
     "ledger": "model",
     "grant": "dataset model shardtable",
     "room": "dataset ledger",
@@ -52,7 +53,8 @@ PARTS = {
     "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
     "known": "digests",
-    "index": "blockfile disk errors known model",
+    "unittext": "model",
+    "index": "blockfile disk errors known marks model unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
     "catalog": "database disk live model parts shardtable",
@@ -61,8 +63,10 @@ PARTS = {
     "config": "errors quantities",
     "sampler.messages": "model",
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
+    "sampler.lanes": "model",
     "sampler.patience": "",
-    "sampler": "config digests errors model sampler.draft sampler.messages sampler.patience "
+    "sampler": "config digests errors model sampler.draft sampler.lanes sampler.messages "
+    "sampler.patience "
     "client._core client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
     "executors.lister": "config errors executors model sampler sampler.messages",
@@ -71,7 +75,10 @@ PARTS = {
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "listing": "config dataset errors events executors.lister index indexroom model sampler",
+    "relisting": "index marks model",
+    "progress": "",
+    "listing": "config dataset errors events executors.lister index indexroom model "
+    "progress relisting sampler sampler.lanes",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
     "preflight": "config dataset disk errors executors executors.lister index layout ledger quantities "
@@ -124,9 +131,12 @@ PURE = {
     "grant",
     "ingest",
     "live",
+    "marks",
     "pause",
+    "progress",
     "room",
     "rounds",
+    "sampler.lanes",
     "sampler.patience",
     "second_chance",
     "shardtable",
@@ -138,7 +148,18 @@ PURE = {
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 WITHOUT_IO = {
     *("__future__", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "numpy", "operator", "re", "struct"),
+    *(
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "json",
+        "math",
+        "numpy",
+        "operator",
+        "re",
+        "struct",
+    ),
     *("sys", "typing", "typing_extensions"),
 }
 

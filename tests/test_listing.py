@@ -20,6 +20,8 @@ from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import CircleError, Listing, keep_listed
 from cachecd.model import ObjectInfo
+from cachecd.progress import Progress
+from cachecd.sampler.lanes import Lanes
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}
@@ -53,6 +55,9 @@ class Store:
             yield page
         if fault >= len(there) / self.page:
             raise SourceUnreachableError("the connection broke at the end")
+
+    def sweep(self, _: Lanes) -> None:
+        """It has one lane."""
 
 
 class Source:
@@ -311,7 +316,7 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
 def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
     one = source()
 
-    def failing(_: object) -> int:
+    def failing(*_: object, **__: object) -> int:
         raise DiskError("cannot extend")
 
     monkeypatch.setattr(one.index, "append", failing)
@@ -328,9 +333,11 @@ def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Eve
     fed: list[Event] = []
     lister = Lister(8)
     monkeypatch.setattr(lister, "units", lambda _, after: store.list(after))
+    monkeypatch.setattr(lister, "sweep", lambda _, lanes: store.sweep(lanes))
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0)
     room = DatasetRoom(one.room, "train")
-    asyncio.run(keep_listed("train", one.source, one.index, lister, room, fed.append))
+    about = one.index, room, lambda _: (), Progress()
+    asyncio.run(keep_listed("train", one.source, lister, None, *about, fed.append))
     return fed
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
 from cachecd.config.manifest import LABELS, MANIFEST, TableUrl
+from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.transforms import Steps
@@ -112,9 +113,8 @@ class SourceConfig(SectionModel):
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
             "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim), npy (windows of arrays: .npy, raw binary, zarr, "
-            "HDF5) or python (your own class says; see reader). parquet is not available in this "
-            "version."
+            "records are carried over verbatim), parquet (its rows are records), npy (windows of "
+            "arrays: .npy, raw binary, zarr, HDF5) or python (your own class says; see reader)."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -140,6 +140,7 @@ class SourceConfig(SectionModel):
     array: ArrayConfig | None = Field(
         None, description="For npy: which windows of which arrays make the records."
     )
+    columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
     manifest: TableUrl | None = MANIFEST
     reader: Reader | None = READER
     options: Options = OPTIONS
@@ -172,6 +173,15 @@ class SourceConfig(SectionModel):
         if self.format != "npy" and self.array is not None:
             raise conflict(
                 ("array",), f"found array for format {self.format}, expected it for npy alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_a_use(self) -> SourceConfig:
+        if self.columns is not None and self.format != "parquet":
+            raise conflict(
+                ("columns",),
+                f"found columns for format {self.format}, expected none: only parquet has columns",
             )
         return self
 
@@ -321,18 +331,27 @@ class DatasetConfig(SectionModel):
         ),
         examples=[16],
     )
-    relist: Later[Duration | None] = Field(
+    relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again for new objects. Not available in this version."
+            "How often the source is listed again while the daemon runs: new objects are taken up, "
+            "objects that are gone are set aside, and rewritten ones are taken up anew once nothing of "
+            "them is cached. Left out: once a start. Not for a pinned dataset, which is one set for all "
+            "epochs."
         ),
-        examples=["1h"],
+        examples=["10m"],
     )
 
     @model_validator(mode="after")
     def _sources_and_sizes_agree(self) -> DatasetConfig:
         if self.source is None:
             raise conflict((), "found no source, expected source: {url: ..., format: ...}")
+        if self.relist is not None and self.pin:
+            raise conflict(
+                ("relist",),
+                "found relist for a pinned dataset, expected none: it is one set for all epochs; what "
+                "is new is taken up at the next start",
+            )
         if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:
             raise conflict(
                 ("grow", "first"),

@@ -28,7 +28,7 @@ from cachecd.quantities import (
     shown,
 )
 
-AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "npy", "python")
+AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "parquet", "npy", "python")
 MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]*")

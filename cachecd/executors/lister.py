@@ -20,8 +20,10 @@ from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler import messages, pages
-from cachecd.sampler.fetch import open_store
-from cachecd.sampler.units import list_units, needs_a_process
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.lanes import Lanes
+from cachecd.sampler.sweep import Sweep
+from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
 _LAST_WORDS = 1.0  # seconds for a process whose pipe has ended to end
@@ -70,7 +72,16 @@ class Lister:
         if needs_a_process(source):
             yield from self._apart(source, after)
         else:
-            yield from list_units(source, open_store(source, self._connections), after)
+            yield from list_units(source, self._store(source), after)
+
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+        """The same by several requests at a time, as `lanes` has it; None where that cannot be."""
+        if needs_a_process(source):
+            return None
+        return sweep_units(source, self._store(source), lanes)
+
+    def _store(self, source: SourceConfig) -> Store:
+        return open_store(source, self._connections, mortal=False)
 
     def close(self) -> None:
         """Ends all processes; who waits for one gets SourceUnreachableError."""

@@ -19,6 +19,7 @@ from typing_extensions import Buffer
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.gate import Gate
+from cachecd.sampler.lanes import Ask, Lanes, Page
 from cachecd.sampler.patience import Budget, Pace, Retry
 from cachecd.sampler.stores.answers import without_secrets
 from cachecd.sampler.stores.backend import (
@@ -29,6 +30,7 @@ from cachecd.sampler.stores.backend import (
     TransientError,
     resized,
 )
+from cachecd.sampler.sweep import Sweep
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -51,6 +53,7 @@ class Store:
     def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
         self._backend = backend
         self._retry = retry
+        self._connections = connections
         self._budget = Budget()
         self._pace = Pace(connections)
         self._gate = Gate(self._pace)
@@ -77,6 +80,15 @@ class Store:
         """
         return self._backend.list(start_after)
 
+    def sweep(self, lanes: Lanes) -> Sweep | None:
+        """The same by several requests at a time, as `lanes` has it; None if the store has no way to ask
+        for what comes after any key, or none that is quick. The lanes tell of a store that lists in
+        another order."""
+        page: Callable[[Ask], Page] | None = getattr(self._backend, "page", None)
+        if page is None:
+            return None
+        return Sweep(page, lanes, self.where, self._connections, self._retry)
+
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None
     ) -> Buffer:
@@ -89,38 +101,44 @@ class Store:
         failing, though each time another one can be read right before, is at fault itself: UnitError
         with `passing` set.
         """
-        end = size if stop is None else stop
-        assert end is not None, "neither a size nor an end was given"
-        if start == end and size is None:  # no store has a range of nothing
+        stop = size if stop is None else stop
+        assert stop is not None, "neither a size nor an end was given"
+        if start == stop and size is None:  # no store has a range of nothing
             return b""
 
-        async def attempt(slow: int) -> Buffer:
-            return await self._attempt(key, start, end, size, etag, slow)
+        async def read() -> Buffer:
+            body = await self._backend.read(key, start, stop, size, etag)
+            if (length := memoryview(body).nbytes) != stop - start:
+                raise resized(start + length, stop if size is None else size)
+            return self._was_read(key, body)
 
-        return await self._insist(key, attempt)
+        return await self._insist(key, stop - start, read)
+
+    async def tail(self, key: str, length: int, etag: str = "") -> tuple[int, Buffer]:
+        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `get`
+        does."""
+
+        async def read() -> tuple[int, Buffer]:
+            size, body = await self._backend.tail(key, length, etag)
+            if (found := memoryview(body).nbytes) != min(length, size):
+                raise resized(found, min(length, size))
+            return size, self._was_read(key, body)
+
+        return await self._insist(key, length, read)
 
     async def find(self, key: str) -> ObjectInfo:
-        """The object as it is now, as a listing would name it; errors as those of `get`. One that does
-        not exist is a GoneError."""
+        """The object as it is now, as a listing would name it. Raises as `get` does; GoneError if there
+        is none."""
+        return await self._insist(key, 0, lambda: self._backend.find(key))
 
-        async def attempt(slow: int) -> ObjectInfo:
-            async with self._gate:
-                try:
-                    async with asyncio.timeout(self._retry.patience(0, slow)):
-                        return await self._backend.find(key)
-                except TimeoutError:
-                    raise SlowError("the store did not say what it has") from None
-
-        return await self._insist(key, attempt)
-
-    async def _insist(self, key: str, attempt: Callable[[int], Awaitable[_Found]]) -> _Found:
-        """What `attempt` brings in the end; it is told how many tries were slow."""
+    async def _insist(self, key: str, length: int, ask: Callable[[], Awaitable[_Found]]) -> _Found:
+        """What an attempt at reading `length` bytes of the object brings, tried again as `get` says."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
             asked = time.monotonic()
             try:
-                found = await attempt(slow)
+                found = await self._attempt(length, slow, ask)
             except GoneError as gone:
                 if await self._can_be_read(asked, but=key):
                     raise
@@ -148,29 +166,27 @@ class Store:
             await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
 
     async def _attempt(
-        self, key: str, start: int, stop: int, size: int | None, etag: str, slow: int
-    ) -> Buffer:
-        patience = self._retry.patience(stop - start, slow)
+        self, length: int, slow: int, ask: Callable[[], Awaitable[_Found]]
+    ) -> _Found:
+        patience = self._retry.patience(length, slow)
         async with self._gate:
             began = time.monotonic()
             try:
                 # Backends notice silence; this notices what drips, and those that notice nothing.
                 async with asyncio.timeout(patience):
-                    body = await self._backend.read(key, start, stop, size, etag)
+                    found = await ask()
             except TimeoutError:
                 self._pace.overloaded(time.monotonic(), began)
-                raise SlowError(
-                    f"{stop - start} bytes did not come within {patience:.0f} s"
-                ) from None
+                raise SlowError(f"{length} bytes did not come within {patience:.0f} s") from None
             except TransientError as error:
                 if error.throttled:
                     self._pace.overloaded(time.monotonic(), began, error.after)
                 raise
-        length = memoryview(body).nbytes
-        if length != stop - start:
-            raise resized(start + length, stop if size is None else size)
         self._pace.succeeded()
-        if length:
+        return found
+
+    def _was_read(self, key: str, body: Buffer) -> Buffer:
+        if memoryview(body).nbytes:
             self._read_at = time.monotonic()
             self._budget.succeeded(self._read_at)
             self._witness = key
@@ -228,15 +244,21 @@ class Store:
         return found
 
 
-def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
+def open_store(
+    source: SourceConfig, connections: int, retry: Retry | None = None, *, mortal: bool = True
+) -> Store:
     """The store that `source` names, for up to `connections` requests at a time.
 
     Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads
     by obstore; gs:// and az:// are obstore's; file:// and absolute paths are read directly; every
     other URL is fsspec's. ConfigError for a URL that nothing installed can read.
+
+    `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
+    does not (CloudBackend says why).
     """
+    threads = 0 if mortal else connections
     retry = retry or Retry()
-    backend = _open_backend(source, connections, retry)
+    backend = _open_backend(source, connections, retry, threads)
     if source.manifest is not None:
         from cachecd.sampler.manifest import ManifestBackend
 
@@ -248,7 +270,7 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     return Store(backend, retry, connections)
 
 
-def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backend:
+def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads: int) -> Backend:
     if not source.url:
         return Nowhere()
     scheme, separator, path = source.url.partition("://")
@@ -263,7 +285,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backe
         case "s3" | "s3a":
             from cachecd.sampler.stores.s3 import S3Backend
 
-            return S3Backend(source, connections, retry.tries, retry.silence)
+            return S3Backend(source, connections, retry.tries, retry.silence, threads)
         case "file":
             from cachecd.sampler.stores.local import LocalBackend
 
@@ -271,7 +293,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backe
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.sampler.stores.cloud import open_cloud
 
-            return open_cloud(source, connections, retry.silence)
+            return open_cloud(source, connections, retry.silence, threads)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 

@@ -30,7 +30,8 @@ class LabelledBackend:
 
     def __init__(self, backend: Backend, source: SourceConfig) -> None:
         self.where = backend.where
-        self.find, self.read, self.glimpse = backend.find, backend.read, backend.glimpse
+        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
+        self.glimpse = backend.glimpse
         self._backend = backend
         self._source = source
 

@@ -50,7 +50,7 @@ class ManifestBackend:
     def __init__(self, backend: Backend, source: SourceConfig, store: Store) -> None:
         """`store` looks up what the manifest does not say."""
         self.where = backend.where
-        self.find, self.read = backend.find, backend.read
+        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
         self._source = source
         self._store = store
 

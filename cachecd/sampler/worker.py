@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
-from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
+from cachecd.model import ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.sampler.ahead import PIECE, Ahead, Throttle
 from cachecd.sampler.draft import Draft, Sealed
 from cachecd.sampler.fetch import Store, open_store
@@ -51,6 +51,33 @@ class _Progress:
     unit: int | None = None
     fetched_bytes: int = 0
     set_aside: list[SetAside] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The store, no faster than allowed, and what comes of it counted."""
+
+    store: Store
+    throttle: Throttle
+    progress: _Progress
+
+    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
+        await self.throttle.take(stop - start)
+        data = await self.store.get(key, size, etag, start, stop)
+        self.progress.fetched_bytes += stop - start
+        return data
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        await self.throttle.take(length)
+        size, data = await self.store.tail(key, length, etag)
+        self.progress.fetched_bytes += min(size, length)
+        return size, data
+
+    async def find(self, key: str) -> ObjectInfo:
+        return await self.store.find(key)
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self.store.list()
 
 
 class Worker:
@@ -155,18 +182,14 @@ class Worker:
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
 
-        async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-            await self._throttle.take(stop - start)
-            data = await dataset.store.get(key, size, etag, start, stop)
-            progress.fetched_bytes += stop - start
-            return data
+        reader = _Reader(dataset.store, self._throttle, progress)
 
         whole = not (source.ranged or dataset.parted)
 
         async def piece(index: int, start: int, stop: int) -> Buffer:
             unit = units[index]
             size = unit.size if whole else None
-            return await fetch(unit.key, size, unit.etag, start, stop)
+            return await reader.get(unit.key, size, unit.etag, start, stop)
 
         def wanted() -> float:
             if ahead.taken >= PIECE:
@@ -180,8 +203,7 @@ class Worker:
                 progress.unit = unit.unit
                 self._mark(unit.unit)
                 try:
-                    store = dataset.store
-                    content = UnitContent(unit, ahead.chunks(index), fetch, store.find, store.list)
+                    content = UnitContent(unit, ahead.chunks(index), reader)
                     rest = await source.pour(unit, content, draft)
                 except UnitError as error:
                     self._failed(error)

@@ -108,7 +108,6 @@ LATER = {
         "7:16",
     ),
     "datasets.train.interleave": ("source:\n", "interleave: 16\n    source:\n", "7:17"),
-    "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }
 
@@ -161,14 +160,6 @@ def test_a_key_of_a_later_version_is_refused_at_its_position(complaints, good, k
     old, new, position = LATER[key]
     assert complaints(good.replace(old, new)) == [
         f"{position}: {key}: not available in this version; remove it"
-    ]
-
-
-@pytest.mark.parametrize("kind", ["parquet"])
-def test_a_format_of_a_later_version_is_refused_with_those_there_are(complaints, good, kind):
-    assert complaints(good.replace("files", kind)) == [
-        f"9:15: datasets.train.source.format: found '{kind}': not available in this version; "
-        "available: files, webdataset, tfrecord, npy, python"
     ]
 
 

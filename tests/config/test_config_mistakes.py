@@ -267,6 +267,10 @@ ADDED = {
         "grow: {wait: true}",
         "10:18: datasets.train.grow.wait: found true without per_epoch",
     ),
+    "a pinned set is not listed again": (
+        "pin: true\n    relist: 10m",
+        "11:13: datasets.train.relist: found relist for a pinned dataset, expected none",
+    ),
     "first 0": (
         "grow: {first: 0}",
         "10:19: datasets.train.grow.first: found 0, expected more than 0",

@@ -59,7 +59,6 @@ def test_the_unavailable_keys_are_exactly_those_of_later_versions():
         "datasets.NAME.split",
         "datasets.NAME.partition",
         "datasets.NAME.interleave",
-        "datasets.NAME.relist",
         "server.http",
     ]
 

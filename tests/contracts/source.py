@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,26 @@ class Given:
 
     body: bytes
     chunks: AsyncIterator[Buffer]
-    key: str = ""
+    key: str
+    gone: bool
+    taken: Callable[[int], None]
 
     async def find(self, key: str) -> ObjectInfo:
         return ObjectInfo(key, len(self.body))
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> bytes:
-        assert key in (None, self.key), "there is one object"
-        return self.body[start:stop]
+        assert 0 <= start <= stop <= len(self.body)
+        return self._part(slice(start, stop))
+
+    async def tail(self, length: int) -> tuple[int, bytes]:
+        return len(self.body), self._part(slice(max(0, len(self.body) - length), None))
+
+    def _part(self, where: slice) -> bytes:
+        if self.gone:
+            raise UnitError("gone")
+        part = self.body[where]
+        self.taken(len(part))
+        return part
 
     def list(self) -> Iterator[list[ObjectInfo]]:
         yield [ObjectInfo(self.key, len(self.body))]
@@ -62,6 +74,7 @@ class Bench:
     schema: Schema | None = None
     set_aside: dict[int, str] = field(default_factory=dict)
     taken: int = 0  # bytes of the objects that were asked for
+    gone: set[int] = field(default_factory=set)  # units that cannot be fetched
 
     def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
         """Everything, into as many shards as it takes."""
@@ -99,7 +112,8 @@ class Bench:
                 if reason is not None:
                     raise UnitError(reason)
                 body = objects[unit.unit]
-                content = Given(body, self._chunks(body, unit), unit.key)
+                gone = unit.unit in self.gone
+                content = Given(body, self._chunks(body, unit), unit.key, gone, self._took)
                 rest = await self.source.pour(unit, content, draft)
             except UnitError as error:
                 self.set_aside[unit.unit] = str(error)
@@ -108,14 +122,19 @@ class Bench:
                 return [rest, *todo[index + 1 :]]
         return []
 
+    def _took(self, length: int) -> None:
+        self.taken += length
+
     async def _chunks(self, body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
         span = self.source.span(unit)
         if span is None:
             return
+        if unit.unit in self.gone:
+            raise UnitError("gone")
         body = body[slice(*span)]
         for start in range(0, len(body), self.cut) if body else (0,):
             chunk = body[start : start + self.cut]
-            self.taken += len(chunk)
+            self._took(len(chunk))
             yield chunk
 
 
@@ -193,16 +212,8 @@ class SourceContract(ABC):
         bench.pour(self.objects())
         assert told == [bench.schema]
 
-    def test_a_chunk_that_cannot_be_fetched_sets_the_unit_aside_and_no_other(self, bench: Bench):
-        fetch = bench._chunks
-
-        async def failing(body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
-            if unit.unit == 1:
-                raise UnitError("gone")
-            async for chunk in fetch(body, unit):
-                yield chunk
-
-        bench._chunks = failing  # type: ignore[method-assign]
+    def test_a_unit_that_cannot_be_fetched_is_set_aside_and_no_other(self, bench: Bench):
+        bench.gone = {1}
         shards = bench.pour(self.objects())
         assert bench.set_aside == {1: "gone"}
         assert [r for s in shards for r in s.records] == [r for r in self.records() if r[0] != 1]

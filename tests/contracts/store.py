@@ -64,6 +64,21 @@ class StoreContract:
             == b"0123456789"[start:stop]
         )
 
+    @pytest.mark.parametrize(
+        ("length", "end"), [(1, b"9"), (10, b"0123456789"), (99, b"0123456789")]
+    )
+    def test_an_objects_end_is_read_with_its_size(self, filled: Filled, length: int, end: bytes):
+        store = filled({"object": b"0123456789"})
+        for page in store.list():
+            for found in page:
+                size, body = asyncio.run(store.tail(found.key, length, found.etag))
+                assert (size, bytes(body)) == (10, end)
+
+    def test_the_end_of_a_missing_object_is_the_units_fault(self, filled: Filled):
+        store = filled({"there": b"1"})
+        with pytest.raises(UnitError, match=r"gone|No such file"):
+            asyncio.run(store.tail("not there", 9))
+
     @pytest.mark.parametrize("key", ["a b", "a+b", "a%20b", "ü/ß", "q?x=1&y#z", "'\"<[{*~"])
     def test_awkward_keys_are_read(self, filled: Filled, key: str):
         store = filled({key: b"content"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from typing_extensions import Buffer
@@ -17,13 +17,22 @@ from cachecd.sampler.stores.backend import GoneError
 UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
 
 
+class Given:
+    """A reader that answers `get` as it is told to."""
+
+    def __init__(self, get: Callable[[str, int | None, str, int, int], Awaitable[Buffer]]) -> None:
+        self.get = get
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        return 100, f"{key} {etag} {length}".encode()
+
+    async def find(self, key: str) -> ObjectInfo:
+        raise GoneError(key)
+
+
 async def nothing() -> AsyncIterator[Buffer]:
     return
     yield b""
-
-
-async def nowhere(key: str) -> ObjectInfo:
-    raise GoneError(key)
 
 
 def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
@@ -37,7 +46,7 @@ def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
         await all_asked.wait()
         return bytes([start // PIECE]) * (stop - start)
 
-    found = asyncio.run(UnitContent(UNIT, nothing(), fetch, nowhere).read(0, 2 * PIECE + 5))
+    found = asyncio.run(UnitContent(UNIT, nothing(), Given(fetch)).read(0, 2 * PIECE + 5))
     assert found == bytes(PIECE) + bytes([1]) * PIECE + bytes([2]) * 5
     assert asked[2] == ("key", None, "tag", 2 * PIECE, 2 * PIECE + 5)
 
@@ -46,7 +55,7 @@ def test_another_object_is_read_without_the_units_tag():
     async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         return f"{key} {etag}".encode()
 
-    content = UnitContent(UNIT, nothing(), fetch, nowhere)
+    content = UnitContent(UNIT, nothing(), Given(fetch))
     assert asyncio.run(content.read(0, 1, "other")) == b"other "
     assert asyncio.run(content.read(0, 1, "key")) == b"key tag"
 
@@ -59,7 +68,15 @@ def test_what_one_request_of_several_raises_is_raised_as_it_is():
         return b""
 
     with pytest.raises(UnitError, match="gone"):
-        asyncio.run(UnitContent(UNIT, nothing(), fetch, nowhere).read(0, 3 * PIECE))
+        asyncio.run(UnitContent(UNIT, nothing(), Given(fetch)).read(0, 3 * PIECE))
+
+
+def test_the_end_is_that_of_the_version_that_was_listed():
+    async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
+        raise AssertionError
+
+    content = UnitContent(UNIT, nothing(), Given(fetch))
+    assert asyncio.run(content.tail(7)) == (100, b"key tag 7")
 
 
 def test_a_unit_that_is_read_through_spans_from_the_slice_to_its_end():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.lanes import Ask, Lanes
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.cloud import CloudBackend
 from tests.contracts.store import Filled, StoreContract, get, listed
@@ -66,8 +68,29 @@ class TestS3(StoreContract):
         assert found.key == key
         assert get(store, key, 10, found.etag) == b"0123456789"
         assert get(store, key, 10, found.etag, start=2, stop=5) == b"234"
+        size, end = asyncio.run(store.tail(key, 3, found.etag))
+        assert (size, bytes(end)) == (10, b"789")
         with pytest.raises(UnitError, match="changed since it was listed"):
             get(store, key, 10, '"another"')
+
+    def test_pages_asked_for_one_by_one_are_the_listing(self, filled: Filled):
+        keys = [f"{n:02d}" for n in range(20)] + ["a/b c", "a/new\nline", 'a/ü&<>"', "é/😀"]
+        store = filled({key: key.encode() for key in keys})
+        whole = [found for page in store.list() for found in page]
+        asked, more, after = [], True, ""
+        while more:
+            page = store._backend.page(Ask(after, 7))  # type: ignore[attr-defined]
+            asked += page.objects
+            more, after = page.more, page.objects[-1].key
+            assert len(page.objects) == 7 or not more
+        assert asked == whole
+        assert {found.key for found in whole} == set(keys)
+        sweep, found = store.sweep(Lanes()), []
+        assert sweep is not None
+        while (batch := sweep.next()) is not None:
+            found += batch[0]
+        sweep.close()
+        assert found == whole
 
     def test_a_changed_object_is_the_units_fault(self, filled: Filled, s3: S3Server, bucket: str):
         store = filled({"object": b"before"})
@@ -189,13 +212,15 @@ class TestFsspec(StoreContract):
 class TestCloud(StoreContract):
     """Google's and Azure's way, over obstore's own store of files: theirs need their services."""
 
+    threads = 0
+
     @pytest.fixture
     def filled(self, tmp_path: Path) -> Filled:
         def fill(objects: dict[str, bytes]) -> Store:
             store = obstore.store.MemoryStore()
             for key, body in objects.items():
                 obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory"), IMPATIENT, 8)
+            return Store(CloudBackend(store, "memory", self.threads), IMPATIENT, 8)
 
         return fill
 
@@ -203,6 +228,12 @@ class TestCloud(StoreContract):
         assert opened("gs://bucket/prefix/", anonymous=True).where == "gs://bucket/prefix/"
         with pytest.raises(ConfigError, match="az://container"):
             opened("az://container/prefix/")
+
+
+class TestCloudByThreads(TestCloud):
+    """As in a process that ends as others do."""
+
+    threads = 4
 
 
 def test_an_endpoint_belongs_to_s3_alone():

@@ -11,6 +11,7 @@ from cachecd.config import DatasetConfig
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.extras import extra
 
 
 class Source(Protocol):
@@ -68,5 +69,10 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
             from cachecd.sampler.sources.python import Python
 
             return Records(Python(config.source), transform)
+        case "parquet":
+            with extra("parquet"):
+                from cachecd.sampler.sources.parquet.rows import Parquet
+
+            return Records(Parquet(config.source, transform is not None), transform)
         case other:
             raise NotImplementedError(f"format {other}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from typing_extensions import Buffer
@@ -10,11 +10,14 @@ from typing_extensions import Buffer
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import in_pieces
 
-# (key, size if it is known, etag, start, stop)
-Fetch = Callable[[str, int | None, str, int, int], Awaitable[Buffer]]
-Find = Callable[[str], Awaitable[ObjectInfo]]
 
-Objects = Callable[[], Iterator[list[ObjectInfo]]]
+class Reader(Protocol):
+    """A store, as it counts for the assignment in hand; its methods are those of `fetch.Store`."""
+
+    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
+    async def find(self, key: str) -> ObjectInfo: ...
+    def list(self) -> Iterator[list[ObjectInfo]]: ...
 
 
 class Content(Protocol):
@@ -34,6 +37,9 @@ class Content(Protocol):
     def list(self) -> Iterator[list[ObjectInfo]]:
         """All objects of the same source, in pages. Blocks."""
 
+    async def tail(self, length: int) -> tuple[int, Buffer]:
+        """The object's size and its last `length` bytes, or all of it if it has fewer."""
+
     async def find(self, key: str) -> ObjectInfo:
         """The object `key` of the same source as it is now: its size. GoneError if there is none."""
 
@@ -46,29 +52,23 @@ def whole(unit: UnitSlice) -> tuple[int, int]:
 class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
-    def __init__(
-        self,
-        unit: UnitSlice,
-        chunks: AsyncIterator[Buffer],
-        fetch: Fetch,
-        find: Find,
-        objects: Objects = lambda: iter(()),
-    ) -> None:
+    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], reader: Reader) -> None:
         self.chunks = chunks
-        self._find = find
         self._unit = unit
-        self._fetch = fetch
-        self._objects = objects
+        self._reader = reader
+
+    async def tail(self, length: int) -> tuple[int, Buffer]:
+        return await self._reader.tail(self._unit.key, length, self._unit.etag)
 
     async def find(self, key: str) -> ObjectInfo:
-        return await self._find(key)
+        return await self._reader.find(key)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         unit = self._unit
         key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, etag)
         return await in_pieces(
-            lambda begin, end: self._fetch(key, None, etag, begin, end), start, stop
+            lambda begin, end: self._reader.get(key, None, etag, begin, end), start, stop
         )
 
     def list(self) -> Iterator[list[ObjectInfo]]:
-        return self._objects()
+        return self._reader.list()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from cachecd.config import SourceConfig
@@ -63,7 +63,7 @@ class Files:
 
     async def read(
         self, unit: UnitSlice, content: Content
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         record: dict[str, Any] = {"key": os.fsencode(unit.key)}
         if self._source.label is not None:
             record["label"] = self._numbers[label_of(self._source, unit.key, unit.label) or ""]

@@ -62,7 +62,7 @@ class Arrays:
 
     async def read(
         self, unit: UnitSlice, content: Content
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         name = next(iter(self._config.files))
         span = self.span(unit)
         stream = None if span is None else _Stream(content.chunks, *span)

@@ -11,9 +11,10 @@ from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig, ArrayFile
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo
+from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.sources.aligned import open_aligned, stem_of
 from cachecd.sampler.sources.arrays import matches, zarr_root
+from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.sources.windows import Cut
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ async def _look_into(
 ) -> tuple[ObjectInfo, Cut | None]:
     try:
         about = await _described(config, store, about)
+        unit = UnitSlice(0, about.key, about.size, about.etag)
+        content = UnitContent(unit, _nothing(), store)  # of which only the beginning is looked at
         # Random windows lie elsewhere with each seed, but their units do not.
-        aligned = await open_aligned(config, 0, about.key, _Peek(store, about), about.size)
+        aligned = await open_aligned(config, 0, about.key, content, about.size)
     except UnitError:
         return about, None
     aligned.close()
@@ -71,26 +74,6 @@ async def _described(config: ArrayConfig, store: Store, about: ObjectInfo) -> Ob
         except UnitError:
             continue
     return about
-
-
-class _Peek:
-    """An object's content for somebody who looks at its beginning only."""
-
-    def __init__(self, store: Store, about: ObjectInfo) -> None:
-        self._store = store
-        self._about = about
-        self.chunks: AsyncIterator[Buffer] = _nothing()
-
-    async def find(self, key: str) -> ObjectInfo:
-        return await self._store.find(key)
-
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        return self._store.list()
-
-    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        if key in (None, self._about.key):
-            etag = self._about.etag
-        return await self._store.get(key or self._about.key, None, etag, start, stop)
 
 
 async def _nothing() -> AsyncIterator[Buffer]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from cachecd.errors import UnitError
@@ -12,6 +14,8 @@ from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
 from cachecd_client.schema import Schema
+
+_BREATH = 0.001  # seconds
 
 Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
@@ -35,7 +39,7 @@ class Format(Protocol):
     def span(self, unit: UnitSlice) -> tuple[int, int] | None:
         """As Source has it."""
 
-    def read(self, unit: UnitSlice, content: Content) -> AsyncIterator[tuple[int, Record]]:
+    def read(self, unit: UnitSlice, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
         """Each record with the offset in the unit at which it begins, from `unit.offset` on: a read
         of a slice with that offset begins with this record. 0 if it cannot be told. UnitError."""
 
@@ -70,18 +74,24 @@ class Records:
         if self._sized and unit.size > shard.room:
             return unit  # need not be fetched to know that it does not fit
         done = unit.ordinal if unit.offset else 0
-        async for offset, record in self._format.read(unit, content):
-            if self._transform is None and self._format.schema is not None:
-                shard.describe(self._format.schema)
-            begins_at = done
-            for result in self._results(record):
-                if unit.stop and done == unit.stop:
-                    return None
-                if done >= unit.ordinal and not shard.add(result, unit.unit, done):
-                    resume = offset if done == begins_at else 0
-                    return dataclasses.replace(unit, ordinal=done, offset=resume)
-                done += 1
-            await asyncio.sleep(0)  # a long unit must not keep heartbeats and fetches from running
+        async with aclosing(self._format.read(unit, content)) as records:
+            breath = time.monotonic()
+            async for offset, record in records:
+                if shard.schema is None and self._transform is None and self._format.schema:
+                    shard.describe(self._format.schema)
+                begins_at = done
+                for result in self._results(record):
+                    if unit.stop and done == unit.stop:
+                        return None
+                    if done >= unit.ordinal and not shard.add(result, unit.unit, done):
+                        resume = offset if done == begins_at else 0
+                        return dataclasses.replace(unit, ordinal=done, offset=resume)
+                    done += 1
+                # A long unit must not keep heartbeats and fetches from running; small records, of which
+                # there are many, would each pay more for that than for being written.
+                if time.monotonic() - breath > _BREATH:
+                    await asyncio.sleep(0)
+                    breath = time.monotonic()
         if not done:
             made = "its transform made no record of it" if self._transform else "it has no records"
             raise UnitError(made)

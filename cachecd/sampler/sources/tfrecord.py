@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
 
@@ -95,7 +95,7 @@ class Examples:
 
     async def read(
         self, unit: UnitSlice, content: Content
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         chunks, packed = await unpacked(unit, content)
         frames = _Frames(chunks, unit.offset, LARGEST)
         while True:

@@ -10,7 +10,7 @@ A .tar.gz is inflated on the way; its offsets are those of what it inflates to.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from cachecd.errors import UnitError
@@ -42,7 +42,7 @@ class WebDataset:
 
     async def read(
         self, unit: UnitSlice, content: Content
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         chunks, packed = await unpacked(unit, content, ("GZIP",))
         tar = Tar(chunks, unit.offset, None if packed else unit.size)
         sample: _Sample | None = None

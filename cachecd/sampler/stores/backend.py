@@ -72,6 +72,10 @@ class Backend(Protocol):
     async def find(self, key: str) -> ObjectInfo:
         """The object as it is now, as a listing would name it. GoneError if there is none."""
 
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `read`
+        does; UnitError may be raised of an empty object, which has no end."""
+
 
 class Nowhere:
     """Of a source without a URL: its reader knows where its data are."""
@@ -88,6 +92,9 @@ class Nowhere:
         raise self._refusal()
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        raise self._refusal()
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
         raise self._refusal()
 
     def _refusal(self) -> SourceUnreachableError:

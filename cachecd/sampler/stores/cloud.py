@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -44,11 +47,17 @@ NO_RETRIES: Any = {"max_retries": 0}
 
 
 class CloudBackend:
-    """Reads by an obstore store whose prefix is the source's URL, and lists by it too."""
+    """Reads by an obstore store whose prefix is the source's URL, and lists by it too.
 
-    def __init__(self, store: Any, where: str) -> None:
+    `threads`: how many threads of ours read, in place of obstore's own. Those call into Python whenever
+    they have done something, which costs less; but one that does so while the interpreter ends aborts the
+    process. So it is for processes that end by os._exit.
+    """
+
+    def __init__(self, store: Any, where: str, threads: int = 0) -> None:
         self._store = store
         self.where = where
+        self._threads = ThreadPoolExecutor(threads, "read-cloud") if threads else None
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
@@ -69,18 +78,28 @@ class CloudBackend:
         options: obstore.GetOptions = {}
         if (start, stop) != (0, size):  # all of it is not a range: an empty object has none
             options["range"] = (start, stop)
+        return (await self._get(key, options, size, etag))[1]
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        if not isinstance(self._store, obstore.store.AzureStore):
+            return await self._get(key, {"range": {"suffix": length}}, None, etag)
+        size, _ = await self._get(key, {"head": True}, None, etag)  # Azure has no suffix ranges
+        return size, await self.read(key, max(0, size - length), size, size, etag)
+
+    async def _get(
+        self, key: str, options: obstore.GetOptions, size: int | None, etag: str
+    ) -> tuple[int, Buffer]:
+        """The object's size, and what the options ask for of it."""
         if etag:
             options["if_match"] = etag
         try:
+            if self._threads is not None:
+                loop = asyncio.get_running_loop()
+                get = partial(self._get_by_thread, key, options, size, etag)
+                return await loop.run_in_executor(self._threads, get)
             answer = await obstore.get_async(self._store, key, options=options)
-            meta = answer.meta
-            # Asked before the body: what has grown may be larger than the memory.
-            if size is not None and meta["size"] != size:
-                raise resized(meta["size"], size)
-            # Some stores take no notice of If-Match.
-            if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
-                raise refusal(412, "", self.where)
-            return await answer.bytes_async()
+            self._check(answer.meta, size, etag)
+            return answer.meta["size"], await answer.bytes_async()
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise explain(error, self.where) from None  # its text may quote the signed request
         except ValueError as error:
@@ -94,6 +113,21 @@ class CloudBackend:
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
         return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+
+    def _get_by_thread(
+        self, key: str, options: obstore.GetOptions, size: int | None, etag: str
+    ) -> tuple[int, Buffer]:
+        answer = obstore.get(self._store, key, options=options)
+        self._check(answer.meta, size, etag)
+        return answer.meta["size"], answer.bytes()
+
+    def _check(self, meta: obstore.ObjectMeta, size: int | None, etag: str) -> None:
+        """Asked before the body: what has grown may be larger than the memory."""
+        if size is not None and meta["size"] != size:
+            raise resized(meta["size"], size)
+        # Some stores take no notice of If-Match.
+        if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
+            raise refusal(412, "", self.where)
 
 
 def untrusted(where: str) -> SourceUnreachableError:
@@ -149,7 +183,9 @@ def explain(error: Exception, where: str) -> SourceError:
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
-def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudBackend:
+def open_cloud(
+    source: SourceConfig, connections: int, silence: float, threads: int = 0
+) -> CloudBackend:
     """The store of a gs:// or az:// URL; credentials by the provider's own chain, as obstore finds it."""
     parts = urlsplit(source.url)
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
@@ -164,4 +200,4 @@ def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudB
     except (obstore.exceptions.BaseError, ValueError) as error:
         reason = redacted(str(error))
         raise ConfigError(f"source {parts.scheme}://{parts.netloc}: {reason}") from error
-    return CloudBackend(store, without_secrets(source.url))
+    return CloudBackend(store, without_secrets(source.url), threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,10 +70,28 @@ class FsspecBackend:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._read, key, start, end)
 
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        size = await loop.run_in_executor(self._threads, self._size, key)
+        start = max(0, size - length)
+        return size, await loop.run_in_executor(self._threads, self._read, key, start, size)
+
+    def _size(self, key: str) -> int:
+        with self._explained():
+            size: int | None = self._fs.size(self._root + key)
+        if size is None:
+            raise UnitError("the store does not tell the object's size")
+        return size
+
     def _read(self, key: str, start: int, stop: int) -> bytes:
-        try:
+        with self._explained():
             data: bytes = self._fs.cat_file(self._root + key, start=start or None, end=stop)
-            return data
+        return data
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise GoneError("the object is gone since it was listed") from error
         except (PermissionError, IsADirectoryError) as error:

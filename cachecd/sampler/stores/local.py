@@ -8,6 +8,7 @@ that hangs would hang the sampler.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -98,16 +99,29 @@ class LocalBackend:
         return await loop.run_in_executor(self._threads, self._read, key, start, stop, size, etag)
 
     def _read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        path = f"{self._root}/{key}"
+        with self._opened(key, etag) as (fd, found):
+            if size is not None and found != size:
+                raise resized(found, size)
+            return _read_range(fd, start, stop)
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._tail, key, length, etag)
+
+    def _tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
+        with self._opened(key, etag) as (fd, size):
+            return size, _read_range(fd, max(0, size - length), size)
+
+    @contextlib.contextmanager
+    def _opened(self, key: str, etag: str) -> Iterator[tuple[int, int]]:
+        """Its descriptor and its size."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"{self._root}/{key}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 found = os.fstat(fd)
                 if etag and _etag(found) != etag:
                     raise UnitError("the file changed since it was listed")
-                if size is not None and found.st_size != size:
-                    raise resized(found.st_size, size)
-                return _read_range(fd, start, stop)
+                yield fd, found.st_size
             finally:
                 os.close(fd)
         except OSError as error:

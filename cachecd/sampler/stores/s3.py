@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import botocore
@@ -27,6 +28,8 @@ from obstore.store import S3Store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.lanes import WINDOW, Ask, Page, is_marker
+from cachecd.sampler.stores import listobjects
 from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
 from cachecd.sampler.stores.backend import PAGE, TransientError, resized
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
@@ -37,6 +40,11 @@ if TYPE_CHECKING:
 
     from cachecd.config import SourceConfig
 
+_Found = TypeVar("_Found")
+
+_MOST_EMPTY = (
+    1000  # answers to one page; where all objects have been deleted, some stores give a few
+)
 # What obstore cannot name, since it takes a key for a path: empty, "." and ".." segments (so also a
 # slash at the end, which it drops without a word) and control characters. boto3 reads those.
 _NO_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
@@ -51,7 +59,12 @@ class S3Backend:
     """
 
     def __init__(
-        self, source: SourceConfig, connections: int, tries: int = 7, silence: float = 30.0
+        self,
+        source: SourceConfig,
+        connections: int,
+        tries: int = 7,
+        silence: float = 30.0,
+        threads: int = 0,
     ) -> None:
         bucket, _, prefix = source.url.partition("://")[2].partition("/")
         if not bucket:
@@ -65,6 +78,7 @@ class S3Backend:
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
         self._clients: dict[int, tuple[Any, float]] = {}  # by the tries that they make
+        self._signing_in = threading.Lock()
         client = self._signed_in(tries)
         endpoint: str = client.meta.endpoint_url
         parts = urlsplit(endpoint)
@@ -92,7 +106,7 @@ class S3Backend:
             retry_config=NO_RETRIES,
             credential_provider=self._credentials,
         )
-        self._cloud = CloudBackend(store, self.where)
+        self._cloud = CloudBackend(store, self.where, threads)
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         after = {"StartAfter": self._prefix + start_after} if start_after else {}
@@ -115,6 +129,29 @@ class S3Backend:
                 raise failure from None  # botocore's own text may quote the signed request
             raise SourceUnreachableError(f"{self.where}: {failure}") from None
 
+    def page(self, ask: Ask) -> Page:
+        """A part of the listing, in one attempt. Blocks."""
+        client = self._signed_in(1)
+        found: list[ObjectInfo] = []
+        where = {"StartAfter": self._prefix + ask.after} if ask.after else {}
+        try:
+            for _ in range(_MOST_EMPTY):
+                answer = client.list_objects_v2(
+                    Bucket=self._bucket,
+                    Prefix=self._prefix,
+                    MaxKeys=ask.most - len(found),
+                    **where,
+                )
+                found += _entries(answer, self._prefix)
+                where = {"ContinuationToken": answer.get("NextContinuationToken", "")}
+                if not answer.get("IsTruncated") or len(found) >= ask.most:
+                    return Page(found, bool(answer.get("IsTruncated")))
+        except (BotoCoreError, ClientError) as error:
+            raise self._explain(error) from None
+        raise TransientError(
+            f"the store has listed {_MOST_EMPTY} pages with hardly anything in them"
+        )
+
     def glimpse(self) -> Sequence[ObjectInfo]:
         try:
             page = self._signed_in(1).list_objects_v2(
@@ -125,16 +162,31 @@ class S3Backend:
         return _objects(page, self._prefix)
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        wanted = "" if (start, stop) == (0, size) else f"{start}-{stop - 1}"
+        return await self._by_either(
+            key,
+            lambda: self._get(key, wanted, stop - start, size, etag)[1],
+            lambda: self._cloud.read(key, start, stop, size, etag),
+        )
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        return await self._by_either(
+            key,
+            lambda: self._get(key, f"-{length}", length, None, etag),
+            lambda: self._cloud.tail(key, length, etag),
+        )
+
+    async def _by_either(
+        self, key: str, boto3: Callable[[], _Found], cloud: Callable[[], Awaitable[_Found]]
+    ) -> _Found:
         # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
         if self._throttled or _NO_PATH.search(key):
             loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(
-                self._threads, self._get, key, start, stop, size, etag
-            )
+            found = await loop.run_in_executor(self._threads, boto3)
             self._throttled = False
-            return body
+            return found
         try:
-            return await self._cloud.read(key, start, stop, size, etag)
+            return await cloud()
         except TransientError as error:
             self._throttled = error.throttled
             raise
@@ -143,23 +195,26 @@ class S3Backend:
                 raise self._credentials.failure from None
             raise
 
-    def _get(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        wanted: dict[str, str] = {"IfMatch": etag} if etag else {}
-        if (start, stop) != (0, size):
-            wanted["Range"] = f"bytes={start}-{stop - 1}"
+    def _get(
+        self, key: str, wanted: str, length: int, size: int | None, etag: str
+    ) -> tuple[int, Buffer]:
+        """The object's size, and the range of it that is wanted: all of it if none is named."""
+        options = {"IfMatch": etag} if etag else {}
+        if wanted:
+            options["Range"] = f"bytes={wanted}"
         try:
             answer = self._signed_in(1).get_object(
-                Bucket=self._bucket, Key=self._prefix + key, **wanted
+                Bucket=self._bucket, Key=self._prefix + key, **options
             )
             with answer["Body"] as stream:
                 told = answer.get("ContentRange", "").rpartition("/")[2]
                 found = int(told) if told.isdigit() else answer.get("ContentLength")
                 if size is not None and found is not None and found != size:
                     raise resized(found, size)
-                body: bytes = stream.read(stop - start + 1)
+                body: bytes = stream.read(length + 1)
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
-        return body
+        return found or 0, body
 
     async def find(self, key: str) -> ObjectInfo:
         if self._throttled or _NO_PATH.search(key):
@@ -181,27 +236,31 @@ class S3Backend:
 
     def _signed_in(self, tries: int) -> Any:
         """boto3's client, made anew now and then, so that renewed credentials are noticed."""
-        client, made = self._clients.get(tries, (None, 0.0))
-        if client is None or time.monotonic() - made > LIFE:
-            client = self._new_client(tries)
-            self._clients[tries] = client, time.monotonic()
-        return client
+        with self._signing_in:  # it takes a while, and many may ask
+            client, made = self._clients.get(tries, (None, 0.0))
+            if client is None or time.monotonic() - made > LIFE:
+                client = self._new_client(tries)
+                self._clients[tries] = client, time.monotonic()
+            return client
 
     def _new_client(self, tries: int) -> Any:
         source = self._source
         try:
             session = new_session()
-            return session.client(
+            client = session.client(
                 "s3",
                 endpoint_url=source.endpoint,
                 region_name=source.region or session.region_name or "us-east-1",
                 config=Config(
                     signature_version=botocore.UNSIGNED if source.anonymous else None,
                     retries={"mode": "standard", "total_max_attempts": tries},
+                    max_pool_connections=WINDOW,
                     connect_timeout=min(5.0, self._silence),
                     read_timeout=self._silence,
                 ),
             )
+            client.meta.events.register(listobjects.EVENT, listobjects.take_objects)
+            return client
         except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
@@ -237,8 +296,13 @@ class S3Backend:
 
 def _objects(page: Any, prefix: str) -> list[ObjectInfo]:
     """What one answer of ListObjectsV2 lists, without the folder markers."""
+    return [o for o in _entries(page, prefix) if not is_marker(o)]
+
+
+def _entries(page: Any, prefix: str) -> list[ObjectInfo]:
+    """What one answer of ListObjectsV2 lists below the prefix: the marker of its own folder is not."""
     return [
         ObjectInfo(o["Key"][len(prefix) :], o["Size"], o.get("ETag", ""))
         for o in page.get("Contents", ())
-        if o["Size"] or not o["Key"].endswith("/")
+        if o["Size"] or o["Key"] != prefix
     ]

@@ -1,0 +1,228 @@
+"""What a Parquet file's columns are as features, and their values as Python has them.
+
+Nested structs are flattened: a field of one is a feature of its own, named with dots. A struct of `bytes`
+and `path`, as Hugging Face has images and audio, is the bytes under the column's own name.
+
+    integers, booleans          int (unsigned 64 bits: numpy.uint64)
+    float16, float32            float
+    float64, decimals           numpy.float64
+    dates, times, timestamps    int: as stored, days or the column's own unit, since 1970 or midnight
+    strings, binary             bytes
+    lists of numbers            an array; lists of lists one of more dimensions, or lists of arrays
+    lists of strings, binary    a list of bytes
+
+A null is None. Within lists it is NaN where they are of floats, and else an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cachecd.errors import UnitError
+
+_FILE = {"bytes", "path"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One feature: column `leaf` of the file.
+
+    `fields` lead to it, from a record batch down. `dtype`: "bytes", NumPy's name of a number, or "" for
+    what has no value here. `dims`: how many lists are around a value; `fixed`: whether all of them are
+    of a declared length.
+    """
+
+    name: str
+    leaf: int
+    fields: tuple[str, ...]
+    dtype: str
+    dims: int
+    fixed: bool
+
+    def values(self, batch: Any) -> list[Any]:
+        """One value for each row of a record batch; UnitError if it has none that can be stored."""
+        array, lists = self._descend(batch)
+        if self.dtype == "bytes":
+            found: Any = _bytes(array)
+            if not lists:
+                return list(found)
+            if any(value is None for value in found):
+                raise self._null_within()
+        elif not lists:
+            return _scalars(array, self.dtype)
+        else:
+            found = self._numbers(array)
+        while len(lists) > 1:
+            found = self._nest(found, lists.pop())
+        (lengths,) = lists
+        ends = np.cumsum(np.maximum(lengths, 0))
+        return [
+            None if length < 0 else found[end - length : end]
+            for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
+        ]
+
+    def _descend(self, batch: Any) -> tuple[Any, list[NDArray[np.int64]]]:
+        """The values one after the other, whatever lists they are in; and the lengths of the lists, from
+        the outermost to the innermost; -1 for a null."""
+        first, *fields = self.fields
+        array = batch.column(first)
+        lists = []
+        while True:
+            kind = array.type
+            if isinstance(kind, pa.BaseExtensionType):
+                array = array.storage
+            elif pa.types.is_struct(kind):
+                array = array.flatten()[kind.get_field_index(fields.pop(0))]
+            elif pa.types.is_map(kind):
+                array = array.cast(pa.list_(kind.field(0)))
+            elif is_list(kind):
+                lengths = pc.fill_null(pc.list_value_length(array), -1)
+                lists.append(lengths.to_numpy(zero_copy_only=False).astype(np.int64))
+                array = array.flatten()
+            elif pa.types.is_dictionary(kind):
+                array = array.dictionary_decode()
+            else:
+                return array, lists
+
+    def _numbers(self, array: Any) -> NDArray[Any]:
+        array = _plain(array)
+        if array.null_count and not self.dtype.startswith("float"):
+            raise self._null_within()
+        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return found
+
+    def _nest(self, values: Any, lengths: NDArray[np.int64]) -> Any:
+        """Lists of these lengths: one more dimension if all are of one length."""
+        if lengths.size and lengths.min() < 0:
+            raise self._null_within()
+        if isinstance(values, np.ndarray):
+            length = int(lengths[0]) if lengths.size else 0
+            if (lengths == length).all():
+                return values.reshape(lengths.size, length, *values.shape[1:])
+        ends = np.cumsum(lengths).tolist()
+        return [values[end - n : end] for n, end in zip(lengths.tolist(), ends, strict=True)]
+
+    def _null_within(self) -> UnitError:
+        return UnitError(f"column {self.name!r}: a null within a list cannot be stored")
+
+
+def columns_of(schema: Any) -> tuple[Column, ...]:
+    """The features that the columns of an Arrow schema make, in its order. UnitError if two have the same
+    name."""
+    leaves = iter(range(1 << 62))
+    columns: list[Column] = []
+    for field in schema:
+        columns += _walk(field.name, (field.name,), field.type, 0, True, leaves)
+    names = {column.name: column for column in columns}
+    for column in columns:
+        if names[column.name] is not column:
+            raise UnitError(f"two of its columns have the name {column.name!r}")
+    return tuple(columns)
+
+
+def _walk(
+    name: str, fields: tuple[str, ...], kind: Any, dims: int, fixed: bool, leaves: Iterator[int]
+) -> Iterator[Column]:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_struct(kind):
+        children = [kind.field(i) for i in range(kind.num_fields)]
+        is_file = {child.name for child in children} == _FILE
+        for child in children:
+            own = name if is_file else f"{name}.{child.name}"
+            found = _walk(own, (*fields, child.name), child.type, dims, fixed, leaves)
+            if is_file and child.name == "path":
+                for _ in found:  # it has a leaf all the same
+                    pass
+            else:
+                yield from found
+    elif is_list(kind):
+        fixed = fixed and pa.types.is_fixed_size_list(kind)
+        yield from _walk(name, fields, kind.field(0).type, dims + 1, fixed, leaves)
+    else:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        yield Column(name, next(leaves), fields, _dtype(kind), dims, bool(dims) and fixed)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is any of its lists; a map is one of structs of `key` and `value`."""
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+        or types.is_map(kind)
+    )
+
+
+def _dtype(kind: Any) -> str:
+    types = pa.types
+    if (
+        types.is_binary(kind)
+        or types.is_string(kind)
+        or types.is_large_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_string_view(kind)
+    ):
+        return "bytes"
+    if types.is_boolean(kind):
+        return "bool"
+    if types.is_integer(kind) or types.is_floating(kind):
+        return str(np.dtype(kind.to_pandas_dtype()))
+    if types.is_decimal(kind):
+        return "float64"
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return "int64"
+    return ""
+
+
+def _plain(array: Any) -> Any:
+    """Decimals, dates and times as plain numbers."""
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.float64())
+    if pa.types.is_temporal(kind):
+        return array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    return array
+
+
+def _bytes(array: Any) -> list[bytes | None]:
+    kind = array.type
+    # As bytes, at no cost: nobody has to look whether it is UTF-8.
+    if pa.types.is_string(kind):
+        array = array.view(pa.binary())
+    elif pa.types.is_large_string(kind):
+        array = array.view(pa.large_binary())
+    elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        array = array.cast(pa.large_binary())
+    found: list[bytes | None] = array.to_pylist()
+    return found
+
+
+def _scalars(array: Any, dtype: str) -> list[Any]:
+    array = _plain(array)
+    valid = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        array = array.drop_null()
+    found = array.to_numpy(zero_copy_only=False)
+    if found.dtype == np.bool_:
+        found = found.astype(np.int64)
+    # Python's own numbers are ints and float32 to everybody; these two would lose something.
+    values = list(found) if dtype in ("float64", "uint64") else found.tolist()
+    if valid is None:
+        return values
+    rest = iter(values)
+    return [next(rest) if there else None for there in valid.tolist()]

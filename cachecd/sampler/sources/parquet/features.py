@@ -1,0 +1,88 @@
+"""The schema of a Parquet file's records, where they are cached as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cachecd.errors import UnitError
+from cachecd.sampler.sources.parquet.columns import Column
+from cachecd.sampler.sources.parquet.footer import Footer
+from cachecd_client.schema import LIST_DTYPES, Feature, Kind, Schema
+
+
+def schema_of(
+    footer: Footer,
+    notes: Mapping[bytes, bytes],
+    columns: Sequence[Column],
+    values: Sequence[Sequence[Any]],
+) -> Schema:
+    """The schema that these columns have, as far as their types, the footer's statistics, the `values`
+    of its first rows and the `notes` of who wrote it tell. UnitError if a column fits no feature.
+
+    A number or text is ragged if the file has a null in its column; lists of numbers are an array if all
+    of them seem to be of one length.
+    """
+    classes = _classes(notes)
+    features = [
+        _feature(footer, column, values[i], classes.get(column.name, ()))
+        for i, column in enumerate(columns)
+    ]
+    return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
+
+
+def _feature(
+    footer: Footer, column: Column, values: Sequence[Any], classes: tuple[str, ...]
+) -> Feature:
+    name, dtype = column.name, column.dtype
+    kind: Kind = "bytes" if dtype == "bytes" else "float" if dtype.startswith("float") else "int64"
+    if not column.dims:
+        if _has_nulls(footer, column.leaf):
+            return Feature(name, kind, LIST_DTYPES[kind], None, classes=classes)
+        if dtype in ("float64", "uint64"):
+            return Feature(name, "bytes", dtype, (), raw=True)
+        return Feature(name, kind, LIST_DTYPES[kind], (), classes=classes)
+    if dtype != "bytes" and _regular(footer, column, values):
+        array: Any = values[0]
+        if array.ndim == 1 and dtype in ("int64", "float32"):
+            return Feature(name, kind, dtype, array.shape)
+        return Feature(name, "bytes", dtype, array.shape, raw=True)
+    if column.dims > 1:
+        raise UnitError(
+            f"column {name!r} has lists of lists of different lengths, which no feature can hold: name "
+            "the others in source.columns, or use a transform"
+        )
+    return Feature(name, kind, LIST_DTYPES[kind], None)
+
+
+def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
+    """Whether all values are arrays of one shape, as far as the first rows and the footer tell."""
+    shapes = {v.shape if isinstance(v, np.ndarray) else None for v in values}
+    if len(shapes) != 1 or (shape := shapes.pop()) is None:
+        return False
+    size = int(np.prod(shape))
+    return column.fixed or all(
+        group.chunks[column.leaf].values == max(1, size) * group.rows for group in footer.groups
+    )
+
+
+def _has_nulls(footer: Footer, leaf: int) -> bool:
+    return any(group.chunks[leaf].nulls > 0 for group in footer.groups)
+
+
+def _classes(notes: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Names of classes by column, where Hugging Face's datasets have written them down."""
+    try:
+        features = json.loads(notes[b"huggingface"])["info"]["features"]
+        return {
+            name: tuple(about["names"])
+            for name, about in features.items()
+            if isinstance(about, dict)
+            and about.get("_type") == "ClassLabel"
+            and all(isinstance(one, str) for one in about["names"])
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}

@@ -1,0 +1,69 @@
+"""A bucket of Parquet files, as Hugging Face's data sets are: row groups into shards, columns to arrays."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from tests.e2e.conftest import upload
+from tests.e2e.daemons import wait_until
+
+
+def picture(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number % 256, number // 256, 7)).save(file, "PNG")
+    return file.getvalue()
+
+
+def parquet(first: int, rows: int) -> bytes:
+    chance = random.Random(first)
+    table = pa.table(
+        {
+            "image": [
+                {"bytes": picture(n), "path": f"{n}.png"} for n in range(first, first + rows)
+            ],
+            "label": list(range(first, first + rows)),
+            "unwanted": [chance.randbytes(2000) for _ in range(rows)],
+        }
+    )
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=50)
+    return file.getvalue()
+
+
+def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_set_aside(
+    daemon, s3
+):
+    objects = {f"part-{n}.parquet": parquet(120 * n, 120) for n in range(4)}
+    objects |= {"cut.parquet": objects["part-0.parquet"][:-100], "README.md": b"# read me"}
+    s3.bucket("parquet")
+    upload(s3, "parquet", {f"train/{key}": body for key, body in objects.items()})
+    source = {
+        "url": "s3://parquet/train",
+        "format": "parquet",
+        "columns": ["image", "label"],
+    }
+    steps = [{"decode_image": "image"}]
+    dataset = {"source": source, "transform": steps, "grow": {"first": "64KiB"}}
+    served = daemon({"train": dataset}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+
+    status = served.status()["datasets"]["train"]
+    reasons = {one["key"]: one["reason"] for one in status["set_aside"]["examples"]}
+    assert reasons.keys() == {"cut.parquet", "README.md"}
+    assert all("not a Parquet file" in reason for reason in reasons.values())
+
+    found = {}
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        for batch in epoch.numpy(64, drop_last=False):
+            for image, label, valid in zip(
+                batch["image"], batch["label"], batch["_valid"], strict=True
+            ):
+                if valid:
+                    assert image.shape == (8, 8, 3)
+                    found[int(label)] = tuple(image[0, 0].tolist())
+    assert found == {n: (n % 256, n // 256, 7) for n in range(480)}

@@ -1,0 +1,233 @@
+"""Parquet files that pyarrow wrote become records; what is wrong with one costs its unit."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import decimal
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.model import UnitSlice
+from cachecd.sampler.sources import open_source
+from cachecd.sampler.sources.parquet.rows import Parquet
+from cachecd_client._core import decode_example, encode_example
+from cachecd_client.schema import Feature
+from tests.contracts.source import Bench, Given, SourceContract
+
+RNG = np.random.default_rng(8)
+CONFIG = {"source": {"url": "file:///nowhere", "format": "parquet"}}
+TWICE = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
+
+
+def parquet(table: Any, **how: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(table), file, **how)
+    return file.getvalue()
+
+
+def bench_of(folder: Path, **source: Any) -> Bench:
+    config = {"source": {**CONFIG["source"], **source}}
+    return Bench(open_source(DatasetConfig.model_validate(config), ()), folder, capacity=1 << 22)
+
+
+def read(table: Any) -> list[dict[str, Any]]:
+    """The records of a file as a transform is given them."""
+    body = parquet(table)
+    source = Parquet(SourceConfig.model_validate(CONFIG["source"]), transformed=True)
+    given = Given(body, nothing(), False, lambda length: None)
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        return [record async for _, record in source.read(UnitSlice(0, "k", len(body)), given)]
+
+    return asyncio.run(all_of_them())
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+ROWS = [
+    [
+        {"id": 1000 * unit + row, "image": RNG.bytes(int(size)), "name": f"ä{row}"}
+        for row, size in enumerate(RNG.integers(0, 4000, 30))
+    ]
+    for unit in range(4)
+]
+
+
+class TestParquet(SourceContract):
+    config = CONFIG
+
+    def objects(self) -> list[bytes]:
+        return [parquet(pa.Table.from_pylist(rows), row_group_size=7) for rows in ROWS]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, rows in enumerate(ROWS):
+            for ordinal, row in enumerate(rows):
+                yield unit, ordinal, encode_example({**row, "name": row["name"].encode()})
+
+
+class TestParquetThroughATransform(SourceContract):
+    config = TWICE
+
+    def objects(self) -> list[bytes]:
+        return [parquet(pa.Table.from_pylist(rows), row_group_size=7) for rows in ROWS]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, rows in enumerate(ROWS):
+            for row, values in enumerate(rows):
+                for variant in range(2):
+                    record = {**values, "name": values["name"].encode(), "variant": variant}
+                    yield unit, 2 * row + variant, encode_example(record)
+
+
+# --- values
+
+
+def test_every_type_becomes_what_the_reference_says():
+    day = datetime.datetime(2020, 1, 1)
+    table = pa.table(
+        {
+            "int8": pa.array([-3], pa.int8()),
+            "uint64": pa.array([2**64 - 1], pa.uint64()),
+            "bool": [True],
+            "half": pa.array(np.array([0.5], np.float16)),
+            "float": pa.array([0.25], pa.float32()),
+            "double": [0.1],
+            "decimal": [decimal.Decimal("1.25")],
+            "day": [day.date()],
+            "at": pa.array([day], pa.timestamp("ms")),
+            "text": ["ä"],
+            "large": pa.array([b"x"], pa.large_binary()),
+            "fixed": pa.array([b"abc"], pa.binary(3)),
+            "class": pa.array(["cat"]).dictionary_encode(),
+            "nothing": pa.nulls(1),
+        }
+    )
+    [found] = read(table)
+    assert found == {
+        "int8": -3,
+        "uint64": 2**64 - 1,
+        "bool": 1,
+        "half": 0.5,
+        "float": 0.25,
+        "double": 0.1,
+        "decimal": 1.25,
+        "day": 18262,
+        "at": 1_577_836_800_000,
+        "text": "ä".encode(),
+        "large": b"x",
+        "fixed": b"abc",
+        "class": b"cat",
+    }
+    assert [type(found[name]) for name in ("bool", "half", "float")] == [int, float, float]
+    assert [type(found[name]) for name in ("double", "uint64")] == [np.float64, np.uint64]
+
+
+def test_structs_are_flattened_and_images_are_their_bytes():
+    image = {"bytes": b"jpeg", "path": "1.jpg"}
+    rows = [
+        {
+            "image": image,
+            "pages": [image, image],
+            "meta": {"width": 3, "camera": {"make": "x"}},
+            "boxes": [{"kind": 1, "name": "a"}, {"kind": 2, "name": "b"}],
+        }
+    ]
+    [found] = read(pa.Table.from_pylist(rows))
+    assert found.pop("boxes.kind").tolist() == [1, 2]
+    assert found == {
+        "image": b"jpeg",
+        "pages": [b"jpeg", b"jpeg"],
+        "meta.width": 3,
+        "meta.camera.make": b"x",
+        "boxes.name": [b"a", b"b"],
+    }
+
+
+def test_a_map_is_its_keys_and_its_values():
+    table = {"m": pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64()))}
+    [found] = read(table)
+    assert (found["m.key"], found["m.value"].tolist()) == ([b"a", b"b"], [1, 2])
+
+
+def test_lists_become_arrays_and_lists_of_lists_arrays_of_more_dimensions():
+    table = pa.table(
+        {
+            "ragged": pa.array([[1], [], [2, 3]], pa.list_(pa.int16())),
+            "vector": pa.array([[1, 2]] * 3, pa.list_(pa.float32(), 2)),
+            "matrix": [[[1, 2], [3, 4]], [[5, 6]], [[7, 8], [9, 10]]],
+            "jagged": [[[1], [2, 3]]] * 3,
+            "gaps": [[0.5, None]] * 3,
+        }
+    )
+    found = read(table)
+    assert [r["ragged"].tolist() for r in found] == [[1], [], [2, 3]]
+    assert {r["ragged"].dtype for r in found} == {np.dtype(np.int16)}
+    assert {(r["vector"].dtype.name, r["vector"].shape) for r in found} == {("float32", (2,))}
+    assert [r["matrix"].shape for r in found] == [(2, 2), (1, 2), (2, 2)]
+    assert found[2]["matrix"].tolist() == [[7, 8], [9, 10]]
+    assert [row.tolist() for row in found[0]["jagged"]] == [[1], [2, 3]]
+    assert np.isnan(found[0]["gaps"][1])
+
+
+def test_a_null_makes_its_feature_missing():
+    table = {"a": [1, None], "s": [None, "x"], "l": [None, [1]], "d": [0.5, None]}
+    first, second = read(table)
+    assert first == {"a": 1, "d": 0.5}
+    assert second.pop("l").tolist() == [1]
+    assert second == {"s": b"x"}
+
+
+def test_the_schema_follows_from_types_statistics_and_first_rows(tmp_path: Path):
+    classes = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    notes = {"huggingface": json.dumps({"info": {"features": classes}})}
+    table = pa.table(
+        {
+            "label": [0, 1],
+            "maybe": [None, 7],
+            "double": [0.5, 0.25],
+            "tokens": [[1], [1, 2]],
+            "embedding": pa.array([[1, 2]] * 2, pa.list_(pa.float32())),
+            "words": [["a"], ["b"]],
+        }
+    ).replace_schema_metadata(notes)
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([parquet(table)])
+    assert bench.set_aside == {}
+    assert bench.schema is not None
+    assert {f.name: f for f in bench.schema.features} == {
+        "label": Feature("label", "int64", "int64", (), classes=("cat", "dog")),
+        "maybe": Feature("maybe", "int64", "int64", None),
+        "double": Feature("double", "bytes", "float64", (), raw=True),
+        "tokens": Feature("tokens", "int64", "int64", None),
+        "embedding": Feature("embedding", "float", "float32", (2,)),
+        "words": Feature("words", "bytes", "bytes", None),
+    }
+    first, second = (decode_example(record) for _, _, record in shard.records)
+    assert "maybe" not in first
+    assert second["maybe"] == ("int64", [7])
+    assert second["tokens"] == ("int64", [1, 2])
+
+
+def test_what_the_schema_cannot_hold_sets_its_unit_aside_and_names_the_column(tmp_path: Path):
+    jagged = parquet({"a": [1], "boxes": [[[1], [2, 3]]]})
+    fine, null, wide = (
+        parquet({"a": [a], "v": [v]}) for a, v in ((1, [1]), (None, [1]), (1, [1, 2]))
+    )
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([jagged, fine, null, wide])
+    assert [unit for unit, _, _ in shard.records] == [1]
+    assert "column 'boxes' has lists of lists of different lengths" in bench.set_aside[0]
+    assert "missing ['a']" in bench.set_aside[2]
+    assert "feature 'v': record has int64[2], the schema says int64[1]" in bench.set_aside[3]

@@ -1,0 +1,301 @@
+"""Parquet files as objects: which bytes are read, which units there are, and what hostile ones cost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.firstlook import check_sources
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft
+from cachecd.sampler.fetch import open_store
+from cachecd.sampler.sources import open_source
+from cachecd.sampler.sources.parquet import footer, pieces
+from cachecd.sampler.units import list_units
+from cachecd_client._core import decode_example
+from tests.contracts.source import Given
+from tests.sampler.test_parquet import CONFIG, bench_of, nothing, parquet
+
+RNG = np.random.default_rng(9)
+
+
+# --- columns and bytes
+
+
+def test_only_the_wanted_columns_are_read(tmp_path: Path):
+    rows = 1000
+    table = {
+        "large": [RNG.bytes(5000) for _ in range(rows)],
+        "meta": [{"w": i, "h": 2} for i in range(rows)],
+        "id": list(range(rows)),
+    }
+    body = parquet(table, row_group_size=100)
+    bench = bench_of(tmp_path, columns=["id", "meta"])
+    [shard] = bench.pour([body])
+    assert [decode_example(r)["id"] for _, _, r in shard.records] == [
+        ("int64", [i]) for i in range(rows)
+    ]
+    assert decode_example(shard.records[7][2])["meta.w"] == ("int64", [7])
+    assert len(body) > 5_000_000
+    assert bench.taken < 200_000
+
+
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path):
+    bench = bench_of(tmp_path, columns=["label", "meta"])
+    assert bench.pour([parquet({"a": [1], "meta": [{"w": 1}]})]) == []
+    assert bench.set_aside == {0: "it has no column 'label' (source.columns), only a, meta.w"}
+
+
+def test_a_missing_column_is_refused_before_anything_is_made(tmp_path: Path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "README.md").write_text("read me")
+    (tmp_path / "source" / "a.parquet").write_bytes(parquet({"image": [b"x"], "label": [1]}))
+
+    def config(*columns: str) -> Config:
+        url = (tmp_path / "source").as_uri()
+        source = {"url": url, "format": "parquet", "columns": columns}
+        cache = {"dir": str(tmp_path / "cache"), "limit": "1GiB"}
+        return Config.model_validate(
+            {"version": 1, "cache": cache, "datasets": {"train": {"source": source}}}
+        )
+
+    check_sources(config("image", "label"))
+    with pytest.raises(
+        ConfigError, match=r"^datasets\.train\.source\.columns: 'a\.parquet': it has no "
+    ):
+        check_sources(config("image", "lable"))
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_every_codec_and_both_page_versions_are_read(tmp_path: Path, codec: str, version: str):
+    table = {"a": list(range(3000)), "s": ["x", "y", "z"] * 1000}
+    body = parquet(table, compression=codec, data_page_version=version, row_group_size=1000)
+    [shard] = bench_of(tmp_path).pour([body])
+    assert len(shard.records) == 3000
+    assert decode_example(shard.records[2999][2]) == {
+        "a": ("int64", [2999]),
+        "s": ("bytes", [b"z"]),
+    }
+
+
+def test_a_row_group_larger_than_what_is_held_of_it_is_read_while_it_arrives(tmp_path: Path):
+    """By far larger than the window, and cut by shards."""
+    rows = [{"id": n, "a": RNG.bytes(3000), "b": RNG.bytes(1000)} for n in range(3000)]
+    body = parquet(pa.Table.from_pylist(rows), compression="none", data_page_size=8000)
+    assert len(body) > 10 << 20
+    held = []
+
+    async def fetch(start: int, stop: int) -> bytes:
+        held.append(found._held)
+        return body[start:stop]
+
+    group = pq.read_metadata(io.BytesIO(body)).row_group(0)
+
+    def chunk(number: int) -> tuple[int, int]:
+        about = group.column(number)
+        start = about.dictionary_page_offset or about.data_page_offset
+        return start, start + about.total_compressed_size
+
+    chunks = [chunk(number) for number in range(3)]
+
+    async def read_all() -> dict[int, list[bytes]]:
+        nonlocal found
+        found = pieces.Pieces([chunks], fetch, window=1 << 20, piece=100_000)
+        found.start()
+
+        def by_thread() -> dict[int, list[bytes]]:
+            """All columns side by side, as their rows are read."""
+            parts: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+            for step in range(100):
+                for number, (start, stop) in enumerate(chunks):
+                    span = stop - start
+                    a, b = start + span * step // 100, start + span * (step + 1) // 100
+                    if b > a:
+                        parts[number].append(bytes(found.read(a, b)))
+            return parts
+
+        return await asyncio.to_thread(by_thread)
+
+    found: Any = None
+    parts = asyncio.run(read_all())
+    assert [b"".join(parts[n]) for n in range(3)] == [body[slice(*c)] for c in chunks]
+    assert max(held) <= (1 << 20) + 3 * 100_000
+    assert held[0] <= 200_000, f"no more ahead than has been read {held[:8]}"
+
+
+# --- units
+
+
+def listed(folder: Path, objects: dict[str, bytes]) -> list[UnitSlice]:
+    for key, body in objects.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(body)
+    source = SourceConfig.model_validate({"url": folder.as_uri(), "format": "parquet"})
+    found = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
+    return [
+        UnitSlice(number, unit.key, unit.size, unit.etag, begin=unit.begin)
+        for number, unit in enumerate(found)
+    ]
+
+
+def test_row_groups_are_units_and_what_is_no_parquet_is_one_unit_each(tmp_path: Path):
+    whole = parquet({"a": list(range(250))}, row_group_size=100)
+    objects = {
+        "a.parquet": whole,
+        "b/half.parquet": whole[: len(whole) // 2],
+        "c.txt": b"read me",
+        "d/_SUCCESS": b"",
+        "_delta_log/1.json": b"{}",
+        "e.parquet": parquet({"a": pa.array([], pa.int64())}),
+        "f.parquet": b"",
+    }
+    units = listed(tmp_path, objects)
+    assert [(u.key, u.begin > 0) for u in units] == [
+        *[("a.parquet", True)] * 3,
+        ("b/half.parquet", False),
+        ("c.txt", False),
+        ("e.parquet", False),
+        ("f.parquet", False),
+    ]
+    assert sum(u.size for u in units[:3]) < len(whole)
+    bench = bench_of(tmp_path / "b")
+    [shard] = bench.pour_slices(list(units), [objects[u.key] for u in units])
+    found = [decode_example(record)["a"][1] for _, _, record in shard.records]
+    assert found == [[n] for n in range(250)]
+    assert [unit for unit, _, _ in shard.records] == [0] * 100 + [1] * 100 + [2] * 50
+    assert "expected b'PAR1' (truncated?)" in bench.set_aside[3]
+    assert bench.set_aside[4].startswith("not a Parquet file: its 7 bytes end with b'd me'")
+    assert bench.set_aside[5] == "it has no records"
+    assert bench.set_aside[6] == "not a Parquet file: it is empty"
+
+
+def test_a_footer_longer_than_what_is_read_first_is_read_whole(tmp_path: Path):
+    body = parquet({f"column {n:04d}": list(range(20)) for n in range(300)}, row_group_size=5)
+    assert int.from_bytes(body[-8:-4], "little") > 64 << 10
+    units = listed(tmp_path, {"wide.parquet": body})
+    assert len(units) == 4
+    [shard] = bench_of(tmp_path).pour_slices(units[2:3], [body] * 3)
+    assert decode_example(shard.records[0][2])["column 0299"] == ("int64", [10])
+
+
+def test_a_row_group_that_is_not_there_any_more_is_said_so(tmp_path: Path):
+    body = parquet({"a": [1]})
+    bench = bench_of(tmp_path)
+    bench.pour_slices([UnitSlice(0, "k", 50, begin=77)], [body])
+    assert bench.set_aside == {0: "no row group begins at byte 77: it changed since it was listed"}
+
+
+@pytest.mark.parametrize("error", [UnitError("gone"), SourceUnreachableError("down")])
+def test_what_a_read_raises_in_the_middle_is_raised_as_it_is(tmp_path: Path, error: Exception):
+    body = parquet({"a": [RNG.bytes(1000) for _ in range(100)]})
+
+    class Failing(Given):
+        async def read(self, start: int, stop: int, key: str | None = None) -> bytes:
+            raise error
+
+    async def pour() -> None:
+        unit, given = UnitSlice(0, "k", len(body)), Failing(body, nothing(), False, lambda n: None)
+        draft = Draft(str(tmp_path / "shard"), 1 << 20, None, lambda schema: None, {})
+        await bench_of(tmp_path).source.pour(unit, given, draft)
+
+    with pytest.raises(type(error), match=str(error)):
+        asyncio.run(pour())
+
+
+# --- what is hostile
+
+
+def claims(length: int) -> Callable[[bytes], bytes]:
+    return lambda body: body[:-8] + length.to_bytes(4, "little") + body[-4:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (claims(2**32 - 1), "its Parquet footer claims 4294967295 bytes, of an object of"),
+        (claims(0), "its Parquet footer cannot be read"),
+        (claims(20), "its Parquet footer cannot be read"),
+        (lambda body: body[:-4] + b"PARE", "an encrypted Parquet file"),
+        (lambda body: body[:-3], "not a Parquet file"),
+        (lambda body: body[4 + len(body) // 4 :], "footer is damaged: column"),
+        (lambda body: b"PAR1", "not a Parquet file: its 4 bytes"),
+    ],
+)
+def test_a_footer_that_cannot_be_true_costs_its_unit(
+    tmp_path: Path, damage: Callable[[bytes], bytes], reason: str
+):
+    body = parquet({"a": list(range(1000)), "b": [RNG.bytes(30) for _ in range(1000)]})
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([damage(body), body])
+    assert {unit for unit, _, _ in shard.records} == {1}
+    assert reason in bench.set_aside[0]
+
+
+def test_a_flipped_bit_in_a_page_with_a_checksum_is_found(tmp_path: Path):
+    body = bytearray(parquet({"a": list(range(2000))}, write_page_checksum=True))
+    body[len(body) // 3] ^= 1
+    bench = bench_of(tmp_path)
+    assert bench.pour([bytes(body)]) == []
+    assert "cannot be decoded" in bench.set_aside[0]
+    assert "CRC" in bench.set_aside[0]
+
+
+def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path):
+    body = parquet(
+        {"a": list(range(300)), "s": ["x", "yy", "zzz"] * 100, "l": [[1, 2], [], [3]] * 100},
+        row_group_size=100,
+    )
+    chance = np.random.default_rng(3)
+    for turn in range(60):
+        damaged = bytearray(body)
+        for at in chance.integers(0, len(body), 3):
+            damaged[at] ^= 1 << int(chance.integers(8))
+        (tmp_path / f"{turn}").mkdir()
+        bench = bench_of(tmp_path / f"{turn}")
+        bench.pour([bytes(damaged)])
+        assert len(bench.set_aside) <= 1
+
+
+def test_rows_that_are_not_there_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A footer that claims more rows than the pages have."""
+    groups = footer._groups
+
+    def lying(found: Any, end: int) -> Any:
+        return tuple(dataclasses.replace(g, rows=g.rows + 5) for g in groups(found, end))
+
+    monkeypatch.setattr(footer, "_groups", lying)
+    bench = bench_of(tmp_path)
+    bench.pour([parquet({"a": [1, 2]})])
+    assert bench.set_aside == {0: "its Parquet footer claims 7 rows, it has 2: it is damaged"}
+
+
+def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in [n for n in sys.modules if n.startswith("cachecd.sampler.sources.parquet")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"needs the package pyarrow.*'cachecd\[parquet\]'"):
+        open_source(DatasetConfig.model_validate(CONFIG), ())
+
+
+def test_what_pyarrow_would_abort_the_process_for_is_the_units_fault(tmp_path: Path):
+    """A schema that contradicts the size statistics: looking at the column chunk by pyarrow ends the
+    process, by an exception of C++."""
+    body = parquet({"a": list(range(100))})
+    optional, required = b"\x25\x02\x18\x01a", b"\x25\x00\x18\x01a"
+    assert body.count(optional) == 1
+    bench = bench_of(tmp_path)
+    assert bench.pour([body.replace(optional, required)]) == []
+    assert "histogram" in bench.set_aside[0]
