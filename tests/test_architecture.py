@@ -69,7 +69,7 @@ PARTS = {
     "sampler.patience "
     "client._core client.errors client.inflate client.schema",
     "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
-    "executors.lister": "config errors executors model sampler sampler.messages",
+    "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
     # The daemon
     "notify": "",
     "answered": "client.protocol",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cachecd import listing as module
 from cachecd.errors import SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
+from cachecd.executors.lister import Lister
 from cachecd.indexroom import DatasetRoom
 from cachecd.listing import Listing, keep_listed
 from cachecd.marks import Marks
@@ -165,12 +166,14 @@ def test_it_is_listed_again_and_again_and_a_failure_is_told_and_tried_again(know
             store.found, store.faults = stores.pop(0), faults.pop(0)
 
     store.found, store.faults = stores.pop(0), faults.pop(0)
-    monkeypatch.setattr(module, "open_store", lambda *_, **__: store)
+    lister = Lister(8)
+    monkeypatch.setattr(lister, "units", lambda _, after: store.list(after))
+    monkeypatch.setattr(lister, "sweep", lambda _, lanes: store.sweep(lanes))
     monkeypatch.setattr(module.asyncio, "sleep", sleep)
     progress = Progress()
     about = one.index, DatasetRoom(one.room, "train"), lambda _: (), progress
     with pytest.raises(EnoughError):
-        asyncio.run(keep_listed("train", one.source, 8, 600.0, *about, fed.append))
+        asyncio.run(keep_listed("train", one.source, lister, 600.0, *about, fed.append))
     kinds: list[type[Event]] = [type(event) for event in fed if event != fed[0]]
     assert kinds.count(ListingStopped) == 1
     stopped = next(event for event in fed if isinstance(event, ListingStopped))
