@@ -40,7 +40,6 @@ from cachecd.replies import reply_of
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
 from cachecd.scrub import Scrub
-from cachecd.selection import selection_of
 from cachecd.shards import ShardWork
 from cachecd.state import State
 from cachecd.status import document
@@ -122,14 +121,15 @@ class Daemon:
             silence=config.sampler.unit_timeout,
             name=preflight.workers_name(config),
         )
+        self._lister = preflight.lister_of(config, preflight.workers_name(config))
 
     # --- starting and stopping
 
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        early, takes = not rules.awaits_classes, selection_of(dataset)
-        index = Index.open(self._layout.index, name, listing_of(dataset), early=early, takes=takes)
+        early = not rules.awaits_classes
+        index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
         self._indexes[name] = index
@@ -149,11 +149,10 @@ class Daemon:
             for name in self.state.datasets:
                 index = self._indexes[name]
                 self._feed(ev.Listed(name, len(index), index.complete))
-                source = self._config.datasets[name].source
-                assert source is not None, "the configuration requires a source"
-                connections = self._config.sampler.connections
-                room = self._meter.index_room.of(name)
-                self._spawn(keep_listed(name, source, index, connections, room, self._feed))
+                dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
+                about = index, room, dataset.plan.partly_held, dataset.listing
+                config = self._config.datasets[name]
+                self._spawn(keep_listed(name, config, self._lister, *about, self._feed))
         self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
@@ -166,6 +165,7 @@ class Daemon:
         while any(d.making for d in self.state.datasets.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         await self._executor.close(max(0.0, deadline - time.monotonic()))
+        self._lister.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -12,8 +12,10 @@ from cachecd.live import LiveShards
 from cachecd.model import EXCLUDED, Assignment, Lease, Outcome, SetAside, Shard, UnitSlice
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
+from cachecd.progress import Progress
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
+from cachecd.unitcount import Units
 from cachecd.walk import Walk
 
 _TRIES_PER_UNIT = 2
@@ -69,6 +71,7 @@ class DatasetState:
     described: bool = False
     listed: bool = False
     unlisted: str = ""
+    listing: Progress = field(default_factory=Progress)
     exhausted: bool = False
     allowed: float = 0
     debt: int = 0
@@ -262,6 +265,18 @@ class DatasetState:
         if fresh:
             self.source.end()
             self.second_chances.listed(now)
+
+    def relisted(self, gone: Units, back: Units) -> tuple[int, ...]:
+        """A whole listing has not shown the units `gone`, and has shown again those that are `back`.
+        Returns those of them that had been set aside, and are not any more: the listing knows better."""
+        changed = np.concatenate([np.asarray(gone, np.int64), np.asarray(back, np.int64)])
+        again = changed[self.plan.aside(changed)] if len(changed) else changed
+        again = again[~np.isin(again, list(self.excluded.numbers))]  # a person knows better still
+        self.plan.gone(gone)
+        self.plan.back(back)
+        self.plan.take_back(again.tolist())
+        self.exhausted = False
+        return tuple(again.tolist())
 
     def listing_stopped(self, reason: str, stuck: bool, down: bool, now: float) -> None:
         """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again."""

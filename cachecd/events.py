@@ -21,6 +21,7 @@ from cachecd.model import (
     UnitSlice,
 )
 from cachecd.parts import Part
+from cachecd.unitcount import Units
 
 # --- events: what happened --------------------------------------------------------------------
 
@@ -72,6 +73,16 @@ class Listed:
     units: int
     complete: bool
     fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relisted:
+    """The whole listing of a source that was listed before: units that are `gone` since, and those that
+    had been and are `back`."""
+
+    dataset: str
+    gone: Units
+    back: Units
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +230,7 @@ Event = (
     | LeaseUnheld
     | LeaseEnded
     | Listed
+    | Relisted
     | ListingStopped
     | SchemaFound
     | ShardProgressed

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from cachecd.config import Config, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
+from cachecd.executors.lister import Lister
 from cachecd.model import ObjectInfo
+from cachecd.preflight import lister_of
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.extras import extra
 from cachecd.sampler.sources.files import label_of
 
+_CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says
 _NAMED = 5  # classes that a sentence names
 
@@ -25,9 +30,10 @@ def check_sources(config: Config) -> dict[str, str]:
     object has a label, or none of a configured class, or none matches the pattern of an array.
     """
     noticed = {}
+    lister = lister_of(config)
     for name, dataset in config.datasets.items():
         assert dataset.source is not None, "the configuration requires a source"
-        if what := _check_source(name, dataset.source, config.sampler.connections):
+        if what := _check_source(name, dataset.source, lister):
             noticed[name] = what
     return noticed
 
@@ -45,7 +51,7 @@ class _Look:
     def at(self, page: list[ObjectInfo]) -> None:
         classes = frozenset(self.source.classes)
         for found in page:
-            name = label_of(self.source, found.key)
+            name = label_of(self.source, found.key, found.label)
             files = self.source.array.files.values() if self.source.array else ()
             foreign = bool(files) and not any(matches(file, found.key) for file in files)
             if foreign or (self.source.label is not None and name is None):
@@ -64,18 +70,30 @@ class _Look:
         return ", ".join(names[:_NAMED]) + more
 
 
-def _check_source(name: str, source: SourceConfig, connections: int) -> str:
+def _pages(source: SourceConfig, lister: Lister) -> Generator[list[ObjectInfo], None, None]:
+    """Its objects, unless a table or the user's class says what its units are."""
+    if source.reader or source.manifest or (source.label and source.label.manifest):
+        yield from lister.units(source)
+    else:
+        yield from open_store(source, _CONNECTIONS).list()
+
+
+def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
     look = _Look(source)
     try:
-        store = open_store(source, connections, mortal=False)
-        for page in store.list():
-            look.at(page)
-            if look.usable:
-                if source.format == "parquet":
-                    _check_columns(name, source, store, page)
-                break
+        with contextlib.closing(_pages(source, lister)) as pages:
+            for page in pages:
+                look.at(page)
+                if look.usable:
+                    if source.format == "parquet":
+                        store = open_store(source, _CONNECTIONS, mortal=False)
+                        _check_columns(name, source, store, page)
+                    break
     except SourceError as error:
         raise type(error)(f"datasets.{name}.source: {error}") from error
+    told = source.manifest or source.reader
+    if not look.seen and told:
+        raise ConfigError(f"datasets.{name}.source: {told} names no unit, expected at least one")
     if not look.seen:
         raise ConfigError(
             f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
@@ -90,6 +108,11 @@ def _check_source(name: str, source: SourceConfig, connections: int) -> str:
         )
     if not look.usable and not others:
         assert source.label is not None
+        if source.label.pattern is None:
+            raise ConfigError(
+                f"datasets.{name}.source.label: {source.label.manifest or told} has a label for none of "
+                f"the {look.seen} units (for example {look.example!r})"
+            )
         raise ConfigError(
             f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the "
             f"{look.seen} keys under {source.url} (for example {look.example!r})"

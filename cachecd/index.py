@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,16 +26,17 @@ from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError
 from cachecd.disk import refusing
 from cachecd.errors import DiskError
 from cachecd.known import KnownKeys
+from cachecd.marks import Marks
 from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.unittext import MARK, about_of, decoded, encoded, most_bytes, name_of
 
 _ENTRY = np.dtype([("size", "<u8"), ("end", "<u4"), ("key_bytes", "<u4")])
 _ONE_ENTRY, _TWO_ENTRIES = struct.Struct("<QII"), struct.Struct("<QIIQII")
-_UNITS, _FINISHED, _UNSORTED_UNITS = 1, 2, 3
+_UNITS, _FINISHED, _UNSORTED_UNITS, _GONE = 1, 2, 3, 4
 
 # With texts this long, a block's text stays below 2**32 bytes.
 UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
-_MARK = b"\xff"  # in no UTF-8
 
 # The first block that may be walked while the listing runs: a page of most stores. Each after it is
 # as long as all before it together.
@@ -46,8 +48,9 @@ class Index:
 
     `id` names this numbering and stays across restarts. `complete`: the source was once listed to
     its end. `classes` are the label's class names; a class's id is its place. `total_bytes` sums
-    all sizes; `path` is the file. `discarded` says why what lay there before could not be taken
-    on, or is empty. `left_out`: how many units have been looked at since it was opened that are not taken.
+    all sizes; `path` is the file. `frontier` is where the listing was, in its own words, after all that
+    is there; "" where that is not known. `gone` are the units that were not there any more when the
+    source was last listed. `discarded` says why what lay there before could not be taken on, or is empty.
 
     One thread may append while others read. Methods raise DiskError where the disk fails; the
     index then stays as it was, and the call may be repeated.
@@ -58,11 +61,11 @@ class Index:
         self.complete = False
         self.classes: tuple[str, ...] = ()
         self.total_bytes = 0
+        self.frontier = ""
+        self.gone = Marks()
         self.discarded = ""
-        self.left_out = 0
         self._file = file
         self._early = early
-        self._takes: Callable[[ObjectInfo], bool] | None = None
         self._length = 0
         self._marks: list[int] = []  # the lengths at which the listing was complete
         # Of each block: its first unit, and where its entries and its texts begin.
@@ -74,24 +77,16 @@ class Index:
         self._writing = threading.Lock()
 
     @staticmethod
-    def open(
-        directory: Path,
-        dataset: str,
-        source: str | None,
-        *,
-        early: bool = True,
-        takes: Callable[[ObjectInfo], bool] | None = None,
-    ) -> Index:
+    def open(directory: Path, dataset: str, source: str | None, *, early: bool = True) -> Index:
         """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
-        may be walked before the listing is complete. `takes`: whether a unit is taken up; all are if it
-        is None.
+        may be walked before the listing is complete.
 
         A last append that was interrupted is forgotten. An index of another `source`, or one whose
         synced part is damaged, is replaced by an empty one with a new id; see `discarded`. With None
         for the source it is what is there, whatever it lists, to be read alone: a daemon may be
         appending to it. Then DiskError if there is none, or it cannot be used.
         """
-        path, subject = directory / f"{dataset}.units", None if source is None else _encoded(source)
+        path, subject = directory / f"{dataset}.units", None if source is None else encoded(source)
         if subject is not None:
             with refusing(f"cannot create the directory {directory}"):
                 directory.mkdir(exist_ok=True)
@@ -109,7 +104,6 @@ class Index:
         except BaseException:
             file.close()
             raise
-        index._takes = takes
         return index
 
     def __len__(self) -> int:
@@ -122,7 +116,7 @@ class Index:
     @property
     def source(self) -> str:
         """What was listed, as whoever opened it first named it."""
-        return _decoded(self._file.subject)
+        return decoded(self._file.subject)
 
     @property
     def path(self) -> Path:
@@ -153,12 +147,12 @@ class Index:
         """The key after which a listing that was cut off goes on; None if it begins anew, since it
         was complete once, or is not in the order of its keys. Reads some of the file."""
         last = None if self.complete or not self._length else self._keys().last
-        return None if last is None else _decoded(last)
+        return None if last is None else decoded(last)
 
     def keys(self) -> Iterator[str]:
         """All units' keys, by number. Reads the file through."""
         for block in range(len(self._firsts)):
-            yield from (_decoded(name.partition(_MARK)[0]) for name in self._keys_of(block))
+            yield from (decoded(name.partition(MARK)[0]) for name in self._keys_of(block))
 
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""
@@ -166,28 +160,28 @@ class Index:
             raise IndexError(f"unit {number}, the index of {self.path.stem} has {self._length}")
         block = bisect_right(self._firsts, number) - 1
         size, name, about = self._texts(block, number - self._firsts[block])
-        etag, _, label = about.partition(_MARK)
-        key, _, begin = name.partition(_MARK)
+        etag, _, label = about.partition(MARK)
+        key, _, begin = name.partition(MARK)
         return UnitSlice(
             number,
-            _decoded(key),
+            decoded(key),
             size,
-            _decoded(etag),
+            decoded(etag),
             begin=int.from_bytes(begin),
-            label=_decoded(label),
+            label=decoded(label),
         )
 
     def find(self, key: str) -> list[UnitSlice]:
         """All units of the object `key`. Reads little of the file if it was listed in order."""
-        wanted, length = _encoded(key), self._length
+        wanted, length = encoded(key), self._length
         numbers: list[int] = []
         for block, first in enumerate(self._firsts):
             if first >= length:  # just being taken on
                 break
-            least, greatest = self._range_of(block) if self._ascending[block] else (b"", _MARK)
+            least, greatest = self._range_of(block) if self._ascending[block] else (b"", MARK)
             if least <= wanted <= greatest:
                 names = enumerate(self._keys_of(block), first)
-                numbers += [n for n, name in names if name.partition(_MARK)[0] == wanted]
+                numbers += [n for n, name in names if name.partition(MARK)[0] == wanted]
         return [self.unit(number) for number in numbers]
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -226,39 +220,49 @@ class Index:
         text = self._file.read(self._texts_at[block] + begin, end - begin)
         return size, text[:key_bytes], text[key_bytes:]
 
-    def cost(self, objects: Sequence[ObjectInfo], classes: Iterable[str] = ()) -> int:
-        """At least what append(objects), then finish(classes), will take on disk, in bytes; all of
-        `objects` must be `new`."""
+    def cost(
+        self, objects: Sequence[ObjectInfo], classes: Iterable[str] = (), frontier: str = ""
+    ) -> int:
+        """At least what append(objects, frontier), then finish(classes), will take on disk, in bytes;
+        all of `objects` must be new."""
         if not objects and self._is_finished(classes):
             return 0
         texts = sum(
-            _most_bytes(o.key) + _most_bytes(o.etag) + _most_bytes(o.label) + 10 for o in objects
+            most_bytes(o.key) + most_bytes(o.etag) + most_bytes(o.label) + 10 for o in objects
         )
         names = sum(12 * len(name) + 4 for name in (*self.classes, *classes))
         headers = (len(objects) // UNITS_A_BLOCK + 2) * HEADER_BYTES
+        texts += most_bytes(frontier)
         return self._file.cost(texts + len(objects) * _ENTRY.itemsize + headers + names + 2)
 
-    def new(self, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        """Those that have no number yet, and shall have one."""
-        known = self._keys().has([_name(o) for o in objects])
-        unknown = [o for o, has in zip(objects, known.tolist(), strict=True) if not has]
-        if self._takes is None:
-            return unknown
-        found = list(filter(self._takes, unknown))
-        self.left_out += len(unknown) - len(found)
-        return found
+    def look(self, objects: Sequence[ObjectInfo]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The number of each, -1 where it has none, and whether it has another size or etag there."""
+        numbers = self._keys().find([name_of(o) for o in objects])
+        rewritten = np.zeros(len(objects), np.bool_)
+        blocks = np.searchsorted(np.array(self._firsts, np.int64), numbers, "right") - 1
+        for block in np.unique(blocks[numbers >= 0]).tolist():
+            entries, texts = self._block(block)
+            for place in np.flatnonzero(blocks == block).tolist():
+                nth = int(numbers[place]) - self._firsts[block]
+                size, end, key_bytes = entries[nth]
+                begin = entries[nth - 1][1] + key_bytes if nth else key_bytes
+                about = texts[begin:end].partition(MARK)[0]
+                now = objects[place]
+                rewritten[place] = size != now.size or about != encoded(now.etag)
+        return numbers, rewritten
 
-    def append(self, objects: Sequence[ObjectInfo]) -> int:
-        """Gives each unit that is new, and taken, the next number; returns how many were.
+    def append(
+        self, objects: Sequence[ObjectInfo], frontier: str = "", *, again: bool = False
+    ) -> int:
+        """Gives each unit that is new the next number, or with `again` also those that have one;
+        returns how many got one.
 
         Known ones keep number, size, etag and label as first listed. When it returns, the new units are
-        durable. ValueError, and none of them appended, for a negative size or begin, or a key, or etag
-        and label, of 64 KiB or more.
+        durable, and with them the `frontier`. ValueError, and none of them appended, for a negative size
+        or begin, or a key, or etag and label, of 64 KiB or more.
         """
-        if self._takes is not None:
-            objects = list(filter(self._takes, objects))
-        keys = [_name(o) for o in objects]
-        abouts = [_about(o) for o in objects]
+        keys = [name_of(o) for o in objects]
+        abouts = [about_of(o) for o in objects]
         for o, key, about in zip(objects, keys, abouts, strict=True):
             if max(len(key), len(about)) >= _LONGEST_TEXT or not 0 <= o.size < 1 << 63:
                 raise ValueError(
@@ -268,7 +272,7 @@ class Index:
                 )
         with self._writing:
             known = self._keys()
-            unknown = np.flatnonzero(~known.has(keys)).tolist()
+            unknown = np.flatnonzero(again | (known.find(keys) < 0)).tolist()
             first_places: dict[bytes, int] = {}
             for place in unknown:
                 first_places.setdefault(keys[place], place)
@@ -280,20 +284,23 @@ class Index:
                 entries["key_bytes"] = [len(keys[p]) for p in places]
                 texts = [keys[p] + abouts[p] for p in places]
                 entries["end"] = np.cumsum([len(t) for t in texts])
+                last = start + UNITS_A_BLOCK >= len(new)
+                texts.append(encoded(frontier) if last else b"")
                 self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
+                self.frontier = frontier if last else ""
         return len(new)
 
     def _append_block(
         self, known: KnownKeys, keys: Sequence[bytes], entries: NDArray[np.void], texts: bytes
     ) -> None:
         # Cut off between two units of an object, a listing cannot go on behind that object.
-        ascending = all(a < b for a, b in pairwise(keys)) and not any(_MARK in k for k in keys)
+        ascending = all(a < b for a, b in pairwise(keys)) and not any(MARK in k for k in keys)
         kind = _UNITS if ascending else _UNSORTED_UNITS
         at = self._file.append(kind, len(keys), self._length, entries.tobytes() + texts)
         self._take_on(at, len(keys), ascending)
         self.total_bytes += int(entries["size"].sum())
         self._known = None  # read anew, if the next line fails
-        known.add(min(keys), max(keys), ascending)
+        known.add(min(keys), max(keys), len(keys), ascending)
         self._known = known
 
     def finish(self, classes: Iterable[str] = ()) -> None:
@@ -305,6 +312,17 @@ class Index:
                 self._mark()
             self.complete, self.classes = True, merged
             self._known = None  # read again when the source is listed again
+
+    def gone_cost(self, numbers: NDArray[np.int64]) -> int:
+        """At least what toggle_gone will take on disk, in bytes."""
+        return self._file.cost(9 * len(numbers) + 2 * HEADER_BYTES)
+
+    def toggle_gone(self, numbers: NDArray[np.int64]) -> None:
+        """These units are gone, or back if they were, durably. Ascending, each once."""
+        body = zlib.compress(np.diff(numbers, prepend=0).astype("<u8").tobytes(), 1)
+        with self._writing:
+            self._file.append(_GONE, 0, self._length, body)
+            self.gone.toggle(numbers)
 
     def _mark(self) -> None:
         """Here the listing was complete, perhaps not for the first time: it may have gained classes
@@ -328,9 +346,14 @@ class Index:
             if kind == _FINISHED:
                 self.complete, self.classes = True, tuple(json.loads(body))
                 self._mark()
+            elif kind == _GONE:
+                self.gone.toggle(np.cumsum(np.frombuffer(zlib.decompress(body), "<u8").astype(int)))
             else:
                 self._take_on(at, units, kind == _UNITS)
-                self.total_bytes += int(np.frombuffer(body, _ENTRY, units)["size"].sum())
+                entries = np.frombuffer(body, _ENTRY, units)
+                self.total_bytes += int(entries["size"].sum())
+                texts_end = entries.nbytes + int(entries["end"][-1])
+                self.frontier = decoded(body[texts_end:])
 
     def _take_on(self, at: int, units: int, ascending: bool) -> None:
         """Makes a block that has been written visible to readers: its length last."""
@@ -346,7 +369,7 @@ class Index:
         if self._known is None:
             known = KnownKeys(self._keys_of)
             for block, ascending in enumerate(self._ascending):
-                known.add(*self._range_of(block), bool(ascending))
+                known.add(*self._range_of(block), self._units_of(block), bool(ascending))
             self._known = known
         return self._known
 
@@ -362,38 +385,12 @@ class Index:
         return end - self._firsts[block]
 
     def _keys_of(self, block: int) -> list[bytes]:
+        entries, texts = self._block(block)
+        begins = [0, *(end for _, end, _ in entries[:-1])]
+        return [texts[b : b + n] for b, (_, _, n) in zip(begins, entries, strict=True)]
+
+    def _block(self, block: int) -> tuple[list[tuple[int, int, int]], bytes]:
+        """All of a block: its entries and its text."""
         taken = self._units_of(block) * _ENTRY.itemsize
-        entries = np.frombuffer(self._file.read(self._entries_at[block], taken), _ENTRY)
-        ends = entries["end"].tolist()
-        texts = self._file.read(self._texts_at[block], ends[-1])
-        begins = [0, *ends[:-1]]
-        lengths = entries["key_bytes"].tolist()
-        return [texts[b : b + n] for b, n in zip(begins, lengths, strict=True)]
-
-
-def _name(unit: ObjectInfo) -> bytes:
-    """What names a unit: its key and, unless that is 0, where in the object it begins."""
-    if not unit.begin:
-        return _encoded(unit.key)
-    if not 0 <= unit.begin < 1 << 63:
-        raise ValueError(f"unit of {unit.key[:60]!r} from byte {unit.begin}, expected at least 0")
-    return _encoded(unit.key) + _MARK + unit.begin.to_bytes(8)
-
-
-def _about(unit: ObjectInfo) -> bytes:
-    etag = _encoded(unit.etag)
-    return etag + _MARK + _encoded(unit.label) if unit.label else etag
-
-
-def _encoded(text: str) -> bytes:
-    """UTF-8, but for names that are not Unicode and come as lone surrogates."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
-
-
-def _most_bytes(text: str) -> int:
-    """At least the encoded length, without encoding."""
-    return len(text) if text.isascii() else 4 * len(text)
+        entries = np.frombuffer(self._file.read(self._entries_at[block], taken), _ENTRY).tolist()
+        return entries, self._file.read(self._texts_at[block], entries[-1][1])

@@ -1,146 +1,268 @@
 """Brings the index of a source up to date with the store, page by page, until it has succeeded.
 
-What fails is tried again, and goes on where it was: after the last key in a store that lists its keys
-in their order, from the beginning in others. What is listed can be sampled meanwhile.
+What fails is tried again, and goes on where it was in a store that lists its keys in their order, from
+the beginning in others. What is listed can be sampled meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
-from cachecd.config import SourceConfig
+from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.dataset import AWAITS_CLASSES
 from cachecd.errors import (
     ConfigError,
     DiskError,
+    LimitTooSmallError,
     NoRoomError,
     SourceError,
     SourceUnreachableError,
 )
-from cachecd.events import Event, Listed, ListingStopped
-from cachecd.index import UNITS_A_BLOCK, Index
+from cachecd.events import Event, Listed, ListingStopped, Relisted
+from cachecd.executors.lister import Lister
+from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom
+from cachecd.listpages import CircleError, Pages
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import open_store
+from cachecd.progress import Progress
+from cachecd.relisting import Holds, Relisting
+from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
-from cachecd.sampler.units import list_units
+from cachecd.sampler.sweep import Sweep
+from cachecd.selection import Takes, selection_of
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
 _PATIENCE = 5
-_AHEAD = 4  # pages
-_MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
 # A store whose contents change while it is listed may name an object twice, but not many.
 _MOST_REPEATED = 10_000
 
 _log = structlog.get_logger("cachecd.listing")
 _Found = TypeVar("_Found")
+Numbers = NDArray[np.int64]
 
 
 async def keep_listed(
     name: str,
-    source: SourceConfig,
+    config: DatasetConfig,
+    lister: Lister,
     index: Index,
-    connections: int,
     room: DatasetRoom,
+    holds: Holds,
+    progress: Progress,
     feed: Callable[[Event], None],
 ) -> None:
     """Lists the source until that has succeeded once in this run; the index on disk serves till then.
+    Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
 
-    Feeds Listed whenever more may be walked, and ListingStopped after every failure.
+    Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
+    listing of what was known has come to its end. `holds` says which units are held.
     """
+    source, relist = config.source, config.relist
+    assert source is not None, "the configuration requires a source"
     if source.awaits_classes and not index.complete:
         _log.info("sampling waits for the end of the listing", dataset=name, why=AWAITS_CLASSES)
-    listing = Listing(source, index, room, lambda: feed(Listed(name, len(index), index.complete)))
+    again = False
+    while True:
+        progress.begin(time.monotonic())
+        listing = Listing(
+            source,
+            index,
+            room,
+            lambda: feed(Listed(name, len(index), index.complete)),
+            holds,
+            progress,
+            more_to_come=relist is not None,
+            takes=selection_of(config),
+        )
+        await _until_listed(name, listing, source, lister, feed, relist if again else None)
+        progress.end(time.monotonic())
+        _log.info("source listed", dataset=name, units=len(index), took_s=round(progress.took, 1))
+        if listing.left_out:
+            progress.failed = listing.left_out
+            _log.warning("source not listed", dataset=name, why=listing.left_out)
+        if listing.gone is not None:
+            gone, back = listing.gone
+            if len(gone) or len(back):
+                _log.info("source changed", dataset=name, gone=len(gone), back=len(back))
+            feed(Relisted(name, gone, back))
+        feed(Listed(name, len(index), complete=True, fresh=True))
+        if relist is None:
+            return
+        again = True
+        await asyncio.sleep(max(relist - progress.took, progress.took))
+
+
+async def _until_listed(
+    name: str,
+    listing: Listing,
+    source: SourceConfig,
+    lister: Lister,
+    feed: Callable[[Event], None],
+    patient: float | None,
+) -> None:
+    """`patient`: what is known was listed in this run already, and failures may wait so long."""
     failures = 0
     while True:
-        length = len(index)
+        length = len(listing.index)
         try:
-            await listing.go_on(
-                lambda after: list_units(
-                    source, open_store(source, connections, mortal=False), after
-                )
-            )
+            await listing.go_on(partial(lister.units, source), partial(lister.sweep, source))
         except (SourceError, DiskError, NoRoomError, ConfigError) as error:
-            failures = failures + 1 if len(index) == length else 1
+            failures = failures + 1 if len(listing.index) == length else 1
             # The limit does not change by itself, nor does a store that goes round in circles.
-            stuck = failures >= _PATIENCE or isinstance(error, (ConfigError, CircleError))
+            hopeless = isinstance(error, (ConfigError, CircleError))
+            stuck = failures >= _PATIENCE or hopeless
             down = isinstance(error, SourceError) and not isinstance(error, CircleError)
             longest = min(2.0**failures, _LONGEST_PAUSE)
             pause = random.uniform(0, longest)
+            if patient is not None:
+                # What is listed is sampled as before: whether the store is down shows there.
+                down = False
+                pause = patient if stuck or isinstance(error, NoRoomError) else pause
             _log.warning(
                 "source not listed",
                 dataset=name,
                 why=str(error),
-                units=len(index),
+                units=len(listing.index),
                 again_in_s=round(pause, 1),
             )
+            listing.progress.failed = str(error)
             feed(ListingStopped(name, str(error), stuck, down))
             await asyncio.sleep(pause)
         else:
-            _log.info("source listed", dataset=name, units=len(index))
-            feed(Listed(name, len(index), complete=True, fresh=True))
             return
-
-
-class CircleError(SourceUnreachableError):
-    """The store lists the same objects again and again."""
 
 
 class Listing:
     """One listing of a source, over as many attempts as it takes.
 
     New objects are appended to the index, none is renumbered, and `progressed` is called whenever
-    the index has gained a block that may be walked.
+    the index has gained a block that may be walked. `gone` are, at its end, the units that are gone and
+    those that are back, None if the source was not listed before. `left_out` is why objects that are
+    new were not taken up: where `more_to_come`, there will be other listings, and none waits for room.
     """
 
     def __init__(
-        self, source: SourceConfig, index: Index, room: DatasetRoom, progressed: Callable[[], None]
+        self,
+        source: SourceConfig,
+        index: Index,
+        room: DatasetRoom,
+        progressed: Callable[[], None],
+        holds: Holds = lambda _: (),
+        progress: Progress | None = None,
+        more_to_come: bool = False,
+        takes: Takes | None = None,
     ) -> None:
+        self.index = index
+        self.progress = progress or Progress()
+        self.gone: tuple[Numbers, Numbers] | None = None
+        self.left_out = ""
         self._source = source
-        self._index = index
         self._room = room
+        self._may_leave_out = more_to_come and index.complete
         self._progressed = progressed
+        self._relisting = Relisting(index, holds) if index.complete else None
         self._begun = False
-        self._after = ""  # everything up to this key is listed
+        self._lanes: Lanes | None = None  # where the listing is; None in a store of one lane
+        self._after = ""  # there, everything up to this key is listed
         self._ordered = True
         self._classes: set[str] = set()
-        self._listed = 0  # objects that the store has named
+        self._takes = takes
+        self._listed = 0  # objects that the store has named, and the dataset takes
+        self._position = ""  # of the lanes, after what was appended last
 
-    async def go_on(self, units: Callable[[str], Iterator[list[ObjectInfo]]]) -> None:
-        """To the end, from where the last attempt came to; `units(key)` lists those behind a key. What
-        was listed stays, whatever is raised: SourceError, DiskError, or what the room refuses."""
+    async def go_on(
+        self,
+        units: Callable[[str], Iterator[list[ObjectInfo]]],
+        sweep: Callable[[Lanes], Sweep | None] = lambda _: None,
+    ) -> None:
+        """To the end, from where the last attempt came to. `units(key)` lists those behind a key,
+        `sweep(lanes)` by several requests at a time, if the store can. What was listed stays, whatever
+        is raised: SourceError, DiskError, or what the room refuses."""
         await _aside(self._begin)
-        pages = _Pages(lambda: units(self._after))
-        try:
-            await self._take_all(pages)
-        finally:
-            pages.close()
+        if not await self._swept(sweep):
+            self._lanes = None
+            pages = Pages(lambda: units(self._after))
+            try:
+                await self._take_all(pages.next)
+            finally:
+                pages.close()
         names = class_names(self._classes)
-        await self._write(self._index.cost((), names), lambda: self._index.finish(names))
+        await self._write(self.index.cost((), names), lambda: self.index.finish(names))
+        if self._relisting is not None:
+            await self._compare(self._relisting)
 
-    async def _take_all(self, pages: _Pages) -> None:
-        while batch := await _aside(pages.next):
-            new, ordered = await _aside(partial(self._look_at, batch))
+    async def _compare(self, relisting: Relisting) -> None:
+        if not self._listed and len(self.index):
+            raise SourceUnreachableError(
+                f"the source is empty, {len(self.index)} units were listed: not mounted? What is listed "
+                "stays as it is until there is something"
+            )
+        gone, back = await _aside(relisting.end)
+        if len(changed := np.sort(np.concatenate([gone, back]))):
+            cost = self.index.gone_cost(changed)
+            await self._write(cost, partial(self.index.toggle_gone, changed))
+        self.gone = gone, back
+
+    async def _swept(self, sweep: Callable[[Lanes], Sweep | None]) -> bool:
+        """Whether that brought it to its end; False if it takes one lane."""
+        lanes = self._lanes
+        if lanes is None or (found := await _aside(partial(sweep, lanes))) is None:
+            return False
+        try:
+            await self._take_all(found.next)
+        except OutOfOrderError as error:
+            _log.warning("source listed by one request at a time", why=str(error))
+            self._listed = 0
+            return False
+        except BaseException:
+            # What was read and not appended is asked for again.
+            self._lanes = Lanes(self._position)
+            raise
+        finally:
+            found.close()
+        return True
+
+    async def _take_all(self, read: Callable[[], tuple[list[ObjectInfo], str] | None]) -> None:
+        while (found := await _aside(read)) is not None:
+            batch, position = found
+            if not batch:
+                continue
+            taken, numbers, rewritten, ordered = await _aside(partial(self._look_at, batch))
+            again = self._relisting is not None
+            if self._relisting is not None:
+                new = self._relisting.new(taken, numbers, rewritten)
+            else:
+                new = [o for o, n in zip(taken, numbers.tolist(), strict=True) if n < 0]
             # Listed again, a source needs no room for what is known: a cache that is full has none.
-            if new:
-                ends = len(self._index.ends)
-                await self._write(self._index.cost(new), partial(self._index.append, new))
-                if len(self._index.ends) > ends:
+            if new and not self.left_out:
+                ends, frontier = len(self.index.ends), "" if self.index.complete else position
+                cost = self.index.cost(new, (), frontier)
+                append = partial(self.index.append, new, frontier, again=again)
+                try:
+                    await self._write(cost, append)
+                except (NoRoomError, LimitTooSmallError) as error:
+                    if not self._may_leave_out:
+                        raise
+                    self.left_out = f"new objects are not taken up: {error}"
+                if len(self.index.ends) > ends:
                     self._progressed()
-            self._listed += len(batch)
+            self._listed += len(taken)
+            self.progress.objects = self._listed
             self._ordered = self._ordered and ordered
-            self._after = batch[-1].key
+            self._after, self._position = batch[-1].key, position
 
     async def _write(self, cost: int, write: Callable[[], object]) -> None:
         self._room.reserve(cost)
@@ -151,85 +273,48 @@ class Listing:
 
     def _begin(self) -> None:
         """Finds out where the listing goes on, and which classes are known till there."""
-        if self._begun and self._ordered:
+        if self._begun and (self._ordered or self._lanes is not None):
             return
-        self._after, self._listed, self._classes = "", 0, set(self._index.classes)
-        if not self._begun and (last := self._index.last_key()) is not None:
-            self._after, self._listed = last, len(self._index)
-            self._find_classes(self._index.keys())
+        index = self.index
+        self._after, self._listed, self._classes = "", 0, set(index.classes)
+        if not self._begun:
+            label = self._source.label
+            # Labels that a table tells are not in the keys: to know them all is to read all of it.
+            by_key = label is None or label.pattern is not None
+            self._position = "" if index.complete or not by_key else index.frontier
+            if by_key and not self._position and (last := index.last_key()) is not None:
+                self._after = last
+            if self._position or self._after:
+                self._listed = len(index)
+                self._find_classes((key, "") for key in index.keys())  # noqa: SIM118
+            if not self._after:
+                self._lanes = Lanes(self._position)
         self._begun = True
 
-    def _look_at(self, batch: list[ObjectInfo]) -> tuple[list[ObjectInfo], bool]:
-        """What is new of it, and whether its keys ascend from where the listing is."""
-        listed, new = self._listed + len(batch), self._index.new(batch)
-        different = len(self._index) + self._index.left_out + len(new)
+    def _look_at(
+        self, batch: list[ObjectInfo]
+    ) -> tuple[list[ObjectInfo], Numbers, NDArray[np.bool_], bool]:
+        """What the dataset takes of it, what the index says of that, and whether all its keys ascend
+        from where the listing is."""
+        taken = batch if self._takes is None else list(filter(self._takes, batch))
+        numbers, rewritten = self.index.look(taken)
+        listed, different = self._listed + len(taken), len(self.index) + int((numbers < 0).sum())
         if listed > different + _MOST_REPEATED:
             raise CircleError(
                 f"the store has listed {listed} objects, of which only {different} differ: its "
                 "listing goes round in circles"
             )
-        self._find_classes(o.key for o in batch)
+        self._find_classes((o.key, o.label) for o in batch)
         keys = [self._after.encode("utf-8", "surrogatepass")]
         keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
-        return new, all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
+        ordered = all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
+        return taken, numbers, rewritten, ordered or self._lanes is not None
 
-    def _find_classes(self, keys: Iterable[str]) -> None:
+    def _find_classes(self, units: Iterable[tuple[str, str]]) -> None:
+        """In keys, and the labels with which they are listed."""
         if self._source.awaits_classes:
-            found = (label_of(self._source, key) for key in keys)
+            found = (label_of(self._source, key, label) for key, label in units)
             self._classes.update(name for name in found if name is not None)
-
-
-class _Pages:
-    """Pages of a listing, read ahead by a thread of its own, so that none that has come waits for the
-    next. `close` lets the thread go, once its store answers."""
-
-    def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
-        self._read: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_AHEAD)
-        self._end: list[BaseException | None] = []
-        self._closed = threading.Event()
-        threading.Thread(target=self._run, args=(pages,), name="pages", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def next(self) -> list[ObjectInfo]:
-        """All that has come, at least a page and at most a few; empty at the end. Raises what the store
-        has raised after all that came before it."""
-        batch: list[ObjectInfo] = []
-        while not self._end and not (batch and self._read.empty()) and len(batch) < UNITS_A_BLOCK:
-            found = self._read.get()
-            if isinstance(found, list):
-                batch += found
-            else:
-                self._end.append(found)
-        if not batch and self._end and self._end[0] is not None:
-            raise self._end[0]
-        return batch
-
-    def _run(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
-        last: list[ObjectInfo] = []
-        empty = 0
-        try:
-            for page in pages():
-                empty = 0 if page else empty + 1
-                if page and page == last:
-                    raise CircleError("the store has listed the same page twice in a row")
-                if empty > _MOST_EMPTY:
-                    raise CircleError(f"the store has listed {empty} pages with nothing in them")
-                last = page
-                if not self._put(page):
-                    return
-        except BaseException as error:
-            self._put(error)
-        else:
-            self._put(None)
-
-    def _put(self, found: list[ObjectInfo] | BaseException | None) -> bool:
-        while not self._closed.is_set():
-            with contextlib.suppress(queue.Full):
-                self._read.put(found, timeout=0.1)
-                return True
-        return False
 
 
 async def _aside(work: Callable[[], _Found]) -> _Found:

@@ -130,6 +130,10 @@ class Plan:
         return self._count.num_aside
 
     @property
+    def num_gone(self) -> int:
+        return self._count.num_gone
+
+    @property
     def has_work(self) -> bool:
         """Whether any unit is neither held, nor being made, nor set aside."""
         return self._count.num_free > 0 or bool(self._backlog.slices())
@@ -310,6 +314,18 @@ class Plan:
     def take_back(self, units: Iterable[int]) -> None:
         """These units, set aside before, are handed out again when the walk comes by."""
         self._count.take_back(units)
+
+    def gone(self, units: Units) -> None:
+        """These units are not in the source any more: they are not handed out until they are back."""
+        self._count.gone(units)
+
+    def back(self, units: Units) -> None:
+        """These units, gone before, are in the source again."""
+        self._count.back(units)
+
+    def aside(self, units: Units) -> NDArray[np.bool_]:
+        """Which of these were set aside."""
+        return self._count.aside(units)
 
     def hold(self, units: Units) -> None:
         """A live shard holds records of these units, or several do: each names a unit once."""

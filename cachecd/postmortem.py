@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from cachecd.sampler.transforms import is_users_own
+from cachecd.sampler.usercode import is_users_own
 
 
 def debug_error(error: BaseException) -> None:

@@ -12,6 +12,8 @@ from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
+from cachecd.executors.lister import Lister
+from cachecd.executors.process import Bounds
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
@@ -118,14 +120,20 @@ def listing_of(dataset: DatasetConfig) -> str:
     the middle of a listing need not begin it anew."""
     source = _source_of(dataset)
     pattern = source.label.pattern if source.label else None
-    decides: list[Any] = [source.url, source.format, source.endpoint, pattern]
+    told: list[Any] = [source.url, source.format, source.endpoint, pattern]
     if source.array is not None:
-        decides.append(source.array.model_dump(mode="json"))
+        told.append(source.array.model_dump(mode="json"))
+    if source.reader is not None:
+        told.append({"reader": source.reader, "options": source.options})
+    if source.manifest is not None:
+        told.append({"manifest": source.manifest})
+    if source.label is not None and source.label.pattern is None:
+        told.append({"label": source.label.manifest or "column"})
     if (part := dataset.partition) is not None:
-        decides.append({"part": part.index, "of": part.count})
+        told.append({"part": part.index, "of": part.count})
     if (split := dataset.split) is not None:
-        decides.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
-    return json.dumps(decides)
+        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
+    return json.dumps(told, sort_keys=source.reader is not None)
 
 
 def url_of_listing(name: str) -> str:
@@ -152,6 +160,13 @@ def check_disk(config: Config) -> None:
 def is_empty(config: Config) -> bool:
     """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
     return not Layout(config.cache.dir).catalog.exists()
+
+
+def lister_of(config: Config, name: str = "") -> Lister:
+    """What lists the sources; `name` names its processes."""
+    sampler = config.sampler
+    bounds = Bounds(worker_memory(config), sampler.unit_timeout)
+    return Lister(sampler.connections, sampler.python, name, bounds)
 
 
 def sampler_setup(config: Config) -> Setup:

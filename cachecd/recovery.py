@@ -81,6 +81,7 @@ def take_up(
         catalog.forget_plan(name)
         plan.extend(index.complete)
         _start_over(plan, found, index, saved)
+    plan.gone(index.gone.numbers())
     if saved:  # whatever the walk is now
         dataset.egress = saved.get("egress", 0)
     state.add_dataset(dataset)

@@ -103,6 +103,7 @@ class Sampler:
 
         SourceUnreachableError; ConfigError if it lists none.
         """
+        _import_as_samplers_do()  # a reader says what its units are
         for page in list_units(self.source, self._store):
             if page:
                 return tuple(map(_slice, range(most), page))
@@ -186,7 +187,7 @@ class Sampler:
         source = self.source
         if source.label is None or not source.awaits_classes:
             return source.classes, True
-        names = (label_of(source, unit.key) for unit in units)
+        names = (label_of(source, unit.key, unit.label) for unit in units)
         return class_names(name for name in names if name is not None), False
 
 
@@ -206,7 +207,7 @@ def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[Objec
     """What the source lists from shortly before the key on, up to where it would have been."""
     # What is less than the key and begins like it: few objects lie between.
     wanted, before = _encoded(key), ""
-    ordered = True
+    ordered = source.manifest is None and source.reader is None  # those may name it anywhere
     for page in list_units(source, store, key[:-1]):
         keys = [before, *(found.key for found in page)]
         ordered = ordered and all(_encoded(a) <= _encoded(b) for a, b in pairwise(keys))

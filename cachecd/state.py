@@ -113,6 +113,9 @@ class State:
                     self._ended(state, out)
             case ev.Listed(dataset, _, complete, fresh):
                 self.datasets[dataset].listed_on(complete, fresh, now)
+            case ev.Relisted(dataset, gone, back):
+                if again := self.datasets[dataset].relisted(gone, back):
+                    out.append(ev.SavePlan(dataset, again=again))
             case ev.ListingStopped(dataset, reason, stuck, down):
                 self.datasets[dataset].listing_stopped(reason, stuck, down, now)
             case ev.SchemaFound(dataset):

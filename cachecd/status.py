@@ -13,6 +13,9 @@ from cachecd.state import State
 _MOST_REASONS = 100  # each may name a class, and there may be as many as objects
 
 
+_GONE = "gone: the source was listed again, and does not have this version of the object any more"
+
+
 def document(
     state: State, set_aside: Mapping[str, Sequence[SetAside]], now: float
 ) -> dict[str, Any]:
@@ -57,6 +60,8 @@ def _dataset(
     live, plan = dataset.live, dataset.plan
     served = live.served()
     reasons = Counter(aside.reason for aside in set_aside)
+    if plan.num_gone:
+        reasons[_GONE] = plan.num_gone
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
@@ -71,6 +76,7 @@ def _dataset(
         "making": len(dataset.making),
         "units": plan.num_units,
         "listed": dataset.listed,
+        "listing": dataset.listing.status(now),
         "coverage": round(plan.coverage, 6),
         "passes": plan.passes[0],
         "pass_done": round(plan.passes[1], 6),
@@ -84,7 +90,7 @@ def _dataset(
         "stopped": dataset.source.reason or dataset.unlisted,
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
-            "units": len(set_aside),
+            "units": len(set_aside) + plan.num_gone,
             "reasons": dict(reasons.most_common(_MOST_REASONS)),
             "examples": [
                 {"key": aside.key, "reason": aside.reason}

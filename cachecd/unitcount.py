@@ -1,6 +1,6 @@
-"""Which units of a source are spoken for: held by shards, or set aside. Pure.
+"""Which units of a source are spoken for: held by shards, set aside, or gone. Pure.
 
-Two bits a unit, so that tens of millions fit.
+Three bits a unit, so that tens of millions fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 
 class UnitCount:
     """For each unit how many hold it (live shards, open assignments, what is left over), and whether
-    it was set aside. A unit is *free* if nobody holds it and it was not set aside.
+    it was set aside, or is gone from the source. A unit is *free* if it is none of these.
 
     How many are free is kept, not counted: a source may have tens of millions. Units that there are
     not yet may be held and set aside in advance.
@@ -25,9 +25,11 @@ class UnitCount:
     def __init__(self) -> None:
         self.num_free = 0
         self.num_aside = 0
+        self.num_gone = 0
         self._length = 0
         self._held = np.zeros(0, np.uint8)  # bit 8 * i + k of the units is bit k of byte i
         self._aside = np.zeros(0, np.uint8)
+        self._gone = np.zeros(0, np.uint8)
         # Of units held more than once, how often more. They are few: a unit in several shards is
         # so large that there are few units.
         self._more: dict[int, int] = {}
@@ -36,7 +38,7 @@ class UnitCount:
         """There are `count` more, free unless they were marked in advance."""
         begin, end = self._length, self._length + count
         self._make_room(end)
-        taken = self._held | self._aside
+        taken = self._held | self._aside | self._gone
         # By whole bytes but for the two at the ends: a block may have millions of units.
         inner = range(-(-begin // 8) * 8, end // 8 * 8)
         if len(inner) > 0:
@@ -50,7 +52,7 @@ class UnitCount:
     def free(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are free."""
         numbers = np.asarray(units)
-        return ~(_bits(self._held, numbers) | _bits(self._aside, numbers))
+        return ~(_bits(self._held, numbers) | self._barred(numbers))
 
     def held(self, units: Units) -> NDArray[np.bool_]:
         """Which of these somebody holds."""
@@ -85,7 +87,7 @@ class UnitCount:
         gone = numbers[times > 0]
         gone = gone[_bits(self._held, gone)]
         np.bitwise_and.at(self._held, gone >> 3, ~_mask(gone))
-        self.num_free += int((~_bits(self._aside, gone[gone < self._length])).sum())
+        self.num_free += int((~self._barred(gone[gone < self._length])).sum())
 
     def set_aside(self, units: Iterable[int]) -> None:
         """These are not free until they are taken back."""
@@ -98,17 +100,42 @@ class UnitCount:
         for unit in units:
             self._put_aside(np.array([unit], np.int64), False)
 
+    def gone(self, units: Units) -> None:
+        """These are not in the source any more, and not free until they are back."""
+        self._set_gone(units, True)
+
+    def back(self, units: Units) -> None:
+        """These are gone no longer."""
+        self._set_gone(units, False)
+
+    def _set_gone(self, units: Units, gone: bool) -> None:
+        numbers, _ = _counted(units)
+        if not len(numbers):
+            return
+        self._make_room(int(numbers[-1]) + 1)
+        numbers = numbers[_bits(self._gone, numbers) != gone]
+        spoken_for = _bits(self._held, numbers) | _bits(self._aside, numbers)
+        by = 1 if gone else -1
+        self.num_gone += by * len(numbers)
+        self.num_free -= by * int((~spoken_for & (numbers < self._length)).sum())
+        np.bitwise_xor.at(self._gone, numbers >> 3, _mask(numbers))
+
+    def _barred(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these are set aside or gone."""
+        return _bits(self._aside, numbers) | _bits(self._gone, numbers)
+
     def _put_aside(self, one: NDArray[np.int64], aside: bool) -> None:
         if bool(_bits(self._aside, one)[0]) != aside:
             by = 1 if aside else -1
             self.num_aside += by
-            self.num_free -= by * int(one[0] < self._length and not _bits(self._held, one)[0])
+            spoken_for = _bits(self._held, one) | _bits(self._gone, one)
+            self.num_free -= by * int(one[0] < self._length and not spoken_for[0])
             np.bitwise_xor.at(self._aside, one >> 3, _mask(one))
 
     def _mark(self, numbers: NDArray[np.int64]) -> None:
         np.bitwise_or.at(self._held, numbers >> 3, _mask(numbers))
         within = numbers[numbers < self._length]
-        self.num_free -= int((~_bits(self._aside, within)).sum())
+        self.num_free -= int((~self._barred(within)).sum())
 
     def _make_room(self, length: int) -> None:
         missing = -(-length // 8) - len(self._held)
@@ -116,6 +143,7 @@ class UnitCount:
             missing = max(missing, len(self._held) // 4)  # to grow cheaply
             self._held = np.append(self._held, np.zeros(missing, np.uint8))
             self._aside = np.append(self._aside, np.zeros(missing, np.uint8))
+            self._gone = np.append(self._gone, np.zeros(missing, np.uint8))
 
 
 def _counted(units: Units) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

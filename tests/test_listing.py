@@ -7,18 +7,23 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cachecd import listing as module
-from cachecd.config import SourceConfig
+from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped
+from cachecd.executors.lister import Lister
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.listing import CircleError, Listing, keep_listed
 from cachecd.model import ObjectInfo
+from cachecd.progress import Progress
+from cachecd.sampler.lanes import Lanes
+from cachecd.selection import Takes
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}
@@ -53,6 +58,9 @@ class Store:
         if fault >= len(there) / self.page:
             raise SourceUnreachableError("the connection broke at the end")
 
+    def sweep(self, _: Lanes) -> None:
+        """It has one lane."""
+
 
 class Source:
     """An index in a folder, and what is told of its listing."""
@@ -62,13 +70,15 @@ class Source:
         self.index = Index.open(folder, "train", "s", early=not self.source.awaits_classes)
         self.ledger = Ledger(limit, 1)
         self.room = IndexRoom(self.ledger, least, self._measure)
+        self.takes: Takes | None = None
         self.seen: list[int] = []  # what could be walked each time there was more of it
 
     def _measure(self) -> None:
         self.ledger.measured(self.index.allocated + self.room.ahead, float("inf"))
 
     def listing(self) -> Listing:
-        return Listing(self.source, self.index, DatasetRoom(self.room, "train"), self._progressed)
+        room = DatasetRoom(self.room, "train")
+        return Listing(self.source, self.index, room, self._progressed, takes=self.takes)
 
     def _progressed(self) -> None:
         self.seen.append(self.index.ends[-1])
@@ -129,9 +139,9 @@ def test_of_a_part_of_a_source_the_classes_are_those_of_all_and_nothing_goes_rou
     source,
 ):
     one = source(LABELLED)
-    one.index._takes = lambda unit: unit.key.endswith("7")
+    one.takes = lambda unit: unit.key.endswith("7")
     one.list(Store(objects(30_000)))
-    assert (len(one.index), one.index.left_out) == (3000, 27_000)
+    assert len(one.index) == 3000
     assert one.index.classes == tuple(map(str, range(43)))
 
 
@@ -320,7 +330,7 @@ def test_while_shards_have_the_room_some_of_what_they_give_back_is_kept_for_the_
 def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
     one = source()
 
-    def failing(_: object) -> int:
+    def failing(*_: object, **__: object) -> int:
         raise DiskError("cannot extend")
 
     monkeypatch.setattr(one.index, "append", failing)
@@ -332,13 +342,20 @@ def test_a_disk_that_fails_keeps_no_room(source, monkeypatch):
 # --- until it has succeeded
 
 
+def config_of(one: Source, **more: Any) -> DatasetConfig:
+    return DatasetConfig.model_validate({"source": one.source.model_dump(mode="json"), **more})
+
+
 def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """What is fed until the listing is complete; pauses take no time and are in `monkeypatch`."""
     fed: list[Event] = []
-    monkeypatch.setattr(module, "open_store", lambda *_, mortal: store)
+    lister = Lister(8)
+    monkeypatch.setattr(lister, "units", lambda _, after: store.list(after))
+    monkeypatch.setattr(lister, "sweep", lambda _, lanes: store.sweep(lanes))
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0)
     room = DatasetRoom(one.room, "train")
-    asyncio.run(keep_listed("train", one.source, one.index, 8, room, fed.append))
+    about = one.index, room, lambda _: (), Progress()
+    asyncio.run(keep_listed("train", config_of(one), lister, *about, fed.append))
     return fed
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cachecd.config import DatasetConfig
-from cachecd.index import Index
 from cachecd.model import ObjectInfo
 from cachecd.preflight import generation_of, listing_of
 from cachecd.selection import selection_of
@@ -94,14 +93,3 @@ def test_another_selection_is_another_listing_and_none_is_what_it_was():
     assert len(set(map(listing_of, every))) == len(set(map(generation_of, every))) == len(every)
     assert selection_of(every[0]) is None
     assert listing_of(every[0]) == '["s3://b/", "files", null, null]'
-
-
-def test_an_index_takes_up_its_units_alone_and_says_how_many_it_left_out(tmp_path):
-    takes = selection_of(dataset(partition={"index": 0, "count": 3}))
-    assert takes is not None
-    index = Index.open(tmp_path, "train", "s", takes=takes)
-    new = index.new(UNITS)
-    assert set(new) == set(filter(takes, UNITS))
-    assert index.left_out == len(UNITS) - len(new)
-    assert index.append(UNITS) == len(new) == len(index)
-    index.close()

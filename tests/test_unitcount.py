@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cachecd.unitcount import UnitCount
 
 UNITS = st.lists(st.integers(0, 19), max_size=8)
-KINDS = ["hold", "release", "set_aside", "take_back"]
+KINDS = ["hold", "release", "set_aside", "take_back", "gone", "back"]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), UNITS), max_size=20)
 
 
@@ -18,7 +18,7 @@ def test_the_number_of_free_units_is_what_counting_finds(steps, first):
     count = UnitCount()
     count.extend(first)
     count.extend(20 - first)
-    holders, aside = [0] * 20, [False] * 20
+    holders, aside, away = [0] * 20, [False] * 20, [False] * 20
     for step, units in steps:
         if step == "release":  # only what is held
             units = [u for i, u in enumerate(units) if units[: i + 1].count(u) <= holders[u]]
@@ -26,6 +26,8 @@ def test_the_number_of_free_units_is_what_counting_finds(steps, first):
         for unit in units:
             holders[unit] += {"hold": 1, "release": -1}.get(step, 0)
             aside[unit] = {"set_aside": True, "take_back": False}.get(step, aside[unit])
-        free = [not holders[u] and not aside[u] for u in range(20)]
+            away[unit] = {"gone": True, "back": False}.get(step, away[unit])
+        free = [not (holders[u] or aside[u] or away[u]) for u in range(20)]
         assert count.free(range(20)).tolist() == free
         assert (count.num_free, count.num_aside) == (sum(free), sum(aside))
+        assert count.num_gone == sum(away)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.ledger import BLOCK, footprint
+from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
 from tests.policy_model import Records
 
@@ -24,6 +25,7 @@ class Units:
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = np.array(sizes, np.int64)
         self.complete = True
+        self.gone = Marks()
 
     def __len__(self) -> int:
         return len(self._sizes)

@@ -174,7 +174,13 @@ def _summary(
 def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     grow, source = dataset.grow, dataset.source
     assert source is not None, "the configuration requires a source"
-    yield f"{source.format} of {source.url}"
+    yield f"{source.format} of {source.url or source.reader}"
+    if source.url and source.reader:
+        yield f"read by {source.reader}"
+    if source.manifest:
+        yield f"listed by {source.manifest}"
+    if source.label and source.label.manifest:
+        yield f"labels of {source.label.manifest}"
     if source.label and source.label.pattern:
         given = f", of {len(source.classes)} classes" if source.classes else ""
         yield f"labels by {source.label.pattern}{given}"

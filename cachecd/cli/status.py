@@ -77,6 +77,20 @@ def _lease(lease: dict[str, Any], size: Any) -> str:
     )
 
 
+def _listing(listing: dict[str, Any]) -> str:
+    """One line: how far the listing is, or when the last one ended."""
+    from cachecd.quantities import approximate_duration as age
+
+    named = f"{listing['objects']} objects at {listing['objects_per_second']}/s"
+    if listing["running"]:
+        said = f"listing for {age(listing['for_s'])}: {named}"
+    elif listing["ended_ago_s"] is None:
+        return "not listed in this run"
+    else:
+        said = f"listed {age(listing['ended_ago_s'])} ago in {age(listing['took_s'])}: {named}"
+    return f"{said}; {listing['failed']}" if listing["failed"] else said
+
+
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
@@ -97,6 +111,7 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s; waiting: "
         f"{dataset['waiting_units']} units, {dataset['waiting_shards']} shards that failed"
     )
+    print(f"  {_listing(dataset['listing'])}")
     if dataset["waits_for"]:
         print(f"  waits: {dataset['waits_for']}")
     if dataset["stopped"]:

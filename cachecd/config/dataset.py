@@ -7,7 +7,9 @@ import re
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
+from cachecd.config.manifest import LABELS, MANIFEST, TableUrl
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
+from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.transforms import Steps
@@ -21,9 +23,9 @@ from cachecd.config.values import (
     PositiveSize,
     Real,
     Size,
-    SourceUrl,
     StoreAddress,
     Text,
+    UrlOrNone,
 )
 from cachecd.quantities import format_size
 
@@ -51,27 +53,22 @@ class LabelConfig(SectionModel):
         ),
         examples=[["cat", "dog"]],
     )
-    manifest: Later[Text | None] = Field(
-        None,
-        description="URL of a table of keys and labels. Not available in this version.",
+    manifest: TableUrl | None = LABELS
+    column: Boolean = Field(
+        False, description="Take the column label of source.manifest, where that has one."
     )
 
     @model_validator(mode="after")
     def _names_one_class(self) -> LabelConfig:
-        if self.pattern is None:
-            raise conflict((), "found neither pattern nor manifest, expected exactly one of them")
-        try:
-            groups = re.compile(self.pattern)
-        except re.error as error:
+        given = [name for name in ("pattern", "manifest", "column") if getattr(self, name)]
+        if len(given) != 1:
             raise conflict(
-                ("pattern",), f"found {self.pattern!r}, expected a regular expression: {error}"
-            ) from None
-        if groups.groups != 1 and "label" not in groups.groupindex:
-            raise conflict(
-                ("pattern",),
-                f"found {self.pattern!r} with {groups.groups} groups, expected exactly one, or one "
-                "named label: (?P<label>...)",
+                (),
+                f"found {' and '.join(given) or 'neither pattern, manifest nor column'}, expected exactly "
+                "one of pattern, manifest and column",
             )
+        if self.pattern is not None:
+            _check_pattern(self.pattern)
         if self.classes == ():
             raise conflict(("classes",), "found none, expected at least one")
         first: dict[str, int] = {}
@@ -85,14 +82,30 @@ class LabelConfig(SectionModel):
         return self
 
 
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern)
+    except re.error as error:
+        raise conflict(
+            ("pattern",), f"found {pattern!r}, expected a regular expression: {error}"
+        ) from None
+    if groups.groups != 1 and "label" not in groups.groupindex:
+        raise conflict(
+            ("pattern",),
+            f"found {pattern!r} with {groups.groups} groups, expected exactly one, or one "
+            "named label: (?P<label>...)",
+        )
+
+
 class SourceConfig(SectionModel):
     """A remote store and what its objects are."""
 
-    url: SourceUrl = Field(
+    url: UrlOrNone = Field(
+        "",
         description=(
             "The prefix under which all objects lie. s3:// is spoken natively; every other scheme "
             "goes through fsspec. Credentials come from the provider's chain (environment, "
-            "profile, role), never from here."
+            "profile, role), never from here. Only format python does without."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
@@ -100,8 +113,8 @@ class SourceConfig(SectionModel):
         description=(
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
             "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim), parquet (its rows are records) or npy (windows of "
-            "arrays: .npy, raw binary, zarr, HDF5). python is not available in this version."
+            "records are carried over verbatim), parquet (its rows are records), npy (windows of "
+            "arrays: .npy, raw binary, zarr, HDF5) or python (your own class says; see reader)."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -128,6 +141,18 @@ class SourceConfig(SectionModel):
         None, description="For npy: which windows of which arrays make the records."
     )
     columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
+    manifest: TableUrl | None = MANIFEST
+    reader: Reader | None = READER
+    options: Options = OPTIONS
+
+    @model_validator(mode="after")
+    def _names_a_place(self) -> SourceConfig:
+        check_reader(self.format, self.reader, self.options)
+        if not self.url and self.format != "python":
+            raise conflict(("url",), "missing: The prefix under which all objects lie")
+        if not self.url and self.manifest is not None:
+            raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+        return self
 
     @model_validator(mode="after")
     def _label_has_a_use(self) -> SourceConfig:
@@ -137,6 +162,8 @@ class SourceConfig(SectionModel):
                 f"found a label for format {self.format}, expected none: its records carry their "
                 "own features",
             )
+        if self.label is not None and self.label.column and self.manifest is None:
+            raise conflict(("label", "column"), "found true without source.manifest, expected one")
         return self
 
     @model_validator(mode="after")
@@ -296,12 +323,15 @@ class DatasetConfig(SectionModel):
         ),
         examples=[16],
     )
-    relist: Later[Duration | None] = Field(
+    relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again for new objects. Not available in this version."
+            "How often the source is listed again while the daemon runs: new objects are taken up, "
+            "objects that are gone are set aside, and rewritten ones are taken up anew once nothing of "
+            "them is cached. Left out: once a start. Not for a pinned dataset, which is one set for all "
+            "epochs."
         ),
-        examples=["1h"],
+        examples=["10m"],
     )
 
     @property
@@ -327,6 +357,12 @@ class DatasetConfig(SectionModel):
     def _sources_and_sizes_agree(self) -> DatasetConfig:
         if self.source is None:
             raise conflict((), "found no source, expected source: {url: ..., format: ...}")
+        if self.relist is not None and self.pin:
+            raise conflict(
+                ("relist",),
+                "found relist for a pinned dataset, expected none: it is one set for all epochs; what "
+                "is new is taken up at the next start",
+            )
         if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:
             raise conflict(
                 ("grow", "first"),

@@ -28,7 +28,7 @@ from cachecd.quantities import (
     shown,
 )
 
-AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "parquet", "npy")
+AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "parquet", "npy", "python")
 MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]*")
@@ -90,6 +90,7 @@ def _more_than_nothing(value: Any) -> Any:
 
 
 def _source_url(value: str) -> str:
+    _text(value)
     scheme, _, rest = value.partition("://")
     _refuse_password(scheme, rest)
     if scheme == value or not _SCHEME.fullmatch(scheme):
@@ -162,6 +163,7 @@ Format = Annotated[
     AfterValidator(_available_format),
 ]
 SourceUrl = Annotated[Text, AfterValidator(_source_url)]
+UrlOrNone = Annotated[str, Strict(), AfterValidator(lambda value: value and _source_url(value))]
 StoreAddress = Annotated[Text, AfterValidator(_store_address)]
 SocketAddress = Annotated[Text, AfterValidator(_socket_address)]
 AbsolutePath = Annotated[

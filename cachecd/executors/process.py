@@ -21,7 +21,7 @@ _log = structlog.get_logger("cachecd.executor")
 
 _LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
-_LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
+LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
 _NO_UNIT = struct.pack("<q", -1)
 # What its end would free: neither what it shares with others nor the files that it maps.
 _OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
@@ -90,12 +90,8 @@ class SamplerProcess:
 
     @property
     def memory(self) -> int:
-        """Bytes that its end would free; 0 if it has ended."""
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-            found = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
-            return sum(int(words[1]) << 10 for words in found)
-        return 0
+        """As `memory_of` has it."""
+        return memory_of(self.pid)
 
     @property
     def free(self) -> bool:
@@ -158,13 +154,13 @@ class SamplerProcess:
                 # It has gone on, nobody knows for how long: no unit is to blame.
                 os.pwrite(self._progress, _NO_UNIT, 0)
         # Without numbers of processes equal ends have equal reasons, and `status` can count them.
-        return f"sampler process {why}{_end(self._popen.wait(), by_us=bool(why))}"
+        return f"sampler process {why}{ending(self._popen.wait(), by_us=bool(why))}"
 
     def _offence(self, bounds: Bounds) -> str:
         """Why it must be ended, if it must."""
         if (mark := self._mark()) != self._marked:
             self._marked, self._silent_for = mark, 0.0  # it works
-        silence = bounds.silence if mark != _NO_UNIT else max(bounds.silence, _LONGEST_START)
+        silence = bounds.silence if mark != _NO_UNIT else max(bounds.silence, LONGEST_START)
         if self.make is not None and self._silent_for > silence:
             return (
                 f"said nothing for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
@@ -220,7 +216,16 @@ def _exit_of(pid: int) -> asyncio.Future[None]:
     return ended
 
 
-def _end(status: int, *, by_us: bool) -> str:
+def memory_of(pid: int) -> int:
+    """Bytes that the end of a process would free; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
+        return sum(int(words[1]) << 10 for words in found)
+    return 0
+
+
+def ending(status: int, *, by_us: bool) -> str:
     """How a process ended, from Popen's return code."""
     if status >= 0:
         return f"exited with status {status}"

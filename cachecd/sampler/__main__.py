@@ -5,16 +5,14 @@ stderr. PROGRESS_FD is a shared file whose first eight bytes always name the uni
 whoever finds this process dead knows the unit on which it died.
 
 It ends when stdin does, at once and whatever it is doing: it must not outlive the daemon. Nor does what
-it has started outlive it (cachecd.sampler.guard).
+it has started outlive it (cachecd.sampler.child).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import mmap
 import os
-import signal
 import struct
 import sys
 import threading
@@ -23,8 +21,8 @@ from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
 from cachecd.sampler import messages
+from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.draft import discard
-from cachecd.sampler.guard import die_with_the_parent, start_guard
 from cachecd.sampler.messages import FromSampler, Make, Setup
 from cachecd.sampler.worker import Worker
 
@@ -32,16 +30,7 @@ _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 
 
 def main(arguments: list[str]) -> None:
-    # Even where EOF cannot be noticed, in native code that keeps the GIL.
-    die_with_the_parent()
-    if os.getpgrp() == os.getpid():
-        start_guard()
-    _die_before_the_trainer()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # A service manager signals the whole group: the daemon drains, and ends this process by EOF.
-        # A handler, unlike SIG_IGN, is not inherited by what a transform may start.
-        signal.signal(number, lambda *_: None)
-    requests, replies = _take_over_the_pipes()
+    requests, replies = serve_the_daemon()
     setup = messages.read(requests)
     if setup is None:
         return
@@ -87,25 +76,6 @@ async def _serve(
     threading.Thread(target=listen, name="listen", daemon=True).start()
     while True:
         send(await worker.make(await inbox.get()))
-
-
-def _die_before_the_trainer() -> None:
-    """When the machine has no memory left: this process is replaced at no cost, the trainer is not."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
-        score = max(int(file.read()), _OOM_SCORE)
-        file.seek(0)
-        file.write(f"{score}")
-
-
-def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The two pipes, out of reach of other code: a `print` goes to stderr, and stdin is empty."""
-    sys.stdout.flush()
-    requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return os.fdopen(requests, "rb"), os.fdopen(replies, "wb")
 
 
 def _marker(arguments: list[str]) -> Callable[[int], None]:

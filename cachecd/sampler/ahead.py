@@ -21,6 +21,21 @@ Span = tuple[int, int]
 Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 
 
+async def in_pieces(
+    fetch: Callable[[int, int], Awaitable[Buffer]], start: int, stop: int
+) -> Buffer:
+    """Bytes [start, stop), by as many requests at a time as it takes of PIECE each."""
+    tasks = [
+        asyncio.ensure_future(fetch(at, min(at + PIECE, stop))) for at in range(start, stop, PIECE)
+    ]
+    try:
+        pieces = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 class _Reading:
     """One span: the requests for it, in order. `taken` and `asked` count its bytes."""
 

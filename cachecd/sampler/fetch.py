@@ -19,9 +19,18 @@ from typing_extensions import Buffer
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.gate import Gate
+from cachecd.sampler.lanes import Ask, Lanes, Page
 from cachecd.sampler.patience import Budget, Pace, Retry
 from cachecd.sampler.stores.answers import without_secrets
-from cachecd.sampler.stores.backend import Backend, GoneError, SlowError, TransientError, resized
+from cachecd.sampler.stores.backend import (
+    Backend,
+    GoneError,
+    Nowhere,
+    SlowError,
+    TransientError,
+    resized,
+)
+from cachecd.sampler.sweep import Sweep
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -44,6 +53,7 @@ class Store:
     def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
         self._backend = backend
         self._retry = retry
+        self._connections = connections
         self._budget = Budget()
         self._pace = Pace(connections)
         self._gate = Gate(self._pace)
@@ -70,6 +80,15 @@ class Store:
         """
         return self._backend.list(start_after)
 
+    def sweep(self, lanes: Lanes) -> Sweep | None:
+        """The same by several requests at a time, as `lanes` has it; None if the store has no way to ask
+        for what comes after any key, or none that is quick. The lanes tell of a store that lists in
+        another order."""
+        page: Callable[[Ask], Page] | None = getattr(self._backend, "page", None)
+        if page is None:
+            return None
+        return Sweep(page, lanes, self.where, self._connections, self._retry)
+
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None
     ) -> Buffer:
@@ -84,6 +103,8 @@ class Store:
         """
         stop = size if stop is None else stop
         assert stop is not None, "neither a size nor an end was given"
+        if start == stop and size is None:  # no store has a range of nothing
+            return b""
 
         async def read() -> Buffer:
             body = await self._backend.read(key, start, stop, size, etag)
@@ -237,6 +258,21 @@ def open_store(
     """
     threads = 0 if mortal else connections
     retry = retry or Retry()
+    backend = _open_backend(source, connections, retry, threads)
+    if source.manifest is not None:
+        from cachecd.sampler.manifest import ManifestBackend
+
+        backend = ManifestBackend(backend, source, Store(backend, retry, connections))
+    if source.label is not None and source.label.manifest is not None:
+        from cachecd.sampler.labels import LabelledBackend
+
+        backend = LabelledBackend(backend, source)
+    return Store(backend, retry, connections)
+
+
+def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads: int) -> Backend:
+    if not source.url:
+        return Nowhere()
     scheme, separator, path = source.url.partition("://")
     if not separator:
         scheme, path = "file", source.url
@@ -244,23 +280,21 @@ def open_store(
         raise ConfigError(
             f"source {without_secrets(source.url)}: endpoint is for s3://, not for {scheme}://"
         )
-    backend: Backend
     # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
     match scheme:
         case "s3" | "s3a":
             from cachecd.sampler.stores.s3 import S3Backend
 
-            backend = S3Backend(source, connections, retry.tries, retry.silence, threads)
+            return S3Backend(source, connections, retry.tries, retry.silence, threads)
         case "file":
             from cachecd.sampler.stores.local import LocalBackend
 
-            backend = LocalBackend(path, connections)
+            return LocalBackend(path, connections)
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.sampler.stores.cloud import open_cloud
 
-            backend = open_cloud(source, connections, retry.silence, threads)
+            return open_cloud(source, connections, retry.silence, threads)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 
-            backend = FsspecBackend(source.url, connections)
-    return Store(backend, retry, connections)
+            return FsspecBackend(source.url, connections)

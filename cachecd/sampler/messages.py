@@ -91,12 +91,23 @@ FromSampler = Described | Working | Made | Failed
 
 def pack(message: ToSampler | FromSampler) -> bytes:
     """The message as one frame."""
-    body = json.dumps({"type": type(message).__name__, **dataclasses.asdict(message)}).encode()
-    return _LENGTH.pack(len(body)) + body
+    return framed(json.dumps({"type": type(message).__name__, **dataclasses.asdict(message)}))
 
 
 def read(stream: BinaryIO) -> ToSampler | FromSampler | None:
     """The next message, or None at EOF; ValueError for a frame that is none."""
+    body = read_frame(stream)
+    return None if body is None else unpack(body)
+
+
+def framed(text: str) -> bytes:
+    """One frame."""
+    body = text.encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """The next frame's body, or None at EOF; ValueError if it says to be longer than any is."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -104,7 +115,7 @@ def read(stream: BinaryIO) -> ToSampler | FromSampler | None:
     if length > MAX_FRAME:
         raise ValueError(f"frame of {length} bytes, expected at most {MAX_FRAME}")
     body = stream.read(length)
-    return None if len(body) < length else unpack(body)
+    return None if len(body) < length else body
 
 
 def unpack(body: bytes) -> ToSampler | FromSampler:

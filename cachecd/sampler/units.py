@@ -10,6 +10,10 @@ from cachecd.model import ObjectInfo
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
     from cachecd.sampler.fetch import Store
+    from cachecd.sampler.lanes import Lanes
+    from cachecd.sampler.sweep import Sweep
+
+_OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -18,9 +22,9 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     An object that has several units gives them all in one page. One that cannot be looked into is a
     unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
     """
+    if source.format in _OBJECTS:
+        return store.list(after)
     match source.format:
-        case "files" | "tfrecord" | "webdataset":  # an object is a unit
-            return store.list(after)
         case "npy":
             from cachecd.sampler.sources import npyunits
 
@@ -30,5 +34,22 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
             from cachecd.sampler.sources.parquet import listing
 
             return listing.units(store, after)
+        case "python":
+            from cachecd.sampler.reader import list_reader
+
+            return list_reader(source, store, after)
         case other:
             raise NotImplementedError(f"format {other}")
+
+
+def needs_a_process(source: SourceConfig) -> bool:
+    """Whether listing takes more than a store's answers: the user's code, a library that decodes, or a
+    table that may be long."""
+    tables = source.manifest is not None or (source.label is not None and source.label.manifest)
+    return source.format in ("python", "parquet", "npy") or bool(tables)
+
+
+def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:
+    """The same by several requests at a time, as `lanes` has it; None where units are in objects, and in
+    stores that are listed by one request after the other."""
+    return store.sweep(lanes) if source.format in _OBJECTS else None

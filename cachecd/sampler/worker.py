@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 
 from typing_extensions import Buffer
@@ -33,6 +33,11 @@ class _Dataset:
     store: Store
     sources: dict[tuple[str, ...], Source] = field(default_factory=dict)  # by the label's classes
     growth: float = 1.0  # bytes written for each byte fetched, as far as seen
+
+    @property
+    def parted(self) -> bool:
+        """Whether a manifest names the units: then they may be parts of objects."""
+        return self.config.source is not None and self.config.source.manifest is not None
 
     def source(self, classes: tuple[str, ...]) -> Source:
         if classes not in self.sources:
@@ -71,6 +76,9 @@ class _Reader:
 
     async def find(self, key: str) -> ObjectInfo:
         return await self.store.find(key)
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self.store.list()
 
 
 class Worker:

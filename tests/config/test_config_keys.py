@@ -96,17 +96,11 @@ def test_aliases_stand_for_what_they_name(loaded, good):
 
 
 LATER = {
-    "datasets.train.source.label.manifest": (
-        "format: files",
-        "format: files\n      label: {manifest: 's3://b/t.csv'}",
-        "10:25",
-    ),
     "datasets.train.sources": (
         "source:\n",
         "sources: [{url: 's3://b', format: files}]\n    source:\n",
         "7:14",
     ),
-    "datasets.train.relist": ("source:\n", "relist: 1h\n    source:\n", "7:13"),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }
 
@@ -131,6 +125,19 @@ BOUNDS = {
         "format: files",
         "format: files\n      label: {pattern: '(a|b)/(?P<label>[^/]+)/(c)?'}",
     ),
+    "labels in the manifest": (
+        "format: files",
+        "format: files\n      manifest: s3://bucket/list.csv.gz\n      label: {column: true}",
+    ),
+    "labels in a table": (
+        "format: files",
+        "format: files\n      label: {manifest: 's3://b/l.jsonl'}",
+    ),
+    "an inventory": ("format: files", "format: files\n      manifest: s3://b/2026/manifest.json"),
+    "a reader and no URL": (
+        "url: s3://bucket/train/\n      format: files",
+        "format: python\n      reader: my.data:Set.Readings\n      options: {rate: 16000, of: [a, null]}",
+    ),
     "a name of 64 letters": ("train:", "a" * 64 + ":"),
 }
 
@@ -146,14 +153,6 @@ def test_a_key_of_a_later_version_is_refused_at_its_position(complaints, good, k
     old, new, position = LATER[key]
     assert complaints(good.replace(old, new)) == [
         f"{position}: {key}: not available in this version; remove it"
-    ]
-
-
-@pytest.mark.parametrize("kind", ["python"])
-def test_a_format_of_a_later_version_is_refused_with_those_there_are(complaints, good, kind):
-    assert complaints(good.replace("files", kind)) == [
-        f"9:15: datasets.train.source.format: found '{kind}': not available in this version; "
-        "available: files, webdataset, tfrecord, parquet, npy"
     ]
 
 

@@ -95,7 +95,52 @@ MISTAKES = {
     "label without": (
         "format: files",
         "format: files\n      label: {}",
-        "10:14: datasets.train.source.label: found neither pattern nor manifest",
+        "10:14: datasets.train.source.label: found neither pattern, manifest nor column",
+    ),
+    "two labels": (
+        "format: files",
+        "format: files\n      label: {pattern: (a), column: true}",
+        "10:14: datasets.train.source.label: found pattern and column, expected exactly one of",
+    ),
+    "label column of nothing": (
+        "format: files",
+        "format: files\n      label: {column: true}",
+        "10:23: datasets.train.source.label.column: found true without source.manifest, expected",
+    ),
+    "no url": (
+        "url: s3://bucket/train/\n      ",
+        "",
+        "7:5: datasets.train.source.url: missing: The prefix under which all objects lie",
+    ),
+    "python without reader": (
+        "format: files",
+        "format: python",
+        "7:5: datasets.train.source: found format python without reader, expected reader",
+    ),
+    "reader of files": (
+        "format: files",
+        "format: files\n      reader: a:B",
+        "10:15: datasets.train.source.reader: found it for format files, expected it for python only",
+    ),
+    "reader without class": (
+        "format: files",
+        "format: python\n      reader: my.data",
+        "10:15: datasets.train.source.reader: found 'my.data', expected module:Class",
+    ),
+    "options without a number": (
+        "format: files",
+        "format: python\n      reader: a:B\n      options: {rate: .nan}",
+        "11:16: datasets.train.source.options: found 'rate': nan, expected text, numbers",
+    ),
+    "manifest of another kind": (
+        "format: files",
+        "format: files\n      manifest: s3://bucket/list.txt",
+        "10:17: datasets.train.source.manifest: found 's3://bucket/list.txt', expected a table",
+    ),
+    "manifest of nowhere": (
+        "url: s3://bucket/train/\n      format: files",
+        "format: python\n      reader: a:B\n      manifest: s3://bucket/list.csv",
+        "10:17: datasets.train.source.manifest: found it without url, expected url",
     ),
     "label regex": (
         "format: files",
@@ -182,7 +227,7 @@ MISTAKES = {
     "classes without a pattern": (
         "format: files",
         "format: files\n      label: {classes: [cat]}",
-        "10:14: datasets.train.source.label: found neither pattern nor manifest",
+        "10:14: datasets.train.source.label: found neither pattern, manifest nor column",
     ),
 }
 
@@ -247,6 +292,10 @@ ADDED = {
     "wait for what": (
         "grow: {wait: true}",
         "10:18: datasets.train.grow.wait: found true without per_epoch",
+    ),
+    "a pinned set is not listed again": (
+        "pin: true\n    relist: 10m",
+        "11:13: datasets.train.relist: found relist for a pinned dataset, expected none",
     ),
     "first 0": (
         "grow: {first: 0}",

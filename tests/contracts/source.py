@@ -40,13 +40,14 @@ class Given:
 
     body: bytes
     chunks: AsyncIterator[Buffer]
+    key: str
     gone: bool
     taken: Callable[[int], None]
 
     async def find(self, key: str) -> ObjectInfo:
         return ObjectInfo(key, len(self.body))
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> bytes:
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> bytes:
         assert 0 <= start <= stop <= len(self.body)
         return self._part(slice(start, stop))
 
@@ -59,6 +60,9 @@ class Given:
         part = self.body[where]
         self.taken(len(part))
         return part
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        yield [ObjectInfo(self.key, len(self.body))]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,9 +16,9 @@ _HEAD = '<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/d
 class ListingBucket:
     """`units` objects below train/, by number; their keys end with `suffix`.
 
-    No page of the listing is given that begins at unit `held_at` or beyond: such a request hangs, or
-    with `failing`, is refused. `listed_after` are the units that listings went on after (-1: none),
-    and `fetched` the keys of all reads.
+    No whole page of the listing is given that begins at unit `held_at` or beyond: such a request hangs,
+    or with `failing`, is refused. `listed_after` are the units after which pages were asked for (-1: the
+    first), and `fetched` the keys of all reads.
     """
 
     def __init__(self, endpoint: str, units: int, over: threading.Event) -> None:
@@ -55,26 +56,26 @@ def listing_bucket(units: int) -> Iterator[ListingBucket]:
             if "list-type" in asked:
                 self._list(asked)
                 return
-            key = unquote(url.path).removeprefix("/bucket/")
-            bucket.fetched.append(key)
-            self._answer(200, content(int(key[6:13])))
+            wanted = unquote(url.path).removeprefix("/bucket/")
+            bucket.fetched.append(wanted)
+            self._answer(200, content(int(wanted[6:13])))
 
         def _list(self, asked: dict[str, str]) -> None:
-            after = asked.get("start-after")
+            after, most = asked.get("start-after", ""), min(int(asked["max-keys"]), _PAGE)
             begin = int(asked.get("continuation-token", 0))
             if not begin:
-                bucket.listed_after.append(int(after[6:13]) if after else -1)
-                begin = bucket.listed_after[-1] + 1
-            while begin >= bucket.held_at:
+                begin = bisect_right(range(bucket.units), after, key=key)
+                bucket.listed_after.append(begin - 1)
+            while begin >= bucket.held_at and most == _PAGE:
                 if bucket.failing:
                     self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
                     return
                 if bucket.over.wait(0.02):
                     self.close_connection = True
                     return
-            end = min(begin + _PAGE, bucket.units)
+            end = min(begin + most, bucket.units)
             rows = [
-                f'<Contents><Key>train/{n:07d}{bucket.suffix}</Key><Size>{len(content(n))}</Size><ETag>"e"</ETag></Contents>'
+                f'<Contents><Key>{key(n)}</Key><Size>{len(content(n))}</Size><ETag>"e"</ETag></Contents>'
                 for n in range(begin, end)
             ]
             more = end < bucket.units
@@ -100,6 +101,9 @@ def listing_bucket(units: int) -> Iterator[ListingBucket]:
 
         def log_message(self, *_: object) -> None:
             pass
+
+    def key(unit: int) -> str:
+        return f"train/{unit:07d}{bucket.suffix}"
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

@@ -76,7 +76,7 @@ def test_with_classes_it_trains_before_the_listing_ends_is_killed_there_and_repe
     bucket.held_at = FOREVER
     one.start()
     wait_until(lambda: train(one)["whole"], what="all is cached")
-    assert bucket.listed_after == [-1, -1, 999]  # the look at the start, and one listing
+    assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
     with one.connect() as cache, cache.acquire("train", epoch=1, job="a") as epoch:
         assert assert_labels(epoch, names) == {n for n in range(UNITS) if n % 10}
     assert not repeated(inventory(one.cache))
@@ -97,7 +97,7 @@ def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
 ):
     bucket.held_at = 1000
     one = served().start()
-    wait_until(lambda: train(one)["units_listed"] == 1000, what="what the store gives is listed")
+    wait_until(lambda: train(one)["units_listed"] == 1100, what="what the store gives is listed")
     found = train(one)
     assert (found["units"], found["listed"], found["stopped"]) == (0, False, "")
     assert found["waits_for"].startswith(
@@ -105,7 +105,7 @@ def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
     )
     show_status(one.endpoint)
     told = capsys.readouterr().out
-    assert "(still listing: 1000 so far)" in told
+    assert "(still listing: 1100 so far)" in told
     assert f"  waits: {found['waits_for']}\n" in told
     assert "sampling waits for the end of the listing" in one.said()
     with one.connect() as cache, pytest.raises(AcquireTimeoutError, match=r"label\.classes"):
@@ -116,5 +116,5 @@ def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
     one = served(classes=names).start()
     with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
         assert assert_labels(epoch, names)
-    assert set(bucket.fetched) < {f"train/{n:07d}" for n in range(1000)}
-    wait_until(lambda: bucket.listed_after[-1] == 999, what="the listing goes on where it was")
+    assert set(bucket.fetched) < {f"train/{n:07d}" for n in range(1100)}
+    wait_until(lambda: {999, 1099} <= set(bucket.listed_after[-2:]), what="it goes on where it was")

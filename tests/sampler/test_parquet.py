@@ -43,7 +43,7 @@ def read(table: Any) -> list[dict[str, Any]]:
     """The records of a file as a transform is given them."""
     body = parquet(table)
     source = Parquet(SourceConfig.model_validate(CONFIG["source"]), transformed=True)
-    given = Given(body, nothing(), False, lambda length: None)
+    given = Given(body, nothing(), "", False, lambda length: None)
 
     async def all_of_them() -> list[dict[str, Any]]:
         return [record async for _, record in source.read(UnitSlice(0, "k", len(body)), given)]

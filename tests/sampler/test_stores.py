@@ -15,6 +15,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.lanes import Ask, Lanes
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.cloud import CloudBackend
 from tests.contracts.store import Filled, StoreContract, get, listed
@@ -71,6 +72,25 @@ class TestS3(StoreContract):
         assert (size, bytes(end)) == (10, b"789")
         with pytest.raises(UnitError, match="changed since it was listed"):
             get(store, key, 10, '"another"')
+
+    def test_pages_asked_for_one_by_one_are_the_listing(self, filled: Filled):
+        keys = [f"{n:02d}" for n in range(20)] + ["a/b c", "a/new\nline", 'a/ü&<>"', "é/😀"]
+        store = filled({key: key.encode() for key in keys})
+        whole = [found for page in store.list() for found in page]
+        asked, more, after = [], True, ""
+        while more:
+            page = store._backend.page(Ask(after, 7))  # type: ignore[attr-defined]
+            asked += page.objects
+            more, after = page.more, page.objects[-1].key
+            assert len(page.objects) == 7 or not more
+        assert asked == whole
+        assert {found.key for found in whole} == set(keys)
+        sweep, found = store.sweep(Lanes()), []
+        assert sweep is not None
+        while (batch := sweep.next()) is not None:
+            found += batch[0]
+        sweep.close()
+        assert found == whole
 
     def test_a_changed_object_is_the_units_fault(self, filled: Filled, s3: S3Server, bucket: str):
         store = filled({"object": b"before"})

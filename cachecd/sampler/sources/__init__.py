@@ -74,6 +74,10 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
 
             assert config.source.array is not None, "the configuration requires it"
             return Records(Arrays(config.source.array, config.seed), transform)
+        case "python":
+            from cachecd.sampler.sources.python import Python
+
+            return Records(Python(config.source), transform)
         case "parquet":
             with extra("parquet"):
                 from cachecd.sampler.sources.parquet.rows import Parquet

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from typing_extensions import Buffer
 
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.ahead import PIECE
+from cachecd.sampler.ahead import in_pieces
 
 
 class Reader(Protocol):
@@ -18,6 +17,7 @@ class Reader(Protocol):
     async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
     async def find(self, key: str) -> ObjectInfo: ...
+    def list(self) -> Iterator[list[ObjectInfo]]: ...
 
 
 class Content(Protocol):
@@ -30,9 +30,12 @@ class Content(Protocol):
     chunks: AsyncIterator[Buffer]
     """The bytes of the format's `span`, in order, cut anywhere; at least one piece. Once."""
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
-        """Bytes [start, stop) of the object, or of the object `key` of the same source: exactly as
-        many. Large reads are several requests at a time."""
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
+        """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
+        `etag` if that is given: exactly as many. Large reads are several requests at a time."""
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        """All objects of the same source, in pages. Blocks."""
 
     async def tail(self, length: int) -> tuple[int, Buffer]:
         """The object's size and its last `length` bytes, or all of it if it has fewer."""
@@ -60,16 +63,12 @@ class UnitContent:
     async def find(self, key: str) -> ObjectInfo:
         return await self._reader.find(key)
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> Buffer:
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         unit = self._unit
-        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, "")
-        pieces = [
-            asyncio.ensure_future(self._reader.get(key, None, etag, at, min(at + PIECE, stop)))
-            for at in range(start, stop, PIECE)
-        ]
-        try:
-            parts = await asyncio.gather(*pieces)
-        finally:
-            for piece in pieces:
-                piece.cancel()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, etag)
+        return await in_pieces(
+            lambda begin, end: self._reader.get(key, None, etag, begin, end), start, stop
+        )
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self._reader.list()

@@ -40,8 +40,10 @@ class Files:
         label = self._source.label
         if label is None:
             return None
-        name = label_of(self._source, unit.key)
+        name = label_of(self._source, unit.key, unit.label)
         if name is None:
+            if label.pattern is None:
+                return f"{label.manifest or self._source.manifest} has no label for it"
             return f"label pattern {label.pattern!r} finds no class in the key"
         if name not in self._numbers:
             if not self._source.awaits_classes:
@@ -64,19 +66,22 @@ class Files:
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         record: dict[str, Any] = {"key": os.fsencode(unit.key)}
         if self._source.label is not None:
-            record["label"] = self._numbers[label_of(self._source, unit.key) or ""]
+            record["label"] = self._numbers[label_of(self._source, unit.key, unit.label) or ""]
         parts = [memoryview(chunk) async for chunk in content.chunks]
         record["payload"] = b"".join(parts)
         yield 0, record
 
 
-def label_of(source: SourceConfig, key: str) -> str | None:
-    """The class that a key names; None if the label's pattern finds none, or there is no label.
+def label_of(source: SourceConfig, key: str, listed: str = "") -> str | None:
+    """The class of a unit; None if the label's pattern finds none, or there is no label.
 
-    The pattern is searched in the key; the class is its group "label", or its only group.
+    The pattern is searched in the key; the class is its group "label", or its only group. Where there is
+    no pattern, it is the label with which a table `listed` the unit.
     """
-    if source.label is None or source.label.pattern is None:
+    if source.label is None:
         return None
+    if source.label.pattern is None:
+        return listed or None
     found = _compiled(source.label.pattern).search(key)
     if found is None:
         return None

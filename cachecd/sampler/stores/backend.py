@@ -7,7 +7,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.errors import SourceError, UnitError
+from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 
 PAGE = 1000  # entries of a listing handed over at a time
@@ -75,3 +75,27 @@ class Backend(Protocol):
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
         """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `read`
         does; UnitError may be raised of an empty object, which has no end."""
+
+
+class Nowhere:
+    """Of a source without a URL: its reader knows where its data are."""
+
+    where = "a source without a url"
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        raise self._refusal()
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return ()
+
+    async def find(self, key: str) -> ObjectInfo:
+        raise self._refusal()
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
+        raise self._refusal()
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        raise self._refusal()
+
+    def _refusal(self) -> SourceUnreachableError:
+        return SourceUnreachableError("the source has no url, so it has no objects: give it one")

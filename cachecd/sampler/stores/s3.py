@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from obstore.store import S3Store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.lanes import WINDOW, Ask, Page, is_marker
+from cachecd.sampler.stores import listobjects
 from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
 from cachecd.sampler.stores.backend import PAGE, TransientError, resized
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
+_MOST_EMPTY = (
+    1000  # answers to one page; where all objects have been deleted, some stores give a few
+)
 # What obstore cannot name, since it takes a key for a path: empty, "." and ".." segments (so also a
 # slash at the end, which it drops without a word) and control characters. boto3 reads those.
 _NO_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
@@ -72,6 +78,7 @@ class S3Backend:
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
         self._clients: dict[int, tuple[Any, float]] = {}  # by the tries that they make
+        self._signing_in = threading.Lock()
         client = self._signed_in(tries)
         endpoint: str = client.meta.endpoint_url
         parts = urlsplit(endpoint)
@@ -121,6 +128,29 @@ class S3Backend:
             if isinstance(failure, SourceUnreachableError):
                 raise failure from None  # botocore's own text may quote the signed request
             raise SourceUnreachableError(f"{self.where}: {failure}") from None
+
+    def page(self, ask: Ask) -> Page:
+        """A part of the listing, in one attempt. Blocks."""
+        client = self._signed_in(1)
+        found: list[ObjectInfo] = []
+        where = {"StartAfter": self._prefix + ask.after} if ask.after else {}
+        try:
+            for _ in range(_MOST_EMPTY):
+                answer = client.list_objects_v2(
+                    Bucket=self._bucket,
+                    Prefix=self._prefix,
+                    MaxKeys=ask.most - len(found),
+                    **where,
+                )
+                found += _entries(answer, self._prefix)
+                where = {"ContinuationToken": answer.get("NextContinuationToken", "")}
+                if not answer.get("IsTruncated") or len(found) >= ask.most:
+                    return Page(found, bool(answer.get("IsTruncated")))
+        except (BotoCoreError, ClientError) as error:
+            raise self._explain(error) from None
+        raise TransientError(
+            f"the store has listed {_MOST_EMPTY} pages with hardly anything in them"
+        )
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         try:
@@ -206,27 +236,31 @@ class S3Backend:
 
     def _signed_in(self, tries: int) -> Any:
         """boto3's client, made anew now and then, so that renewed credentials are noticed."""
-        client, made = self._clients.get(tries, (None, 0.0))
-        if client is None or time.monotonic() - made > LIFE:
-            client = self._new_client(tries)
-            self._clients[tries] = client, time.monotonic()
-        return client
+        with self._signing_in:  # it takes a while, and many may ask
+            client, made = self._clients.get(tries, (None, 0.0))
+            if client is None or time.monotonic() - made > LIFE:
+                client = self._new_client(tries)
+                self._clients[tries] = client, time.monotonic()
+            return client
 
     def _new_client(self, tries: int) -> Any:
         source = self._source
         try:
             session = new_session()
-            return session.client(
+            client = session.client(
                 "s3",
                 endpoint_url=source.endpoint,
                 region_name=source.region or session.region_name or "us-east-1",
                 config=Config(
                     signature_version=botocore.UNSIGNED if source.anonymous else None,
                     retries={"mode": "standard", "total_max_attempts": tries},
+                    max_pool_connections=WINDOW,
                     connect_timeout=min(5.0, self._silence),
                     read_timeout=self._silence,
                 ),
             )
+            client.meta.events.register(listobjects.EVENT, listobjects.take_objects)
+            return client
         except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
@@ -262,8 +296,13 @@ class S3Backend:
 
 def _objects(page: Any, prefix: str) -> list[ObjectInfo]:
     """What one answer of ListObjectsV2 lists, without the folder markers."""
+    return [o for o in _entries(page, prefix) if not is_marker(o)]
+
+
+def _entries(page: Any, prefix: str) -> list[ObjectInfo]:
+    """What one answer of ListObjectsV2 lists below the prefix: the marker of its own folder is not."""
     return [
         ObjectInfo(o["Key"][len(prefix) :], o["Size"], o.get("ETag", ""))
         for o in page.get("Contents", ())
-        if o["Size"] or not o["Key"].endswith("/")
+        if o["Size"] or o["Key"] != prefix
     ]

@@ -7,19 +7,14 @@ records. `module:function` is imported by this process: its working directory an
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
-import os
-import re
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cachecd.config import TransformStep
-from cachecd.errors import ConfigError, UnitError
+from cachecd.errors import UnitError
 from cachecd.sampler.transforms.guest import Guest
+from cachecd.sampler.usercode import imported, told
 
 Record = Mapping[str, Any]
 
@@ -98,10 +93,7 @@ class _Step:
         except (UnitError, MemoryError):
             raise
         except BaseException as error:  # exit() costs the unit, not the process
-            # Without addresses, equal faults have equal reasons, and `status` can count them.
-            told = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
-            told = told.strip()
-            raise UnitError(f"{self._name} raised {told}{_place(error)}") from error
+            raise UnitError(f"{self._name} raised {told(error)}") from error
 
 
 def _function(step: TransformStep) -> Callable[[Record], Any]:
@@ -130,49 +122,9 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
             from cachecd.sampler.transforms.tokenize import Tokenize
 
             rest = {name: value for name, value in step.argument.items() if name != "with"}
-            return Tokenize(_imported(step.argument["with"]), **rest)
-    return _imported(step.name)
+            return Tokenize(imported(step.argument["with"], "transform", "function"), **rest)
+    return imported(step.name, "transform", "function")
 
 
 def _named(argument: Any, name: str) -> dict[str, Any]:
     return argument if isinstance(argument, dict) else {name: argument}
-
-
-def _imported(named: str) -> Callable[[Any], Any]:
-    module, _, path = named.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (Exception, SystemExit) as error:  # importing runs the user's code
-        told = "".join(traceback.format_exception_only(error)).strip()
-        raise ConfigError(
-            f"transform {named}: cannot be imported in {os.getcwd()}: {told}{_place(error)}"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"transform {named}: found {type(found).__name__}, expected a function")
-    function: Callable[[Any], Any] = found
-    return function
-
-
-# Where code lies that is not the user's.
-_OTHERS = tuple(
-    os.path.join(path, "")
-    for path in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        str(Path(__file__).parents[2]),
-    )
-)
-_INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, on this one's path
-
-
-def _place(error: BaseException) -> str:
-    """The innermost line of the user's own code that the exception passed through, if any."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if is_users_own(f.filename)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def is_users_own(filename: str) -> bool:
-    """Whether code of this file is the user's, and not ours, the library's or an installed package's."""
-    return not filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(filename)

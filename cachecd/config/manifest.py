@@ -1,0 +1,45 @@
+"""Tables in place of a listing, and of labels: the key `manifest` of `source` and of `label`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from cachecd.config.values import SourceUrl
+from cachecd.quantities import shown
+
+TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet")
+INVENTORY = "manifest.json"
+
+
+def _table(value: str) -> str:
+    name = value.rpartition("/")[2].lower()
+    if not name.endswith(TABLES) and name != INVENTORY:
+        raise ValueError(
+            f"found {shown(value)}, expected a table by its name: *.csv, *.jsonl (both also with .gz), "
+            "*.parquet, or the manifest.json of an S3 Inventory"
+        )
+    return value
+
+
+TableUrl = Annotated[SourceUrl, AfterValidator(_table)]
+
+MANIFEST: Any = Field(
+    None,
+    description=(
+        "URL of a table that is taken in place of the store's listing: *.csv, *.jsonl (both also with "
+        ".gz), *.parquet, or the manifest.json of an S3 Inventory. Columns: key (relative to `url`) "
+        "or url (absolute, below `url`); offset and length (a part of the object), size, etag and "
+        "label are optional. Read with the credentials of the source."
+    ),
+    examples=["s3://bucket/lists/train.csv"],
+)
+LABELS: Any = Field(
+    None,
+    description=(
+        "URL of a table of keys and labels, in one of the formats of source.manifest, with the columns "
+        "key (or url) and label. A unit that has no row is set aside."
+    ),
+    examples=["s3://bucket/lists/labels.csv"],
+)

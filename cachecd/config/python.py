@@ -1,0 +1,69 @@
+"""The keys of `source` that format python has: the user's class, and what it is made with."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, Strict
+
+from cachecd.config.section import conflict
+from cachecd.config.values import Text
+
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def _class(value: str) -> str:
+    if not _CLASS.fullmatch(value):
+        raise ValueError(
+            f"found {value!r}, expected module:Class, such as my_project.data:Readings"
+        )
+    return value
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """They go to other processes as JSON, and are part of what names a generation."""
+    for name, option in value.items():
+        try:
+            same = json.loads(json.dumps(option, allow_nan=False)) == option
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ValueError(
+                f"found {name!r}: {option!r}, expected text, numbers, true, false, null, and lists and "
+                "mappings of them"
+            )
+    return value
+
+
+Reader = Annotated[Text, AfterValidator(_class)]
+Options = Annotated[dict[Annotated[str, Strict()], Any], AfterValidator(_plain)]
+
+READER: Any = Field(
+    None,
+    description=(
+        "For format python: your class, module:Class, imported by the sampler's interpreter in the "
+        "daemon's working directory. It is made with `options`, says its units by `units()` or "
+        "`__len__` (left out: the objects below the URL), and `read(unit, store)` gives the unit's "
+        "records, dict by dict."
+    ),
+    examples=["my_project.data:Recordings"],
+)
+OPTIONS: Any = Field(
+    {},
+    description="For format python: the keyword arguments with which the reader is made.",
+    examples=[{"rate": 16000}],
+)
+
+
+def check_reader(format: str, reader: str | None, options: dict[str, Any]) -> None:
+    """That a format python has its reader, and no other format one."""
+    if format == "python" and reader is None:
+        raise conflict((), "found format python without reader, expected reader: module:Class")
+    if format != "python":
+        for name, value in (("reader", reader), ("options", options)):
+            if value:
+                raise conflict(
+                    (name,), f"found it for format {format}, expected it for python only"
+                )

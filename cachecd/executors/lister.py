@@ -1,0 +1,223 @@
+"""The units of sources, listed here or, where that takes more than a store's answers, in a process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, SourceUnreachableError
+from cachecd.executors.descendants import MARK, end_marked, mark_of
+from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
+from cachecd.model import ObjectInfo
+from cachecd.sampler import messages, pages
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.lanes import Lanes
+from cachecd.sampler.sweep import Sweep
+from cachecd.sampler.units import list_units, needs_a_process, sweep_units
+
+_LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
+_LAST_WORDS = 1.0  # seconds for a process whose pipe has ended to end
+_READ = 1 << 20
+
+
+class Lister:
+    """Lists sources, several at a time if asked to.
+
+    What the store's own listing tells is listed in the thread that asks. All else is listed by
+    `python` (this interpreter, if None) `-m cachecd.sampler.lister`, with the variables `environ` (this
+    process's, if None) and this process's stderr and working directory. Such a process ends with its
+    iterator and with the thread that asked, what it started ends with it, and what those of a killed
+    process of the same `name` left, when this is made. One that takes more memory than `bounds` allow,
+    or is silent for longer while it is waited for, is ended.
+    """
+
+    def __init__(
+        self,
+        connections: int,
+        python: Path | None = None,
+        name: str = "",
+        bounds: Bounds | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._connections = connections
+        self._command = (str(python or sys.executable), "-m", "cachecd.sampler.lister")
+        self._owner = f"{name or f'{os.getpid()}-{id(self):x}'}/lister"
+        self._bounds = bounds or Bounds()
+        self._environ = environ
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._changing = threading.Lock()
+        if name:
+            end_marked(self._owner)
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        """The units of the source in pages, or only those behind the key `after`. Blocks.
+
+        SourceUnreachableError says what to do, ConfigError what is wrong with the configuration. Close
+        the iterator, if it is not read to its end.
+        """
+        if needs_a_process(source):
+            yield from self._apart(source, after)
+        else:
+            yield from list_units(source, self._store(source), after)
+
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+        """The same by several requests at a time, as `lanes` has it; None where that cannot be."""
+        if needs_a_process(source):
+            return None
+        return sweep_units(source, self._store(source), lanes)
+
+    def _store(self, source: SourceConfig) -> Store:
+        return open_store(source, self._connections, mortal=False)
+
+    def close(self) -> None:
+        """Ends all processes; who waits for one gets SourceUnreachableError."""
+        with self._changing:
+            self._closed = True
+            for process in self._running:
+                _kill(process)
+        end_marked(self._owner)
+
+    def _apart(self, source: SourceConfig, after: str) -> Iterator[list[ObjectInfo]]:
+        number = next(self._numbers)
+        process = self._start(number)
+        try:
+            asked = pages.List(source.model_dump(mode="json"), self._connections, after)
+            told = _Told(process, self._bounds)
+            told.ask(pages.pack(asked))
+            while True:
+                match told.next():
+                    case pages.Page(units) if units:
+                        yield units
+                    case pages.End():
+                        return
+                    case pages.Refused("configuration", reason):
+                        raise ConfigError(reason)
+                    case pages.Refused(_, reason):
+                        raise SourceUnreachableError(reason)
+        finally:
+            with self._changing:
+                self._running.discard(process)
+                _kill(process)
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+            end_marked(self._owner, number)
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        environ = os.environ if self._environ is None else self._environ
+        with self._changing:
+            if self._closed:
+                raise SourceUnreachableError("nothing is listed any more: the daemon ends")
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    env={**environ, MARK: mark_of(self._owner, number)},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ConfigError(
+                    f"sampler.python: cannot start {self._command[0]}: {error}"
+                ) from error
+            self._running.add(process)
+        return process
+
+
+class _Told:
+    """What a lister process says, one message after the other."""
+
+    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._bounds = process, bounds
+        self._in, self._out = process.stdin, process.stdout.fileno()
+        self._buffer = bytearray()
+        self._started = False
+
+    def ask(self, question: bytes) -> None:
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # how it has ended is told when it is listened to
+            self._in.write(question)
+
+    def next(self) -> pages.Said:
+        """SourceUnreachableError if the process does not say more, or nothing that makes sense."""
+        garbled = "wrote what is no message (does a reader write to its pipe?) and "
+        length = int.from_bytes(self._take(4), "little")
+        if length > messages.MAX_FRAME:
+            self._refuse(garbled)
+        body = self._take(length)
+        self._started = True
+        try:
+            message = pages.unpack(body)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self._refuse(garbled)
+        if isinstance(message, pages.List):
+            self._refuse(garbled)
+        return message
+
+    def _take(self, count: int) -> bytes:
+        ready = select.poll()
+        ready.register(self._out, select.POLLIN)
+        silent_for = 0.0
+        self._look(silent_for)
+        while len(self._buffer) < count:
+            pause = min(_LOOK_EVERY, self._bounds.silence / 8)
+            if not ready.poll(pause * 1000):
+                # In pauses, not by the clock: nobody is silent while this process was stopped.
+                silent_for += pause
+                self._look(silent_for)
+                continue
+            silent_for = 0.0
+            data = os.read(self._out, _READ)
+            if not data:
+                self._refuse("")
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def _look(self, silent_for: float) -> None:
+        patience = self._bounds.silence
+        if not self._started:
+            patience = max(patience, LONGEST_START)
+        if silent_for > patience:
+            self._refuse(
+                f"said nothing for {patience:g} s (does a reader hang? sampler.unit_timeout) and "
+            )
+        if memory_of(self._process.pid) > self._bounds.memory:
+            self._refuse(
+                f"took more than {int(self._bounds.memory) >> 20} MiB of memory (sampler.memory) and "
+            )
+
+    def _refuse(self, why: str) -> NoReturn:
+        if not why:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS)
+        _kill(self._process)
+        end = ending(self._process.wait(), by_us=bool(why))
+        raise SourceUnreachableError(f"the process that lists its units {why}{end}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills it and its group. Its number cannot be another's yet: it is not reaped."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

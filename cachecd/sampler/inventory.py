@@ -1,0 +1,96 @@
+"""S3 Inventory: a `manifest.json` that names tables of all objects of a bucket, as Amazon writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote_plus
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError
+from cachecd.sampler.stores.answers import without_secrets
+from cachecd.sampler.tables import BadRow, Row, read_rows
+from cachecd.sampler.view import StoreView
+
+# A view of the folder at a URL, what is left of the URL, and what ends the view.
+Open = Callable[[str], tuple[StoreView, str, Callable[[], None]]]
+
+_COLUMNS = (
+    "key",
+    "size",
+    "etag",
+    "e_tag",
+    "islatest",
+    "is_latest",
+    "isdeletemarker",
+    "is_delete_marker",
+)
+_MOST_OF_JSON = 64 << 20
+
+
+def rows_of_inventory(
+    source: SourceConfig, view: StoreView, name: str, open_at: Open
+) -> Iterator[Row | BadRow]:
+    """A row, as a manifest would have it, for the current version of each object below the source's URL;
+    all others are left out. ConfigError if it is no inventory of that bucket."""
+    found = _read(view, name)
+    scheme, _, place = source.url.partition("://")
+    bucket, _, prefix = place.partition("/")
+    if scheme not in ("s3", "s3a") or bucket != found["of"]:
+        raise ConfigError(
+            f"an inventory of the bucket {found['of']}, expected one of {without_secrets(source.url)}"
+        )
+    below = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+    in_csv = found["kind"] == "CSV"
+    tables, _, close = open_at(f"{scheme}://{found['bucket']}/")
+    try:
+        for part in found["parts"]:
+            with tables.open(part) as file:
+                kind = "part.csv.gz" if in_csv else "part.parquet"
+                for row in read_rows(file, kind, _COLUMNS, found["header"] if in_csv else None):
+                    if isinstance(row, Row):
+                        fields = _current(row.fields, below, in_csv)
+                        if fields is None:
+                            continue
+                        yield Row(f"{part}, {row.place}", fields)
+                    else:
+                        yield BadRow(f"{part}, {row.place}", row.why)
+    finally:
+        close()
+
+
+def _read(view: StoreView, name: str) -> dict[str, Any]:
+    about = view.stat(name)
+    if about.size > _MOST_OF_JSON:
+        raise ConfigError(f"{about.size} bytes, expected at most {_MOST_OF_JSON}")
+    try:
+        found = json.loads(view.get(name))
+        kind = found["fileFormat"]
+        parts = [part["key"] for part in found["files"]]
+        bucket = found["destinationBucket"].rpartition(":")[2]
+        header = [column.strip() for column in found["fileSchema"].split(",")]
+        of_bucket = found["sourceBucket"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"it is no manifest of an S3 Inventory: {error!r}") from error
+    if kind not in ("CSV", "Parquet"):
+        raise ConfigError(f"an inventory in {kind}, expected CSV or Parquet")
+    return {
+        "kind": kind, "parts": parts, "bucket": bucket, "header": header, "of": of_bucket
+    }  # fmt: skip
+
+
+def _current(fields: Mapping[str, Any], below: str, quoted: bool) -> dict[str, Any] | None:
+    """What an inventory says of an object, as a manifest would; None if it is not wanted."""
+    plain = {name.replace("_", ""): value for name, value in fields.items()}
+    if str(plain.get("isdeletemarker")).lower() == "true":
+        return None
+    if str(plain.get("islatest", "true")).lower() == "false":
+        return None
+    key = str(plain.get("key", ""))
+    key = unquote_plus(key) if quoted else key
+    if key and (not key.startswith(below) or key == below):
+        return None
+    if key.endswith("/") and str(plain.get("size")) == "0":
+        return None  # the marker of a folder
+    return {**plain, "key": key[len(below) :]}

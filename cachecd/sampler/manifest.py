@@ -1,0 +1,249 @@
+"""A manifest: a table that is taken in place of a store's listing.
+
+Columns: `key` (relative to the source's URL) or `url` (absolute, below it); `offset` and `length` name a
+part of the object; `size`, `etag` and `label`. Only the first is required: objects whose size is not
+given are looked up. The `manifest.json` of an S3 Inventory names tables of a bucket's objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.enumerated import pages_of, unlistable
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.inventory import rows_of_inventory
+from cachecd.sampler.patience import Retry
+from cachecd.sampler.stores.answers import without_secrets
+from cachecd.sampler.stores.backend import Backend
+from cachecd.sampler.tables import BadRow, Row, read_rows
+from cachecd.sampler.view import Direct, StoreView
+
+_log = logging.getLogger(__name__)
+
+COLUMNS = ("key", "url", "offset", "length", "size", "etag", "label")
+_SHOWN = 5  # rows that are passed over and named one by one
+_AT_A_TIME = 1000  # rows whose objects are looked up together
+_CONNECTIONS = 4  # to the table
+# Fewer than of an object: if it is not there, the URL is wrong, and the listing is tried again anyway.
+_TRIES = Retry(tries=3, within=10.0)
+_ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*://")
+_NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # as pandas writes a column with gaps
+
+
+class BadRowError(Exception):
+    """What is wrong with a row."""
+
+
+class ManifestBackend:
+    """A store that lists what a manifest names, and reads as ever."""
+
+    def __init__(self, backend: Backend, source: SourceConfig, store: Store) -> None:
+        """`store` looks up what the manifest does not say."""
+        self.where = backend.where
+        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
+        self._source = source
+        self._store = store
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        assert self._source.manifest is not None, "the configuration has one"
+        told = Told(self._source.manifest)
+        direct = Direct(self._store)
+        try:
+            yield from pages_of(self._units(told, direct), start_after)
+        finally:
+            direct.close()
+        told.end()
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return next(self.list(), [])
+
+    def _units(self, told: Told, direct: Direct) -> Iterator[ObjectInfo]:
+        for _, chunk in itertools.groupby(
+            enumerate(self._wishes(told)), lambda pair: pair[0] // _AT_A_TIME
+        ):
+            wishes = [wish for _, wish in chunk]
+            missing = [wish.unit.key for wish in wishes if wish.needs_size]
+            sizes = direct.do(self._look_up(missing)) if missing else {}
+            for wish in wishes:
+                try:
+                    unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
+                except (BadRowError, UnitError) as error:
+                    told.bad(wish.place, str(error))
+                else:
+                    told.good += 1
+                    yield unit
+
+    async def _look_up(self, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
+        found = await asyncio.gather(*map(self._store.find, keys), return_exceptions=True)
+        for error in found:
+            if isinstance(error, BaseException) and not isinstance(error, UnitError):
+                raise error
+        return dict(zip(keys, found, strict=True))
+
+    def _wishes(self, told: Told) -> Iterator[Wish]:
+        source = self._source
+        for row in rows_of(source, told.url, COLUMNS):
+            if isinstance(row, BadRow):
+                told.bad(row.place, row.why)
+                continue
+            try:
+                yield wish_of(source, row)
+            except BadRowError as error:
+                told.bad(row.place, str(error))
+
+
+class Told:
+    """What is said of a table's rows: the first few that are of no use one by one, and how many."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.good = self.wrong = 0
+        self._first = ""
+
+    def bad(self, place: str, why: str) -> None:
+        """A row is passed over."""
+        self.wrong += 1
+        self._first = self._first or f"{place}: {why}"
+        if self.wrong <= _SHOWN:
+            _log.warning("%s, %s: passed over: %s", without_secrets(self.url), place, why)
+
+    def end(self) -> None:
+        """There are no more. ConfigError if there were rows, and none of use."""
+        if self.wrong and not self.good:
+            raise ConfigError(
+                f"{without_secrets(self.url)}: none of its {self.wrong} rows is of use; {self._first}"
+            )
+        if self.wrong > _SHOWN:
+            _log.warning(
+                "%s: passed over: %d of %d rows",
+                without_secrets(self.url),
+                self.wrong,
+                self.wrong + self.good,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A unit that a row names, perhaps of an object whose size it does not tell."""
+
+    place: str
+    unit: ObjectInfo
+    needs_size: bool = False
+
+    def sized(self, found: ObjectInfo | BaseException) -> ObjectInfo:
+        """The unit, when its object has been looked up."""
+        if isinstance(found, BaseException):
+            raise found
+        unit = self.unit
+        if found.size < unit.begin or (unit.begin and found.size == unit.begin):
+            raise BadRowError(f"from byte {unit.begin} on, of an object of {found.size} bytes")
+        return replace(unit, size=found.size - unit.begin, etag=unit.etag or found.etag)
+
+
+def rows_of(source: SourceConfig, url: str, columns: Sequence[str]) -> Iterator[Row | BadRow]:
+    """The rows of the table at `url`, or of the tables that the inventory there names."""
+    view, name, close = _open(source, url)
+    try:
+        if name.lower() == "manifest.json":
+            yield from rows_of_inventory(source, view, name, partial(_open, source))
+        else:
+            with view.open(name) as file:
+                yield from read_rows(file, name, columns)
+    except (UnitError, SourceUnreachableError, ConfigError) as error:
+        kind = SourceUnreachableError if isinstance(error, UnitError) else type(error)
+        raise kind(f"{without_secrets(url)}: {error}") from error
+    finally:
+        close()
+
+
+def _open(source: SourceConfig, url: str) -> tuple[StoreView, str, Callable[[], None]]:
+    """A view of the folder that a URL's object lies in, the object's name there, and what ends it."""
+    folder, _, name = url.rpartition("/")
+    folder += "/"
+    # Not checked, as what users write is: file:/// is no place for a source.
+    place = SourceConfig.model_construct(
+        url=folder,
+        format="files",
+        endpoint=source.endpoint if folder.startswith(("s3://", "s3a://")) else None,
+        region=source.region,
+        anonymous=source.anonymous,
+    )
+    direct = Direct(open_store(place, _CONNECTIONS, _TRIES))
+    return StoreView(direct), name, direct.close
+
+
+def wish_of(source: SourceConfig, row: Row) -> Wish:
+    """The unit that a row names. BadRowError."""
+    fields = row.fields
+    key = key_of(source, fields)
+    offset, length, size = (_number(fields, name) for name in ("offset", "length", "size"))
+    etag, label = text_of(fields, "etag") or "", text_of(fields, "label") or ""
+    if (offset is not None or length is not None) and source.format in ("parquet", "npy"):
+        raise BadRowError(f"it names a part of an object, and {source.format} reads whole ones")
+    begin = offset or 0
+    if length is None and size is not None:
+        length = size - begin
+        if length < 0 or (begin and not length):
+            raise BadRowError(f"from byte {begin} on, of an object of {size} bytes")
+    elif length is not None and size is not None and begin + length > size:
+        raise BadRowError(f"bytes {begin} to {begin + length} of an object of {size} bytes")
+    elif length == 0:
+        raise BadRowError("length is 0, expected at least 1")
+    if not source.url.startswith(("s3", "gs://", "az")):
+        etag = ""  # of files, nobody but this program knows them
+    elif etag and not etag.endswith('"'):
+        etag = f'"{etag}"'  # as a header has it
+    unit = ObjectInfo(key, length or 0, etag, begin, label)
+    if (why := unlistable(unit)) is not None:
+        raise BadRowError(why)
+    return Wish(row.place, unit, needs_size=length is None)
+
+
+def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
+    """The key, relative to the source's URL, that a row names. BadRowError."""
+    key, url = text_of(fields, "key"), text_of(fields, "url")
+    below = source.url.rstrip("/") + "/"
+    if url is not None:
+        if not url.startswith(below):
+            raise BadRowError(f"{without_secrets(url)!r} is not below {without_secrets(below)}")
+        key = url[len(below) :]
+    if not key:
+        raise BadRowError("it has neither key nor url")
+    if url is None and _ABSOLUTE.match(key):
+        raise BadRowError(f"key is {key[:60]!r}, a URL: call the column url")
+    if not source.url.startswith(("s3", "gs://", "az")) and {"", ".", ".."} & set(key.split("/")):
+        raise BadRowError(f"{key[:60]!r} is no path below {without_secrets(below)}")
+    return key
+
+
+def text_of(fields: Mapping[str, Any], name: str) -> str | None:
+    """A row's field, None if it has none. BadRowError."""
+    value = fields.get(name)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if value is None or isinstance(value, str):
+        return value
+    if name == "label" and isinstance(value, (int, bool)):
+        return str(value)
+    raise BadRowError(f"{name} is {value!r}, expected text")
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return int(value.partition(".")[0])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise BadRowError(f"{name} is {value!r}, expected a whole number of at least 0")

@@ -1,0 +1,183 @@
+"""The user's class that knows what the units of a source are, and what is in them (format `python`).
+
+class Recordings:
+    def __init__(self, rate): ...               # the source's `options`
+    def units(self): ...                        # or units(self, store); or __len__; or neither
+    def read(self, unit, store): ...            # records: dicts, in an order that stays the same
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.enumerated import pages_of, unlistable
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.transforms.guest import Guest
+from cachecd.sampler.usercode import imported, told
+from cachecd.sampler.view import Direct, StoreView
+
+T = TypeVar("T")
+Record = Mapping[str, Any]
+
+# What a unit counts for whose size nobody tells. Any would do: the plan goes by what units become, so
+# only the first shards are filled with too many of them or too few.
+UNSIZED = 1 << 20
+_END = object()
+
+
+class Unit(str):
+    """A unit, as `read` is given it: its name. One that was counted has its number for a name.
+
+    `begin` and `size`: which bytes of the object of that name it is, where a listing or a manifest
+    says so; `label`: its class, where a manifest does.
+    """
+
+    begin: int
+    size: int
+    label: str
+
+    @staticmethod
+    def of(unit: UnitSlice) -> Unit:
+        """As it is listed."""
+        made = Unit(unit.key)
+        made.begin, made.size, made.label = unit.begin, unit.size, unit.label
+        return made
+
+
+class BlamedError(UnitError):
+    """The user's code raised something; the message says what and where."""
+
+
+class Reader:
+    """One object of the user's class. What its code raises comes out as BlamedError, except for what a
+    store has raised, and MemoryError."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        """ConfigError if there is no such class; SourceUnreachableError if it cannot be made now."""
+        assert source.reader is not None, "the configuration requires a reader"
+        self._name = source.reader
+        self._guest = Guest()
+        make = imported(source.reader, "reader", "class")
+        try:
+            self._reader = self._guarded("", lambda: make(**source.options))
+        except BlamedError as error:
+            raise SourceUnreachableError(str(error)) from error
+        if not callable(getattr(self._reader, "read", None)):
+            raise ConfigError(f"reader {self._name}: has no method read(unit, store)")
+
+    def units(self, store: StoreView) -> Iterator[ObjectInfo] | None:
+        """All units, in the order in which the class gives them; None if it does not say which.
+
+        SourceUnreachableError if it raises, or gives what is no unit.
+        """
+        say = getattr(self._reader, "units", None)
+        if say is not None:
+            wanted = (store,) if _takes_one(say) else ()
+            found = self._guarded("units", lambda: say(*wanted))
+        elif hasattr(self._reader, "__len__"):
+            found = self._guarded("__len__", lambda: len(self._reader))
+        else:
+            return None
+        return self._enumerate(found)
+
+    def read(self, unit: Unit, store: StoreView) -> Generator[Record, None, None]:
+        """The unit's records, made when they are asked for."""
+        results = self._guarded("read", lambda: self._records(self._reader.read(unit, store)))
+        try:
+            while (record := self._guarded("read", lambda: next(results, _END))) is not _END:
+                if not isinstance(record, Mapping):
+                    raise BlamedError(
+                        f"{self._name}.read gave {type(record).__name__}, expected dicts"
+                    )
+                yield record
+        finally:
+            if (close := getattr(results, "close", None)) is not None:
+                self._guarded("read", close)
+
+    def _records(self, found: Any) -> Iterator[Any]:
+        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+            raise BlamedError(
+                f"{self._name}.read returned {type(found).__name__}, expected an iterable of dicts, "
+                "such as a generator"
+            )
+        return iter(found)
+
+    def _enumerate(self, found: Any) -> Iterator[ObjectInfo]:
+        if (count := _number(found)) is not None:
+            yield from (ObjectInfo(str(number), UNSIZED) for number in range(count))
+            return
+        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+            raise self._nonsense(found)
+        units = self._guarded("units", lambda: iter(found))
+        while (one := self._guarded("units", lambda: next(units, _END))) is not _END:
+            unit = self._unit(one)
+            if (why := unlistable(unit)) is not None:
+                raise SourceUnreachableError(
+                    f"{self._name}.units gave a unit that cannot be: {why}"
+                )
+            yield unit
+
+    def _unit(self, given: Any) -> ObjectInfo:
+        if isinstance(given, str):
+            return ObjectInfo(str(given), UNSIZED)
+        if (number := _number(given)) is not None:
+            return ObjectInfo(str(number), UNSIZED)
+        if isinstance(given, Mapping) and isinstance(name := given.get("name"), str):
+            size, label = _number(given.get("size", UNSIZED)), given.get("label", "")
+            if size is not None and isinstance(label, str):
+                return ObjectInfo(name, size, label=label)
+        raise self._nonsense(given)
+
+    def _nonsense(self, found: Any) -> SourceUnreachableError:
+        shown = repr(found)
+        return SourceUnreachableError(
+            f"{self._name}.units gave {shown if len(shown) < 100 else shown[:100] + '...'}, expected a "
+            'count, or names, or dicts such as {"name": "a", "size": 1000}'
+        )
+
+    def _guarded(self, method: str, code: Callable[[], T]) -> T:
+        try:
+            return self._guest.call(code)
+        except (SourceError, MemoryError):
+            raise
+        except BaseException as error:  # exit() costs the unit, not the process
+            name = f"{self._name}.{method}" if method else self._name
+            raise BlamedError(f"{name} raised {told(error)}") from error
+
+
+def list_reader(source: SourceConfig, store: Store, after: str) -> Iterator[list[ObjectInfo]]:
+    """The units of a source of format `python`, as list_units has them."""
+    if source.manifest is not None:
+        yield from store.list(after)
+        return
+    direct = Direct(store)
+    try:
+        found = Reader(source).units(StoreView(direct))
+        yield from store.list(after) if found is None else pages_of(found, after)
+    except BlamedError as error:
+        raise SourceUnreachableError(str(error)) from error
+    finally:
+        direct.close()
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _takes_one(method: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(method).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""Rows of a table that lies in a store, one after the other: CSV, JSON lines, Parquet.
+
+Read as a stream: a table of many millions of rows takes no more memory than one of a few. Names of
+columns count without regard to case. A row that makes no sense is given as what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
+
+_LONGEST_LINE = 1 << 20
+_BATCH = 4096  # rows of a Parquet file decoded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: `place` is where in the file, for people; what a row does not say is not in `fields`."""
+
+    place: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be read."""
+
+    place: str
+    why: str
+
+
+def read_rows(
+    file: BinaryIO, name: str, columns: Sequence[str], header: Sequence[str] | None = None
+) -> Iterator[Row | BadRow]:
+    """The rows of the table `name`, whose kind its name tells; fields of other `columns` may be left out.
+
+    `header`: the names of a CSV file's columns, if its first line does not give them. ConfigError if
+    it is no table, or none with any of the columns, SourceUnreachableError where it is damaged.
+    """
+    plain = name.lower().removesuffix(".gz")
+    try:
+        if plain.endswith(".parquet"):
+            yield from _of_parquet(file, columns)
+            return
+        unpacked: Any = gzip.GzipFile(fileobj=file) if name.lower().endswith(".gz") else file
+        if plain.endswith(".csv"):
+            yield from _of_csv(_lines(unpacked), columns, header)
+        else:
+            yield from _of_json(_lines(unpacked))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise SourceUnreachableError(f"it is damaged: {error}") from error
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    mark = b"\xef\xbb\xbf"
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise ConfigError(f"line {number} has more than {_LONGEST_LINE} bytes: is it text?")
+        # What is no UTF-8 is found when the row is whole.
+        yield line.removeprefix(mark if number == 1 else b"").decode("utf-8", "surrogateescape")
+
+
+def _of_csv(
+    lines: Iterator[str], columns: Sequence[str], header: Sequence[str] | None
+) -> Iterator[Row | BadRow]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        names = [name.strip().lower() for name in header or next(reader, [])]
+    except csv.Error as error:
+        raise ConfigError(f"its first line is no CSV: {error}") from error
+    if not set(names) & set(columns):
+        raise ConfigError(
+            f"its first line is {', '.join(map(repr, names[:9])) or 'missing'}, expected the names of "
+            f"the columns, such as {', '.join(columns)}"
+        )
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadRow(f"line {reader.line_num}", str(error))
+            continue
+        if not values:
+            continue
+        place = f"line {reader.line_num}"
+        if len(values) > len(names):
+            yield BadRow(place, f"{len(values)} fields, expected {len(names)}")
+        elif _is_text(values):
+            yield Row(place, {n: v for n, v in zip(names, values, strict=False) if v})
+        else:
+            yield BadRow(place, "it is not UTF-8")
+
+
+def _is_text(values: Sequence[str]) -> bool:
+    text = "".join(values)
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _of_json(lines: Iterator[str]) -> Iterator[Row | BadRow]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            line.encode()
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield BadRow(f"line {number}", f"no JSON: {error}")
+            continue
+        if isinstance(found, dict):
+            yield Row(
+                f"line {number}", {n.lower(): v for n, v in found.items() if v not in (None, "")}
+            )
+        else:
+            yield BadRow(f"line {number}", f"a JSON {type(found).__name__}, expected an object")
+
+
+def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError("Parquet needs a package: pip install 'cachecd[parquet]'") from error
+    try:
+        table = parquet.ParquetFile(file)
+        names = [n for n in table.schema_arrow.names if n.lower() in columns]
+        if not names:
+            raise ConfigError(f"it has none of the columns {', '.join(columns)}")
+        number = 0
+        for batch in table.iter_batches(_BATCH, columns=names):
+            for found in batch.to_pylist():
+                number += 1
+                yield Row(
+                    f"row {number}", {n.lower(): v for n, v in found.items() if v not in (None, "")}
+                )
+    except (SourceError, ConfigError, MemoryError):
+        raise
+    except Exception as error:  # of many kinds
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SourceUnreachableError(f"it is damaged: {why}") from error

@@ -1,0 +1,81 @@
+"""A source that only the user's code can read: listed and read by it, in processes of its own."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from tests.e2e.daemons import alive, descendants, wait_until
+
+READER = """
+import json, sys
+from pathlib import Path
+import numpy as np
+
+class Recordings:
+    def __init__(self, rate):
+        self.rate = rate
+    def units(self):
+        return json.loads(Path("units.json").read_text())
+    def read(self, unit, store):
+        if unit == "bad":
+            raise ValueError("a torn tape")
+        for second in range(len(store.get("tape-" + unit))):
+            yield {"unit": int(unit), "second": second, "wave": np.full(self.rate, second, np.int16)}
+"""
+
+
+def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(daemon, tmp_path):
+    tapes = tmp_path / "tapes"
+    tapes.mkdir()
+    lengths = {str(n): 5 + 20 * (n % 4) for n in range(12)}
+    for name, seconds in lengths.items():
+        (tapes / f"tape-{name}").write_bytes(bytes(seconds))
+    source = {
+        "format": "python",
+        "reader": "recordings:Recordings",
+        "url": f"file://{tapes}",
+        "options": {"rate": 3000},  # so that units of 5 to 65 records are a half to six shards
+    }
+    served = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}}, shard_size="64KiB")
+
+    def write(path: str, text: str) -> None:
+        (served.folder / path).write_text(text)
+
+    def cached(names: list[str]) -> None:
+        status = served.status()["datasets"]["train"]
+        assert status["set_aside"]["units"] == 1
+        [bad] = status["set_aside"]["examples"]
+        place = f"{served.folder / 'recordings.py'}:13"
+        assert bad["reason"] == (
+            f"recordings:Recordings.read raised ValueError: a torn tape ({place})"
+        )
+        found = []
+        with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+            for batch in epoch.numpy(batch_size=7, drop_last=False):
+                rows = zip(batch["unit"].tolist(), batch["second"].tolist(), strict=True)
+                found += itertools.compress(rows, batch.get("_valid", itertools.repeat(True)))
+        assert sorted(found) == [
+            (u, s) for u in sorted(map(int, names)) for s in range(lengths[str(u)])
+        ]
+
+    def whole() -> bool:
+        status = served.status()["datasets"]["train"]
+        return bool(status["whole"])
+
+    write("recordings.py", READER)
+    write("units.json", '["0", "1", "2", "3", "4", "bad", {"name": "5", "size": 200000}]')
+    served.start()
+    wait_until(whole, what="all is cached")
+    cached(["0", "1", "2", "3", "4", "5"])
+    assert served.terminate() == 0
+
+    write("units.json", '["0", "1", "2", "3", "4", "bad", "5", "6", "7", "8", "9", "10", "11"]')
+    served.start()
+    wait_until(lambda: whole() and served.status()["datasets"]["train"]["units"] == 13, what="more")
+    cached([str(n) for n in range(12)])
+    processes = descendants(served.pid)
+    names = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2] for pid in processes]
+    assert b"cachecd.sampler.lister" not in names, "it ends with the listing"
+    assert served.terminate() == 0
+    assert not any(map(alive, processes))

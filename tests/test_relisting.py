@@ -1,0 +1,216 @@
+"""A source that is listed again: what is new, rewritten, gone, or back, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd import listing as module
+from cachecd.errors import SourceUnreachableError
+from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
+from cachecd.executors.lister import Lister
+from cachecd.indexroom import DatasetRoom
+from cachecd.listing import Listing, keep_listed
+from cachecd.marks import Marks
+from cachecd.model import ObjectInfo
+from cachecd.progress import Progress
+from tests.test_listing import PLAIN, Source, Store, config_of, objects
+from tests.test_listing_lanes import Laned
+from tests.world import world
+
+
+class Known(Source):
+    """A source whose units in `held` are cached."""
+
+    def __init__(self, folder: Path, limit: int = 1 << 30) -> None:
+        super().__init__(folder, PLAIN, limit)
+        self.held: set[int] = set()
+
+    def relisted(self, store: Store | Laned, more: bool = False) -> Listing:
+        listing = Listing(
+            self.source,
+            self.index,
+            DatasetRoom(self.room, "train"),
+            self._progressed,
+            self.held.intersection,
+            more_to_come=more,
+        )
+        sweep = store.sweep if isinstance(store, Laned) else lambda _: None
+        asyncio.run(listing.go_on(store.list, sweep))
+        return listing
+
+    def gone_and_back(self, store: Store | Laned) -> tuple[list[int], list[int]]:
+        found = self.relisted(store).gone
+        assert found is not None
+        return found[0].tolist(), found[1].tolist()
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Iterator[Callable[..., Known]]:
+    opened: list[Known] = []
+
+    def make(limit: int = 1 << 30) -> Known:
+        """Closes the one before it: as a new process finds the folder."""
+        for one in opened:
+            one.index.close()
+        opened.append(Known(tmp_path, limit))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.index.close()
+
+
+STORES = pytest.mark.parametrize("kind", [Store, Laned])
+
+
+@STORES
+def test_what_is_gone_is_known_across_restarts_and_comes_back_under_its_number(known, kind):
+    one = known()
+    assert one.relisted(kind(objects(5000))).gone is None
+    numbers = {key: number for number, key in enumerate(one.keys())}
+    fewer = [o for n, o in enumerate(objects(5000)) if n % 7]
+    lost = sorted(numbers[o.key] for o in objects(5000)[::7])
+    assert one.gone_and_back(kind(fewer)) == (lost, [])
+    one = known()
+    assert one.index.gone.numbers().tolist() == lost
+    assert one.gone_and_back(kind(fewer)) == ([], [])
+    assert one.gone_and_back(kind(objects(5500))) == ([], lost)
+    assert {key: number for number, key in enumerate(one.keys()) if number < 5000} == numbers
+    assert len(one.index) == 5500
+    assert not known().index.gone.numbers().size
+
+
+@STORES
+def test_a_rewritten_object_is_a_unit_of_its_own_once_nothing_of_the_old_one_is_cached(known, kind):
+    one = known()
+    one.relisted(kind(objects(3000)))
+    numbers = {key: number for number, key in enumerate(one.keys())}
+    rewritten = [ObjectInfo(o.key, o.size + (n % 2), "f") for n, o in enumerate(objects(4))]
+    now = rewritten + objects(3000)[4:]
+    olds = [numbers[o.key] for o in rewritten]
+    one.held = {olds[0], olds[3]}
+    gone, back = one.gone_and_back(kind(now))
+    assert (gone, back) == (sorted([olds[1], olds[2]]), [])
+    new = [one.index.unit(n) for n in range(3000, len(one.index))]
+    assert [(u.key, u.size, u.etag) for u in new] == [
+        (o.key, o.size, "f") for o in sorted(rewritten[1:3], key=lambda o: o.key)
+    ]
+    assert one.index.unit(olds[1]).etag == "e"  # what is cut of it is never mixed with the new one
+    one.held = set()
+    assert one.gone_and_back(kind(now)) == (sorted([olds[0], olds[3]]), [])
+    assert len(one.index) == 3004
+    assert one.gone_and_back(kind(now)) == ([], [])
+    assert len(one.index) == 3004
+
+
+def test_a_listing_that_fails_in_its_middle_takes_nothing_for_gone(known):
+    one = known()
+    one.relisted(Store(objects(5000)))
+    listing = Listing(
+        one.source, one.index, DatasetRoom(one.room, "train"), one._progressed, lambda _: ()
+    )
+    store = Store(objects(4000), faults=[3])
+    with pytest.raises(SourceUnreachableError):
+        asyncio.run(listing.go_on(store.list))
+    assert listing.gone is None
+    assert not one.index.gone.numbers().size
+    asyncio.run(listing.go_on(store.list))
+    assert listing.gone is not None
+    assert listing.gone[0].tolist() == list(range(4000, 5000))
+
+
+@STORES
+def test_a_source_that_is_empty_of_a_sudden_is_not_believed(known, kind):
+    one = known()
+    one.relisted(kind(objects(3000)))
+    with pytest.raises(SourceUnreachableError, match="the source is empty, 3000 units were listed"):
+        one.relisted(kind([]))
+    assert not one.index.gone.numbers().size
+
+
+def test_without_room_new_objects_are_left_out_and_what_is_gone_is_noticed(known):
+    one = known(limit=4 << 20)
+    one.relisted(Store(objects(3000)))
+    one.ledger.adopt("train", one.ledger.room - 60_000)
+    listing = one.relisted(Store(objects(9000, begin=10), page=6000), more=True)
+    assert "new objects are not taken up: the listing waits for room" in listing.left_out
+    assert len(one.index) == 3000
+    assert listing.gone is not None
+    assert listing.gone[0].tolist() == list(range(10))
+
+
+# --- while the daemon runs
+
+
+def test_it_is_listed_again_and_again_and_a_failure_is_told_and_tried_again(known, monkeypatch):
+    one, fed, pauses = known(), [], []
+    stores = [objects(2000), objects(2500), objects(2500, begin=1)]
+    faults = [[], [2], []]
+    store = Store([], [])
+
+    class EnoughError(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not stores:
+            raise EnoughError
+        if not isinstance(fed[-1], ListingStopped):
+            store.found, store.faults = stores.pop(0), faults.pop(0)
+
+    store.found, store.faults = stores.pop(0), faults.pop(0)
+    lister = Lister(8)
+    monkeypatch.setattr(lister, "units", lambda _, after: store.list(after))
+    monkeypatch.setattr(lister, "sweep", lambda _, lanes: store.sweep(lanes))
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    progress = Progress()
+    about = one.index, DatasetRoom(one.room, "train"), lambda _: (), progress
+    with pytest.raises(EnoughError):
+        asyncio.run(keep_listed("train", config_of(one, relist=600.0), lister, *about, fed.append))
+    kinds: list[type[Event]] = [type(event) for event in fed if event != fed[0]]
+    assert kinds.count(ListingStopped) == 1
+    stopped = next(event for event in fed if isinstance(event, ListingStopped))
+    assert (stopped.stuck, stopped.down) == (False, False)  # sampling goes on
+    relisted = [event for event in fed if isinstance(event, Relisted)]
+    assert [(len(e.gone), len(e.back)) for e in relisted] == [(0, 0), (1, 0)]
+    assert isinstance(fed[-1], Listed)
+    assert fed[-1].units == 2500
+    assert sorted(pauses)[-3:] == pytest.approx([600.0] * 3, abs=30)
+    told = progress.status(progress.ended + 5.0)
+    assert (told["running"], told["objects"], told["failed"]) == (False, 2499, "")
+    assert told["ended_ago_s"] == 5.0
+
+
+def test_units_that_are_gone_are_not_handed_out_until_they_are_back():
+    w = world()
+    plan = w.state.datasets["train"].plan
+    free = plan.missing_bytes
+    plan.set_aside([2])
+    out = w.state.handle(Relisted("train", np.array([0, 1, 2]), np.zeros(0, int)), 0.0)
+    # What the listing knows better needs no row of its own.
+    assert next(command for command in out if isinstance(command, SavePlan)).again == (2,)
+    assert (plan.num_gone, plan.num_aside) == (3, 0)
+    assert plan.missing_bytes < free
+    w.state.handle(Relisted("train", np.zeros(0, int), np.array([0, 1, 2])), 0.0)
+    assert (plan.num_gone, plan.missing_bytes) == (0, free)
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.integers(0, 41))
+def test_marks_are_a_set(gone, seen, end):
+    mine, theirs = Marks(), Marks()
+    mine.toggle(np.array(sorted(gone), np.int64))
+    theirs.add(np.array(sorted(seen), np.int64))
+    assert mine.numbers().tolist() == sorted(gone)
+    neither, both = mine.changes(theirs, end)
+    assert neither.tolist() == [n for n in range(end) if n not in gone | seen]
+    assert both.tolist() == [n for n in range(end) if n in gone & seen]
+    mine.toggle(np.array(sorted(gone), np.int64))
+    assert mine.numbers().tolist() == []
