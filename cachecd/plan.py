@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from cachecd.cycle import Cycle
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, parts_made
 from cachecd.unitcount import UnitCount, Units
+from cachecd.unittable import UnitTable
 
 WINDOW = 16
 # A unit that does not fit is fetched twice, so aim a little below the full shard.
@@ -38,22 +39,6 @@ MAX_UNITS = 4096
 _LONGEST_REACH = 1 << 16
 # A unit is in one shard at a time: of a source of few units, so many shards can be made at once.
 _AT_ONCE = 4
-
-
-class UnitTable(Protocol):
-    """The listing, as far as the plan needs it; units are numbered from 0.
-
-    `ends` are the ends of the blocks that are listed, ascending. They follow from the listing alone,
-    and once given stay the same.
-    """
-
-    def __len__(self) -> int: ...
-    @property
-    def total_bytes(self) -> int: ...
-    @property
-    def ends(self) -> Sequence[int]: ...
-    def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]: ...
-    def unit(self, number: int) -> UnitSlice: ...
 
 
 @dataclass(frozen=True, slots=True)

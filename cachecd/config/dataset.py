@@ -343,7 +343,8 @@ class DatasetConfig(SectionModel):
         """What this dataset's split holds out: prepared in the same way, and pinned."""
         assert self.split is not None, "a dataset that is split"
         split = self.split.model_copy(update={"side": "held_out"})
-        whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig(), "limit": None}
+        whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
+        whole |= {"limit": None, "relist": None}
         return self.model_copy(update={**whole, "interleave": 1, "split": split})
 
     @property

@@ -243,7 +243,8 @@ class _Assigned:
 
     async def _piece(self, place: int, start: int, stop: int) -> Buffer:
         unit = self._units[place]
-        size = None if self._source.ranged else unit.size
+        part = self._source.ranged or self._dataset.parted
+        size = None if part else unit.size
         return await self._reader.get(unit.key, size, unit.etag, start, stop)
 
     def _wanted(self) -> float:

@@ -142,7 +142,7 @@ class _Given:
             raise UnitError(reason)
         body = self.objects[unit.unit]
         gone = unit.unit in self.bench.gone
-        content = Given(body, self.bench._chunks(body, unit), gone, self.bench._took)
+        content = Given(body, self.bench._chunks(body, unit), unit.key, gone, self.bench._took)
         async for position in self.bench.source.pour(unit, content, self.draft):
             yield position
 
