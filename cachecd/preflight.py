@@ -170,12 +170,11 @@ def lister_of(config: Config, name: str = "") -> Lister:
 
 
 def sampler_setup(config: Config) -> Setup:
-    """What each sampler process is told first: the common figures, divided among them."""
-    workers, bandwidth = config.sampler.workers, config.sampler.bandwidth
+    """What each sampler process is told first; the connections are divided among them."""
     return Setup(
         datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
-        connections=max(1, config.sampler.connections // workers),
-        bandwidth=bandwidth / workers if bandwidth else None,
+        connections=max(1, config.sampler.connections // config.sampler.workers),
+        bandwidth=config.sampler.bandwidth,
     )
 
 

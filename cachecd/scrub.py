@@ -31,7 +31,7 @@ from cachecd.events import Event, ShardVerified
 from cachecd.layout import Layout
 from cachecd.model import Held, ShardId
 from cachecd.rounds import Rounds
-from cachecd.sampler.ahead import Throttle
+from cachecd.sampler.throttle import Throttle
 from cachecd.verify import disagreement
 from cachecd_client._core import FrameScanner
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError

@@ -67,10 +67,11 @@ PARTS = {
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.lanes": "model",
     "sampler.patience": "",
+    "sampler.throttle": "",
     "sampler": "config digests errors model sampler.draft sampler.lanes sampler.messages "
-    "sampler.patience "
-    "client._core client.errors client.inflate client.schema",
-    "executors": "errors model sampler.draft sampler.messages",  # draft: what a lost one leaves
+    "sampler.patience sampler.throttle client._core client.errors client.inflate client.schema",
+    # draft: what a lost one leaves
+    "executors": "errors model sampler.draft sampler.messages sampler.throttle",
     "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
     # The daemon
     "notify": "",
@@ -108,7 +109,7 @@ PARTS = {
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
-    "scrub": "complaints dataset errors events layout model rounds sampler verify client._core "
+    "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has

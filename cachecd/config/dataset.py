@@ -134,6 +134,13 @@ class SourceConfig(SectionModel):
         False,
         description="Read without credentials and without looking for any: for public buckets.",
     )
+    requester_pays: Boolean = Field(
+        False,
+        description=(
+            "Have the bill for listing and reading sent to whom the credentials belong to, as the "
+            "owners of some s3:// buckets require."
+        ),
+    )
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature label (int64) to every record."
     )
@@ -152,6 +159,20 @@ class SourceConfig(SectionModel):
             raise conflict(("url",), "missing: The prefix under which all objects lie")
         if not self.url and self.manifest is not None:
             raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_pays(self) -> SourceConfig:
+        if self.requester_pays and not self.url.startswith(("s3://", "s3a://")):
+            scheme = self.url.partition("://")[0]
+            raise conflict(
+                ("requester_pays",), f"found true for {scheme}://, expected it for s3:// alone"
+            )
+        if self.requester_pays and self.anonymous:
+            raise conflict(
+                ("requester_pays",),
+                "found true with anonymous: true, expected one of them: nobody can be billed",
+            )
         return self
 
     @model_validator(mode="after")

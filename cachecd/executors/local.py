@@ -19,6 +19,7 @@ from cachecd.executors.process import Bounds, SamplerProcess
 from cachecd.sampler import messages
 from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
+from cachecd.sampler.throttle import SIZE
 
 _log = structlog.get_logger("cachecd.executor")
 
@@ -65,6 +66,7 @@ class LocalExecutor:
         self._processes: set[SamplerProcess] = set()
         self._keepers: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
+        self._link = -1  # by which the processes share the bandwidth
         self._started = 0
         self._restarts = 0
         self._last_end = ""
@@ -87,6 +89,8 @@ class LocalExecutor:
     async def start(self) -> None:
         if self._workers:
             end_marked(self._name)
+        self._link = os.memfd_create("cachecd-link")
+        os.truncate(self._link, SIZE)
         try:
             for _ in range(self._workers):
                 process = await self._start_one()
@@ -113,6 +117,9 @@ class LocalExecutor:
         await asyncio.gather(*self._keepers)
         if self._started:
             end_marked(self._name)
+        if self._link >= 0:
+            os.close(self._link)
+            self._link = -1
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Has it done, by the end of `close` at the latest."""
@@ -130,7 +137,7 @@ class LocalExecutor:
         self._started += 1
         environ = os.environ if self._environ is None else self._environ
         mark = {MARK: mark_of(self._name, self._started)}
-        process = SamplerProcess(self._command, {**environ, **mark}, self._started)
+        process = SamplerProcess(self._command, {**environ, **mark}, self._started, self._link)
         await process.connect(self._setup)
         self._processes.add(process)
         if self._closing.is_set():

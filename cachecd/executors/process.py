@@ -40,9 +40,14 @@ class _GarbledError(Exception):
 
 
 class SamplerProcess:
-    """A process with these variables, the executor's `number`th, and what it has in hand."""
+    """A process with these variables, the executor's `number`th, and what it has in hand.
 
-    def __init__(self, command: tuple[str, ...], environ: Mapping[str, str], number: int) -> None:
+    `link`: the file by which it shares the bandwidth with the executor's others.
+    """
+
+    def __init__(
+        self, command: tuple[str, ...], environ: Mapping[str, str], number: int, link: int
+    ) -> None:
         self.make: Make | None = None
         self.retired = False
         """Told to end, and to be replaced without a pause."""
@@ -52,12 +57,12 @@ class SamplerProcess:
         os.pwrite(self._progress, _NO_UNIT, 0)
         try:
             self._popen = subprocess.Popen(
-                [*command, str(self._progress)],
+                [*command, str(self._progress), str(link)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 env=dict(environ),
-                pass_fds=(self._progress,),
+                pass_fds=(self._progress, link),
                 start_new_session=True,
             )
         except OSError:

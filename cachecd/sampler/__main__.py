@@ -1,8 +1,9 @@
-"""The sampler process: `python -m cachecd.sampler [PROGRESS_FD]`, started by an executor.
+"""The sampler process: `python -m cachecd.sampler [PROGRESS_FD LINK_FD]`, started by an executor.
 
 Frames (cachecd.sampler.messages) come in on stdin and go out on stdout. Whoever prints, prints on
 stderr. PROGRESS_FD is a shared file whose first eight bytes always name the unit in hand, so that
-whoever finds this process dead knows the unit on which it died.
+whoever finds this process dead knows the unit on which it died. LINK_FD is one by which all samplers
+share the bandwidth (cachecd.sampler.throttle).
 
 It ends when stdin does, at once and whatever it is doing: it must not outlive the daemon. Nor does what
 it has started outlive it (cachecd.sampler.child).
@@ -51,7 +52,8 @@ def main(arguments: list[str]) -> None:
         except BrokenPipeError:
             end()
 
-    worker = Worker(setup, send, _marker(arguments))
+    link = int(arguments[1]) if arguments else None
+    worker = Worker(setup, send, _marker(arguments), link=link)
     worker.prepare()
     asyncio.run(_serve(worker, requests, send, end))
 

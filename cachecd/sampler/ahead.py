@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -240,23 +239,3 @@ class _Chunks(AsyncIterator[Buffer]):
         if data is None:
             raise StopAsyncIteration
         return data
-
-
-class Throttle:
-    """A token bucket: on average at most `rate` bytes a second, in the order in which they are asked
-    for. A rate of None lets everything through.
-    """
-
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-        self._free_at = 0.0  # when all that has been let through so far will have been paid for
-
-    async def take(self, amount: int) -> None:
-        """Waits until `amount` more bytes may be fetched."""
-        if self._rate is None:
-            return
-        now = time.monotonic()
-        begins = max(now, self._free_at)
-        self._free_at = begins + amount / self._rate
-        if begins > now:
-            await asyncio.sleep(begins - now)

@@ -25,7 +25,7 @@ class Setup:
 
     datasets: dict[str, Any]
     connections: int
-    bandwidth: float | None  # bytes per second of this process
+    bandwidth: float | None  # bytes per second, of all processes together
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing_extensions import Buffer
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.sampler.ahead import PIECE, WINDOW, Ahead, Throttle
+from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft, Sealed
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
@@ -22,6 +22,7 @@ from cachecd.sampler.mixing import mix
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.sources import Position, Source, open_source
 from cachecd.sampler.sources.content import UnitContent
+from cachecd.sampler.throttle import Throttle
 from cachecd_client.schema import Schema
 
 _HEARTBEAT = 0.25  # seconds between two Working messages
@@ -85,7 +86,8 @@ class Worker:
     """Makes shards of the datasets in `setup`, reporting to `send`.
 
     `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
-    exception that costs a unit or the assignment, of which the messages have the text alone.
+    exception that costs a unit or the assignment, of which the messages have the text alone. `link` is
+    what this process shares its bandwidth by (throttle.py), None if it has it alone.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Worker:
         mark: Callable[[int], None] = lambda unit: None,
         retry: Retry | None = None,
         failed: Callable[[Exception], None] = lambda error: None,
+        link: int | None = None,
     ) -> None:
         self._setup = setup
         self._send = send
@@ -102,7 +105,7 @@ class Worker:
         self._retry = retry
         self._failed = failed
         self._datasets: dict[str, _Dataset] = {}
-        self._throttle = Throttle(setup.bandwidth)
+        self._throttle = Throttle(setup.bandwidth, link)
         self.path: str | None = None
         """The temporary file of the assignment in hand."""
 

@@ -27,8 +27,9 @@ class Bench:
         self.said: list[FromSampler] = []
         dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
         steps = {"transform": options.pop("transform", [])}
+        bandwidth = options.pop("bandwidth", None)
         self.executor = LocalExecutor(
-            Setup({"train": {**dataset, **steps}}, 4, None),
+            Setup({"train": {**dataset, **steps}}, 4, bandwidth),
             workers,
             options.pop("python", None),
             self.said.append,

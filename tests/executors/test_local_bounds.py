@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cachecd.executors.descendants import MARK
 from cachecd.sampler.messages import Made
+from cachecd.sampler.throttle import CREDIT
 from tests.executors.bench import bench, run, until
 
 
@@ -72,5 +73,28 @@ def test_the_kernel_takes_a_worker_before_the_trainer(tmp_path: Path):
             await b.answer(1)
             score = Path(f"/proc/{b.executor.pids[0]}/oom_score_adj").read_text()
             assert int(score) >= 800
+
+    run(test)
+
+
+def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_path: Path):
+    async def test() -> None:
+        async with bench(tmp_path, workers=2, bandwidth=2e6) as b:
+            for number in (1, 2):  # both are up and at work then
+                b.submit(number, b"x")
+            for number in (1, 2):
+                await b.answer(number)
+            began = time.monotonic()
+            for number in (3, 4):
+                b.submit(number, *[bytes(50_000)] * 8)
+            fetched = 0
+            for number in (3, 4):
+                made = await b.answer(number)
+                assert isinstance(made, Made)
+                fetched += made.outcome.fetched_bytes
+            took = time.monotonic() - began
+            # Let through at once: the credit, and the last piece of each.
+            assert fetched == 800_000
+            assert took >= 700_000 / 2e6 - CREDIT
 
     run(test)

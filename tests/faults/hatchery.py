@@ -13,6 +13,7 @@ lock is real.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -157,9 +158,9 @@ def _be_a_daemon(config: Path, log: str, offline: bool) -> NoReturn:
 
 
 class _ForkedSampler:
-    """What the executor needs of Popen, for `python -m cachecd.sampler PROGRESS_FD`."""
+    """What the executor needs of Popen, for `python -m cachecd.sampler PROGRESS_FD LINK_FD`."""
 
-    def __init__(self, command: Sequence[str], *, pass_fds: tuple[int], **_: Any) -> None:
+    def __init__(self, command: Sequence[str], *, pass_fds: tuple[int, int], **_: Any) -> None:
         assert command[1:3] == ["-m", "cachecd.sampler"], command
         requests, self._give = os.pipe()
         self._take, replies = os.pipe()
@@ -178,18 +179,21 @@ class _ForkedSampler:
         return self.returncode
 
     @staticmethod
-    def _be_a_sampler(requests: int, replies: int, progress: int) -> NoReturn:
+    def _be_a_sampler(requests: int, replies: int, *passed: int) -> NoReturn:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             os.dup2(requests, 0)
             os.dup2(replies, 1)
-            os.dup2(progress, 3)
+            # Above all others first: neither may take the other's new number.
+            aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 256) for fd in passed]
             # As exec closes them: no lock and no socket of the daemon's is kept.
-            os.closerange(4, 256)
+            os.closerange(3, 256)
+            numbers = [str(os.dup(fd)) for fd in aside]
+            os.closerange(256, 256 + len(aside))
             from cachecd.sampler import __main__ as sampler
 
-            sampler.main(["3"])
+            sampler.main(numbers)
         except BaseException:
             traceback.print_exc()
         finally:

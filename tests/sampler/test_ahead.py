@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cachecd.errors import UnitError
-from cachecd.sampler import ahead
-from cachecd.sampler.ahead import Ahead, Span, Throttle
+from cachecd.sampler.ahead import Ahead, Span
 
 Asked = tuple[int, int, int]
 
@@ -252,31 +251,3 @@ def test_closing_cancels_what_runs_and_starts_nothing():
         assert len(fetcher.asked) == 3
 
     run(test)
-
-
-def test_a_throttle_lets_through_its_rate_and_no_more(monkeypatch: pytest.MonkeyPatch):
-    clock = [100.0]
-    monkeypatch.setattr(ahead.time, "monotonic", lambda: clock[0])
-
-    async def sleep(seconds: float) -> None:
-        clock[0] += seconds
-
-    monkeypatch.setattr(ahead.asyncio, "sleep", sleep)
-
-    async def test() -> None:
-        throttle = Throttle(1000.0)
-        await throttle.take(500)
-        assert clock[0] == 100.0, "the first is let through at once"
-        for _ in range(20):
-            await throttle.take(500)
-        assert clock[0] == pytest.approx(110.0)
-        clock[0] += 60  # a pause saves up no right to a burst
-        await throttle.take(1000)
-        await throttle.take(1)
-        assert clock[0] == pytest.approx(171.0)
-
-    run(test)
-
-
-def test_without_a_rate_a_throttle_does_nothing():
-    run(lambda: Throttle(None).take(1 << 60))

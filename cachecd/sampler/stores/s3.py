@@ -86,6 +86,7 @@ class S3Backend:
         config: dict[str, Any] = {
             "region": client.meta.region_name,
             "skip_signature": source.anonymous,
+            "request_payer": source.requester_pays,
             # By host name as Amazon wishes, except that its certificates cover no dot in it.
             "virtual_hosted_style_request": amazon and "." not in bucket,
         }
@@ -260,6 +261,8 @@ class S3Backend:
                 ),
             )
             client.meta.events.register(listobjects.EVENT, listobjects.take_objects)
+            if source.requester_pays:  # whatever is asked
+                client.meta.events.register("before-call.s3", _pay)
             return client
         except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
@@ -292,6 +295,10 @@ class S3Backend:
                 )
             case _:
                 return SourceUnreachableError(f"{self.where}: {redacted(str(error))}")
+
+
+def _pay(params: dict[str, Any], **_: Any) -> None:
+    params["headers"]["x-amz-request-payer"] = "requester"  # signed afterwards
 
 
 def _objects(page: Any, prefix: str) -> list[ObjectInfo]:

@@ -1,0 +1,60 @@
+"""How fast bytes may be fetched, by one process or by several that share a link."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import mmap
+import struct
+import time
+
+SIZE = 8  # bytes of the shared file
+_FREE_AT = struct.Struct("<d")
+# A timer that fires late, as each does by a millisecond or so, must not cost the link what it has missed.
+CREDIT = 0.05  # seconds
+
+
+class Throttle:
+    """A token bucket: in any span of time at most its `rate` of bytes a second, what comes in CREDIT
+    seconds more, and the last amount taken. A rate of None lets everything through.
+
+    `shared`: descriptor of a file of SIZE bytes, zeros at first. All processes that have it share the
+    rate: one that fetches alone has all of it, several take turns, each in the order in which it is
+    asked. None: this one has the rate to itself. Belongs to one event loop.
+    """
+
+    def __init__(self, rate: float | None, shared: int | None = None) -> None:
+        self._rate = rate
+        self._shared = shared
+        # When all that anybody has been let through so far will have been paid for: CLOCK_MONOTONIC,
+        # which is one for all processes.
+        self._free_at = mmap.mmap(-1 if shared is None else shared, SIZE)
+        self._turn = asyncio.Lock()
+
+    async def take(self, amount: int) -> None:
+        """Waits until `amount` more bytes may be fetched."""
+        if self._rate is None:
+            return
+        # One at a time, so that no process stands in the shared line more than once: who has many
+        # requests gets no more than who has few, and what is given up while it waits is one amount.
+        async with self._turn:
+            if (wait := self._reserve(amount / self._rate)) > 0:
+                await asyncio.sleep(wait)
+
+    def _reserve(self, seconds: float) -> float:
+        """Takes that much of the link's time; how long it is until then."""
+        if self._shared is None:
+            return self._advance(seconds)
+        # The kernel gives it back if this process is killed here.
+        fcntl.lockf(self._shared, fcntl.LOCK_EX)
+        try:
+            return self._advance(seconds)
+        finally:
+            fcntl.lockf(self._shared, fcntl.LOCK_UN)
+
+    def _advance(self, seconds: float) -> float:
+        now = time.monotonic()
+        (free_at,) = _FREE_AT.unpack_from(self._free_at)
+        begins = max(now - CREDIT, free_at)
+        _FREE_AT.pack_into(self._free_at, 0, begins + seconds)
+        return begins - now

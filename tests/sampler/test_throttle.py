@@ -1,0 +1,136 @@
+"""The bandwidth, of one process and of several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+
+import pytest
+
+from cachecd.sampler import throttle
+from cachecd.sampler.throttle import CREDIT, SIZE, Throttle
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that moves when somebody sleeps."""
+    now = [100.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(throttle.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(throttle.asyncio, "sleep", sleep)
+    return now
+
+
+@pytest.fixture
+def link() -> Iterator[int]:
+    descriptor = os.memfd_create("test-link")
+    os.truncate(descriptor, SIZE)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_throttle_lets_through_its_rate_and_no_more(clock: list[float]):
+    async def test() -> None:
+        throttle = Throttle(1000.0)
+        await throttle.take(500)
+        assert clock[0] == 100.0, "the first is let through at once"
+        for _ in range(20):
+            await throttle.take(500)
+        assert clock[0] == pytest.approx(110.0 - CREDIT)
+        clock[0] += 60  # a pause saves up no right to a burst
+        await throttle.take(1000)
+        await throttle.take(1)
+        assert clock[0] == pytest.approx(171.0 - 2 * CREDIT)
+
+    asyncio.run(test())
+
+
+def test_a_timer_that_fires_late_costs_the_link_nothing(clock: list[float]):
+    async def test() -> None:
+        throttle = Throttle(1000.0)
+        for _ in range(1000):
+            await throttle.take(10)
+            clock[0] += 0.008  # of the 0.01 s that it took
+        assert clock[0] == pytest.approx(110.0, abs=0.1)
+
+    asyncio.run(test())
+
+
+def test_of_those_that_share_a_link_one_alone_has_all_of_it(clock: list[float], link: int):
+    async def test() -> None:
+        busy, idle = Throttle(1000.0, link), Throttle(1000.0, link)
+        await idle.take(100)
+        for _ in range(100):
+            await busy.take(100)
+        assert clock[0] == pytest.approx(110.0, abs=0.1)
+
+    asyncio.run(test())
+
+
+def test_those_that_share_a_link_take_turns_however_much_each_asks_for(link: int):
+    async def test() -> None:
+        many, few = Throttle(100_000.0, link), Throttle(100_000.0, link)
+        order: list[str] = []
+
+        async def fetch(throttle: Throttle, name: str) -> None:
+            await throttle.take(2000)
+            order.append(name)
+
+        await asyncio.gather(
+            *(fetch(many, "many") for _ in range(20)), *(fetch(few, "few") for _ in range(5))
+        )
+        assert order.index("few") < 5
+        assert len(order) - order[::-1].index("few") <= 18
+
+    asyncio.run(test())
+
+
+def test_who_stops_waiting_costs_the_others_one_turn(clock: list[float], link: int):
+    async def test() -> None:
+        throttle = Throttle(1000.0, link)
+        await throttle.take(1000)
+        waiting = [asyncio.ensure_future(throttle.take(1000)) for _ in range(9)]
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await throttle.take(1000)
+        assert clock[0] <= 102.0
+
+    asyncio.run(test())
+
+
+def _take(link: int, rate: float, count: int) -> None:
+    async def take() -> None:
+        throttle = Throttle(rate, link)
+        for _ in range(count):
+            await throttle.take(1000)
+
+    asyncio.run(take())
+
+
+def test_processes_that_share_a_link_never_exceed_its_rate_together(link: int):
+    """One process is killed at some point; whatever it did then, the others go on."""
+    processes = [
+        get_context("fork").Process(target=_take, args=(link, 500_000.0, count))
+        for count in (100, 100, 1 << 40)
+    ]
+    began = time.monotonic()
+    for process in processes:
+        process.start()
+    time.sleep(0.05)
+    processes[2].kill()
+    for process in processes:
+        process.join(30)
+    took = time.monotonic() - began
+    assert [process.exitcode for process in processes] == [0, 0, -9]
+    assert took >= 199_000 / 500_000 - CREDIT
+
+
+def test_without_a_rate_a_throttle_does_nothing():
+    asyncio.run(Throttle(None).take(1 << 60))
