@@ -54,7 +54,7 @@ class Throttle:
 
     def _advance(self, seconds: float) -> float:
         now = time.monotonic()
-        (free_at,) = _FREE_AT.unpack_from(self._free_at)
+        free_at: float = _FREE_AT.unpack_from(self._free_at)[0]
         begins = max(now - CREDIT, free_at)
         _FREE_AT.pack_into(self._free_at, 0, begins + seconds)
         return begins - now
