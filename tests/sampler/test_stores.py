@@ -210,7 +210,7 @@ class TestFsspec(StoreContract):
 
 
 class TestCloud(StoreContract):
-    """Google's and Azure's way, over obstore's own store of files: theirs need their services."""
+    """obstore's way, over its store in memory; Google's and Azure's are in test_clouds.py."""
 
     threads = 0
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,15 +33,28 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 
 
+# Asked last, when nothing else is found, is the machine's own account: it gives a token, or there is none.
+_CREDENTIALS = {
+    "GCS": "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT and gcloud's application default "
+    "credentials, and asked for the machine's service account",
+    "MicrosoftAzure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN and AZURE_CLIENT_ID with "
+    "AZURE_CLIENT_SECRET and AZURE_TENANT_ID, and asked for the machine's managed identity",
+}
+
+
 def client_options(connections: int, silence: float, *, allow_http: bool) -> dict[str, Any]:
-    """obstore's client_options: patience by silence (seconds), not by length of the transfer."""
-    return {
+    """obstore's client_options: patience by silence (seconds), not by length of the transfer; the
+    certificate authorities that AWS_CA_BUNDLE names, beside the usual ones."""
+    options: dict[str, Any] = {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=min(5.0, silence)),
         "read_timeout": timedelta(seconds=silence),
         "timeout": timedelta(days=1),  # the default, 30 s, would cut a slow link's transfers
         "pool_max_idle_per_host": str(connections),
     }
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        options["root_certificate"] = Path(bundle).read_bytes()
+    return options
 
 
 # Tries are counted by cachecd.sampler.fetch.
@@ -63,13 +78,15 @@ class CloudBackend:
         try:
             for page in obstore.list(self._store, offset=start_after or None, chunk_size=PAGE):
                 found = [ObjectInfo(o["path"], o["size"], o["e_tag"] or "") for o in page]
-                if found := [o for o in found if o.size or not o.key.endswith("/")]:
+                found = [o for o in found if o.size or not o.key.endswith("/")]
+                # Azure, asked in its older version, begins at the beginning all the same.
+                if found := [o for o in found if os.fsencode(o.key) > os.fsencode(start_after)]:
                     yield found
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             failure = explain(error, self.where)
             if isinstance(failure, SourceUnreachableError):
-                raise failure from error
-            raise SourceUnreachableError(f"{self.where}: cannot list: {failure}") from error
+                raise failure from None  # obstore's own text may quote the signed request
+            raise SourceUnreachableError(f"{self.where}: cannot list: {failure}") from None
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
@@ -101,7 +118,7 @@ class CloudBackend:
             self._check(answer.meta, size, etag)
             return answer.meta["size"], await answer.bytes_async()
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
-            raise explain(error, self.where) from None  # its text may quote the signed request
+            raise explain(error, self.where) from None
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
 
@@ -144,6 +161,14 @@ def _bare(etag: str) -> str:
 def explain(error: Exception, where: str) -> SourceError:
     """What an exception of obstore's means. Only what is known to be harmless is quoted of it."""
     text = str(error)
+    for provider, looked in _CREDENTIALS.items():
+        if text.startswith(f"Generic {provider} error: Error performing token request"):
+            status, causes = _STATUS.search(text), _CAUSE.findall(text)
+            why = f"the answer was {status[1]}" if status else (causes or ["no answer"])[-1]
+            return TransientError(
+                f"no credentials: looked in {looked} ({why}); set one of them, or `anonymous: true` "
+                "for a public bucket"
+            )
     if status := _STATUS.search(text):
         code = _CODE.search(text)
         return refusal(int(status[1]), code[1] if code else "", where)
@@ -151,7 +176,7 @@ def explain(error: Exception, where: str) -> SourceError:
         return refusal(404, "", where)
     if isinstance(error, obstore.exceptions.PreconditionError):
         return refusal(412, "", where)
-    if "Invalid range" in text:
+    if "Invalid range" in text or "Wanted range" in text:
         return refusal(416, "", where)
     if isinstance(error, obstore.exceptions.UnauthenticatedError):
         return SourceUnreachableError(f"{where}: no usable credentials found")
@@ -183,21 +208,36 @@ def explain(error: Exception, where: str) -> SourceError:
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
+# Where requests go instead of to the provider itself: to an emulator, or to a gateway of one's own.
+_ENDPOINTS = {
+    True: ("GOOGLE_BASE_URL",),
+    False: ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
+
+
 def open_cloud(
     source: SourceConfig, connections: int, silence: float, threads: int = 0
 ) -> CloudBackend:
-    """The store of a gs:// or az:// URL; credentials by the provider's own chain, as obstore finds it."""
+    """The store of a gs:// or az:// URL; credentials and endpoint by the provider's own variables, as
+    obstore finds them."""
     parts = urlsplit(source.url)
+    google = parts.scheme == "gs"
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[google])), "")
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
     make: Callable[..., Any] = obstore.store.from_url
     try:
         store = make(
             source.url.rstrip("/"),
             config=config or None,
-            client_options=client_options(connections, silence, allow_http=False),
+            client_options=client_options(
+                connections, silence, allow_http=endpoint.startswith("http://")
+            ),
             retry_config=NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError) as error:
         reason = redacted(str(error))
         raise ConfigError(f"source {parts.scheme}://{parts.netloc}: {reason}") from error
-    return CloudBackend(store, without_secrets(source.url), threads)
+    where = without_secrets(source.url)
+    if endpoint:
+        where += f" at {without_secrets(endpoint)}"
+    return CloudBackend(store, where, threads)

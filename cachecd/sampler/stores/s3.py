@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -95,8 +93,6 @@ class S3Backend:
             # Both, since obstore prefers the variable AWS_ENDPOINT_URL_S3 to the former.
             config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
-        if bundle := os.environ.get("AWS_CA_BUNDLE"):
-            options["root_certificate"] = Path(bundle).read_bytes()
         self._credentials = None if source.anonymous else ChainCredentials(self.where)
         make: Any = S3Store  # its types are for literal dictionaries
         store = make(

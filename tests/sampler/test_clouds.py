@@ -1,0 +1,246 @@
+"""Google's and Azure's stores: the contract, credentials, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.patience import Retry
+from tests import clouds, scripted
+from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
+from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.scripted import ScriptedServer, scripted_server
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Nothing of the machine's own accounts."""
+    for name in os.environ:
+        if name.startswith(("GOOGLE_", "AZURE_", "AZURITE_", "AWS_")):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted_server() as server:
+        yield server
+
+
+def opened(url: str, **more: object) -> Store:
+    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
+    return open_store(source, 8, Retry(tries=2, first=0.001))
+
+
+class OfACloud(StoreContract):
+    url = ""
+
+    @pytest.fixture
+    def cloud(self, server: ScriptedServer, environ: pytest.MonkeyPatch) -> Cloud:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def filled(self, cloud: Cloud) -> Filled:
+        def fill(objects: dict[str, bytes]) -> Store:
+            cloud.objects["some/prefix-too"] = b"a neighbour"
+            cloud.versions["some/prefix-too"] = 1
+            cloud.put(objects)
+            return opened(self.url)
+
+        return fill
+
+    def test_a_listing_goes_on_after_a_key(self, filled: Filled):
+        store = filled({f"{number:04d}": b"x" for number in range(900)})
+        after = [found.key for page in store.list("0449") for found in page]
+        assert after == [f"{number:04d}" for number in range(450, 900)]
+
+    def test_a_changed_object_is_the_units_fault(self, filled: Filled, cloud: Cloud):
+        store = filled({"object": b"before"})
+        [[found]] = store.list()
+        assert get(store, "object", 6, found.etag, start=1, stop=3) == b"ef"
+        cloud.put({"object": b"after!"})
+        for bounds in ({}, {"start": 1, "stop": 2}):
+            with pytest.raises(UnitError, match="changed since it was listed"):
+                get(store, "object", 6, found.etag, **bounds)
+
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            scripted.refusal(429, "TooManyRequests"),
+            scripted.refusal(503, "ServerBusy"),
+            scripted.refusal(500, "InternalError"),
+            scripted.hang_up,
+        ],
+        ids=["429", "503", "500", "hang-up"],
+    )
+    def test_trouble_that_passes_is_not_noticed(
+        self, filled: Filled, cloud: Cloud, trouble: scripted.Answer
+    ):
+        store = filled({"object": b"12345"})
+        cloud.trouble["some/prefix/object"] = [trouble]
+        assert get(store, "object", 5) == b"12345"
+        assert cloud.trouble["some/prefix/object"] == []
+
+    def test_a_store_that_throttles_on_is_never_the_objects_fault(
+        self, filled: Filled, cloud: Cloud
+    ):
+        store = filled({"object": b"12345", "other": b"1"})
+        cloud.trouble["some/prefix/object"] = [scripted.refusal(503, "ServerBusy")] * 50
+        with pytest.raises(SourceUnreachableError, match=r"throttling \(503 ServerBusy"):
+            get(store, "object", 5)
+
+    def test_a_bucket_that_does_not_exist_is_unreachable(self, filled: Filled, cloud: Cloud):
+        store = filled({"object": b"12345"})
+        cloud.root += "-renamed"
+        with pytest.raises(SourceUnreachableError, match=f"{self.url}.*there is no such bucket"):
+            listed(store)
+        with pytest.raises(SourceUnreachableError, match=f"{self.url}.*there is no such bucket"):
+            get(store, "object", 5)
+
+    def test_who_is_not_let_in_is_told_without_secrets(self, filled: Filled, cloud: Cloud):
+        store = filled({"object": b"12345"})
+        cloud.allowed = lambda handler: False
+        for ask in (lambda: listed(store), lambda: get(store, "object", 5)):
+            with pytest.raises(SourceUnreachableError, match=r"access denied \(403") as caught:
+                ask()
+            assert "StringToSign" not in f"{caught.value} {caught.value.__cause__}"
+
+
+class TestGoogle(OfACloud):
+    url = "gs://bucket/some/prefix/"
+
+    @pytest.fixture
+    def cloud(self, server: ScriptedServer, environ: pytest.MonkeyPatch) -> Cloud:
+        environ.setenv("GOOGLE_BASE_URL", server.endpoint)
+        environ.setenv("GOOGLE_BEARER_TOKEN", "a-token")
+        server.down = cloud = Google("/bucket", "some/prefix/")
+        cloud.allowed = clouds.bearer("a-token")
+        return cloud
+
+    @pytest.mark.parametrize("name", ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"])
+    def test_a_service_account_signs_by_its_key(
+        self,
+        filled: Filled,
+        cloud: Cloud,
+        environ: pytest.MonkeyPatch,
+        tmp_path: Path,
+        name: str,
+    ):
+        environ.delenv("GOOGLE_BEARER_TOKEN")
+        key = tmp_path / "key.json"
+        key.write_text(clouds.service_account())
+        environ.setenv(name, str(key))
+        cloud.allowed = clouds.signed_by_the_service
+        store = filled({"object": b"12345"})
+        assert listed(store) == {"object": 5}
+        assert get(store, "object", 5) == b"12345"
+
+    def test_anonymous_asks_without_any(
+        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch
+    ):
+        cloud.allowed = lambda handler: "Authorization" not in handler.headers
+        filled({"object": b"12345"})
+        store = opened(self.url, anonymous=True)
+        assert listed(store) == {"object": 5}
+        assert get(store, "object", 5) == b"12345"
+
+    def test_without_credentials_it_says_where_they_were_looked_for(
+        self, filled: Filled, environ: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        environ.delenv("GOOGLE_BEARER_TOKEN")
+        environ.setenv("HOME", str(tmp_path))
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+            environ.setenv(name, "127.0.0.1:1")
+        store = filled({"object": b"12345"})
+        for ask in (lambda: listed(store), lambda: get(store, "object", 5)):
+            with pytest.raises(
+                SourceUnreachableError,
+                match=r"no credentials: looked in GOOGLE_APPLICATION_CREDENTIALS.*refused",
+            ):
+                ask()
+
+    def test_a_key_file_that_is_none_is_a_configuration_error(
+        self, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        key = tmp_path / "key.json"
+        key.write_text("{}")
+        environ.setenv("GOOGLE_SERVICE_ACCOUNT", str(key))
+        with pytest.raises(
+            ConfigError, match=r"gs://bucket: .*service account file: missing field"
+        ):
+            opened(self.url)
+
+
+class TestAzure(OfACloud):
+    url = "az://container/some/prefix/"
+
+    @pytest.fixture
+    def cloud(self, server: ScriptedServer, environ: pytest.MonkeyPatch) -> Cloud:
+        environ.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+        environ.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+        environ.setenv("AZURE_STORAGE_ENDPOINT", f"{server.endpoint}/{ACCOUNT}")
+        server.down = cloud = Azure(f"/{ACCOUNT}/container", "some/prefix/")
+        cloud.allowed = clouds.signed_by_the_account
+        return cloud
+
+    @pytest.mark.parametrize(
+        ("name", "value", "allowed"),
+        [
+            ("AZURE_STORAGE_SAS_TOKEN", "sv=2023&sig=abc", clouds.has_token("sv=2023&sig=abc")),
+            ("AZURE_STORAGE_TOKEN", "a-token", clouds.bearer("a-token")),
+        ],
+        ids=["sas", "bearer"],
+    )
+    def test_other_credentials_of_the_environment(
+        self,
+        filled: Filled,
+        cloud: Cloud,
+        environ: pytest.MonkeyPatch,
+        name: str,
+        value: str,
+        allowed: clouds.Allowed,
+    ):
+        environ.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+        environ.setenv(name, value)
+        cloud.allowed = allowed
+        store = filled({"object": b"12345"})
+        assert listed(store) == {"object": 5}
+        assert get(store, "object", 5) == b"12345"
+
+    def test_without_credentials_it_says_where_they_were_looked_for(
+        self, filled: Filled, environ: pytest.MonkeyPatch
+    ):
+        environ.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+        environ.setenv("AZURE_MSI_ENDPOINT", "http://127.0.0.1:1/token")
+        store = filled({"object": b"12345"})
+        for ask in (lambda: listed(store), lambda: get(store, "object", 5)):
+            with pytest.raises(
+                SourceUnreachableError,
+                match=r"no credentials: looked in AZURE_STORAGE_ACCOUNT_KEY.*refused",
+            ):
+                ask()
+
+    def test_a_wrong_key_is_told(self, filled: Filled, environ: pytest.MonkeyPatch):
+        environ.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
+        store = filled({"object": b"12345"})
+        with pytest.raises(SourceUnreachableError, match=r"access denied \(403 Authentication"):
+            listed(store)
+
+    def test_the_emulator_of_microsoft_is_found_by_its_variable(
+        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, server: ScriptedServer
+    ):
+        for name in ("ENDPOINT", "ACCOUNT_NAME", "ACCOUNT_KEY"):
+            environ.delenv(f"AZURE_STORAGE_{name}")
+        environ.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+        environ.setenv("AZURITE_BLOB_STORAGE_URL", server.endpoint)
+        cloud.root = "/devstoreaccount1/container"
+        cloud.allowed = lambda handler: "SharedKey devstore" in handler.headers["Authorization"]
+        store = filled({"object": b"12345"})
+        assert listed(store) == {"object": 5}
+        assert get(store, "object", 5) == b"12345"
