@@ -15,7 +15,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class ScriptedServer:
-    """`script[path]` are the answers to one GET after another; the last one is repeated, and where
+    """`script[path]` are the answers to one GET or HEAD after another; the last one is repeated, and where
     there is none, it is 404.
 
     `endpoint` is the server's URL, `asked` the paths of all requests so far, `headers` theirs (names in
@@ -43,7 +43,8 @@ def body(content: bytes, etag: str = '"tag"') -> Answer:
             handler.wfile.write(part)
         else:
             _head(handler, 200, len(content), etag)
-            handler.wfile.write(content)
+            if handler.command != "HEAD":
+                handler.wfile.write(content)
 
     return answer
 
@@ -54,7 +55,8 @@ def refusal(status: int, code: str, message: str = "", **headers: str) -> Answer
     def answer(handler: BaseHTTPRequestHandler) -> None:
         content = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
         _head(handler, status, len(content), "", **headers)
-        handler.wfile.write(content)
+        if handler.command != "HEAD":
+            handler.wfile.write(content)
 
     return answer
 
@@ -189,6 +191,8 @@ def scripted_server(certificate: str | None = None) -> Iterator[ScriptedServer]:
                 return scripted.down(self)
             answers = scripted.script.get(self.path) or [refusal(404, "NoSuchKey")]
             return (answers[0] if len(answers) == 1 else answers.pop(0))(self)
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
             pass
