@@ -190,7 +190,10 @@ def signed_by_the_account(handler: BaseHTTPRequestHandler) -> bool:
     length = headers.get("content-length", "")
     names = ("content-md5", "content-type", "date", "if-modified-since", "if-match")
     names += ("if-none-match", "if-unmodified-since", "range")
-    lines = [handler.command, *(headers.get(n, "") for n in ("content-encoding", "content-language"))]
+    lines = [
+        handler.command,
+        *(headers.get(n, "") for n in ("content-encoding", "content-language")),
+    ]
     lines += ["" if length == "0" else length, *(headers.get(name, "") for name in names)]
     lines += [f"{name}:{headers[name]}" for name in sorted(headers) if name.startswith("x-ms-")]
     lines += [f"/{ACCOUNT}{url.path}"]

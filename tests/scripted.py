@@ -192,7 +192,7 @@ def scripted_server(certificate: str | None = None) -> Iterator[ScriptedServer]:
             answers = scripted.script.get(self.path) or [refusal(404, "NoSuchKey")]
             return (answers[0] if len(answers) == 1 else answers.pop(0))(self)
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass

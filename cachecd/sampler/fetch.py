@@ -250,8 +250,8 @@ def open_store(
     """The store that `source` names, for up to `connections` requests at a time.
 
     Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads
-    by obstore; gs:// and az:// are obstore's; file:// and absolute paths are read directly; every
-    other URL is fsspec's. ConfigError for a URL that nothing installed can read.
+    by obstore; gs://, az:// and http(s):// are obstore's; file:// and absolute paths are read directly;
+    every other URL is fsspec's. ConfigError for a URL that nothing installed can read.
 
     `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
     does not (CloudBackend says why).
@@ -294,6 +294,10 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
             from cachecd.sampler.stores.cloud import open_cloud
 
             return open_cloud(source, connections, retry.silence, threads)
+        case "http" | "https":
+            from cachecd.sampler.stores.web import WebBackend
+
+            return WebBackend(source, connections, retry.silence, threads)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 

@@ -203,7 +203,7 @@ def explain(error: Exception, where: str) -> SourceError:
         return TransientError(f"the connection broke: {cause}".rstrip(": "))
     if "MissingContentLength" in text:
         return TransientError("the store does not tell the object's size")
-    if "NotPartial" in text:
+    if "NotPartial" in text or "Range request not supported" in text:
         return TransientError("the store sent the whole object where a part was asked for")
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 

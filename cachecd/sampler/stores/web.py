@@ -1,0 +1,176 @@
+"""Files of a web server: read by obstore, listed by the links in the pages of their folders."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+
+import obstore
+import obstore.exceptions
+from obstore.store import HTTPStore
+
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
+from cachecd.sampler.stores.backend import PAGE, TransientError
+from cachecd.sampler.stores.cloud import (
+    NO_RETRIES,
+    CloudBackend,
+    client_options,
+    explain,
+    untrusted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cachecd.config import SourceConfig
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAGE = 64 << 20  # bytes
+_DEEPEST = 64  # folders within each other: a server may make them up as it is asked
+
+
+class WebBackend(CloudBackend):
+    """The files below an http:// or https:// URL.
+
+    `list` asks for the folder's page and follows its links: those one step further down, without a
+    query, and not beginning with a dot. A link that ends in "/" is a folder; of each other the server
+    is asked for the size. What has none, and what is not there, is left out with a warning.
+    """
+
+    def __init__(
+        self, source: SourceConfig, connections: int, silence: float, threads: int = 0
+    ) -> None:
+        parts = urlsplit(source.url)
+        self._url = source.url.rstrip("/") + "/"
+        where = without_secrets(self._url)
+        if parts.query or parts.fragment:
+            raise ConfigError(f"source {where}: a folder's URL has neither ? nor #")
+        make: Any = HTTPStore.from_url
+        options = client_options(connections, silence, allow_http=parts.scheme == "http")
+        store = make(self._url.rstrip("/"), client_options=options, retry_config=NO_RETRIES)
+        super().__init__(store, where)
+        self._silence = silence
+        self._trusted: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._trusted = ssl.create_default_context()
+            if bundle := os.environ.get("AWS_CA_BUNDLE"):
+                self._trusted.load_verify_locations(bundle)
+        self._threads = ThreadPoolExecutor(connections, "head-web")
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        try:
+            waiting: list[str] = []
+            for key in self._files(start_after):
+                waiting.append(key)
+                if len(waiting) == PAGE:
+                    yield self._sized(waiting)
+                    waiting = []
+            if waiting:
+                yield self._sized(waiting)
+        except TransientError as error:
+            raise SourceUnreachableError(f"{self.where}: cannot list: {error}") from None
+        except UnitError as error:
+            raise SourceUnreachableError(
+                f"{self.where}: cannot list: the server makes no page of this folder ({error})"
+            ) from None
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        found: list[str] = []
+        for key in self._files(""):
+            found.append(key)
+            if len(found) == 10:
+                break
+        return self._sized(found)
+
+    def _files(self, start_after: str) -> Iterator[str]:
+        """The keys of all files, by their bytes."""
+        after = os.fsencode(start_after)
+        waiting = [iter(self._links(""))]
+        while waiting:
+            key = next(waiting[-1], None)
+            if key is None:
+                waiting.pop()
+            elif not key.endswith("/"):
+                if os.fsencode(key) > after:
+                    yield key
+            # Of a folder before `after`, nothing comes after it, unless it is in it.
+            elif os.fsencode(key) > after or start_after.startswith(key):
+                if len(waiting) > _DEEPEST:
+                    raise UnitError(f"{_DEEPEST} folders within each other: {key[:200]}")
+                waiting.append(iter(self._links(key)))
+
+    def _links(self, folder: str) -> Sequence[str]:
+        """What a folder's page links to in it, as keys, in their order."""
+        base = self._url + quote(folder, safe="/")
+        links = _Links()
+        links.feed(self._page(base))
+        found = set()
+        for link in links.found:
+            url = urldefrag(urljoin(base, link)).url
+            raw = url.removeprefix(base)
+            if raw == url or not raw or "?" in raw:
+                continue
+            name = unquote(raw.removesuffix("/"))
+            if name and "/" not in name and not name.startswith("."):
+                found.add(folder + name + raw[len(raw.removesuffix("/")) :])
+        return sorted(found, key=os.fsencode)
+
+    def _page(self, url: str) -> str:
+        try:
+            with urllib.request.urlopen(
+                url, timeout=self._silence, context=self._trusted
+            ) as answer:
+                text: bytes = answer.read(_LONGEST_PAGE + 1)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise refusal(error.code, "", self.where) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise untrusted(self.where) from None
+            raise TransientError(f"cannot read {url[:200]}: {redacted(str(reason))}") from None
+        if len(text) > _LONGEST_PAGE:
+            raise UnitError(f"the page of {url[:200]} has more than {_LONGEST_PAGE >> 20} MiB")
+        return text.decode(errors="replace")
+
+    def _sized(self, keys: Sequence[str]) -> list[ObjectInfo]:
+        return [found for found in self._threads.map(self._look_up, keys) if found is not None]
+
+    def _look_up(self, key: str) -> ObjectInfo | None:
+        try:
+            meta = obstore.head(self._store, key)
+            return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            failure: SourceError = explain(error, self.where)
+            if isinstance(failure, TransientError) and "does not tell" not in str(failure):
+                raise failure from None
+            if isinstance(failure, SourceUnreachableError):
+                raise failure from None
+            reason = str(failure)
+        except ValueError as error:
+            reason = str(error)
+        _log.warning("left out: %s of %s: %s", ascii(key), self.where, redacted(reason))
+        return None
+
+
+class _Links(HTMLParser):
+    """Where a page's links lead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
