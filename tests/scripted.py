@@ -101,6 +101,8 @@ def chunked(content: bytes, *, whole: bool) -> Answer:
         handler.send_header("ETag", '"tag"')
         handler.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
         handler.end_headers()
+        if handler.command == "HEAD":
+            return
         handler.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
         if whole:
             handler.wfile.write(b"0\r\n\r\n")

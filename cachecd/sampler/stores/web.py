@@ -58,8 +58,10 @@ class WebBackend(CloudBackend):
             raise ConfigError(f"source {where}: a folder's URL has neither ? nor #")
         make: Any = HTTPStore.from_url
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
-        store = make(self._url.rstrip("/"), client_options=options, retry_config=NO_RETRIES)
-        super().__init__(store, where)
+        url = self._url.rstrip("/")
+        super().__init__(make(url, client_options=options, retry_config=NO_RETRIES), where)
+        # Of thousands of questions for a size, one that fails must not end the listing.
+        self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence
         self._trusted: ssl.SSLContext | None = None
         if parts.scheme == "https":
@@ -74,10 +76,10 @@ class WebBackend(CloudBackend):
             for key in self._files(start_after):
                 waiting.append(key)
                 if len(waiting) == PAGE:
-                    yield self._sized(waiting)
+                    yield [*self._sized(waiting)]
                     waiting = []
             if waiting:
-                yield self._sized(waiting)
+                yield [*self._sized(waiting)]
         except TransientError as error:
             raise SourceUnreachableError(f"{self.where}: cannot list: {error}") from None
         except UnitError as error:
@@ -144,12 +146,12 @@ class WebBackend(CloudBackend):
             raise UnitError(f"the page of {url[:200]} has more than {_LONGEST_PAGE >> 20} MiB")
         return text.decode(errors="replace")
 
-    def _sized(self, keys: Sequence[str]) -> list[ObjectInfo]:
+    def _sized(self, keys: Sequence[str]) -> Sequence[ObjectInfo]:
         return [found for found in self._threads.map(self._look_up, keys) if found is not None]
 
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:
-            meta = obstore.head(self._store, key)
+            meta = obstore.head(self._patient, key)
             return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             failure: SourceError = explain(error, self.where)
