@@ -15,11 +15,13 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class ScriptedServer:
-    """`script[path]` are the answers to one GET or HEAD after another; the last one is repeated, and where
+    """`script[path]` are the answers to one GET after another; the last one is repeated, and where
     there is none, it is 404.
 
     `endpoint` is the server's URL, `asked` the paths of all requests so far, `headers` theirs (names in
     lower case), and `over` is set when the server ends. While `down` is set it answers all requests.
+    HEAD is answered as GET is if
+    `heads` is set, and else 501.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -29,14 +31,19 @@ class ScriptedServer:
         self.headers: list[dict[str, str]] = []
         self.over = threading.Event()
         self.down: Answer | None = None
+        self.heads = False
 
 
 def body(content: bytes, etag: str = '"tag"') -> Answer:
-    """200 with this content, or 206 with the part that is asked for."""
+    """200 with this content, or 206 with the part that is asked for; 416 for one that begins beyond it."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        if wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", "")):
-            start, stop = int(wanted[1]), min(int(wanted[2]) + 1, len(content))
+        if wanted := re.fullmatch(r"bytes=(\d*)-(\d+)", handler.headers.get("Range", "")):
+            start, stop = max(0, len(content) - int(wanted[2])), len(content)
+            if wanted[1]:
+                start, stop = int(wanted[1]), min(int(wanted[2]) + 1, len(content))
+            if start >= len(content):
+                return refusal(416, "InvalidRange")(handler)
             part = content[start:stop]
             of = f"bytes {start}-{stop - 1}/{len(content)}"
             _head(handler, 206, len(part), etag, Content_Range=of)
@@ -45,6 +52,7 @@ def body(content: bytes, etag: str = '"tag"') -> Answer:
             _head(handler, 200, len(content), etag)
             if handler.command != "HEAD":
                 handler.wfile.write(content)
+        return None
 
     return answer
 
@@ -194,7 +202,10 @@ def scripted_server(certificate: str | None = None) -> Iterator[ScriptedServer]:
             answers = scripted.script.get(self.path) or [refusal(404, "NoSuchKey")]
             return (answers[0] if len(answers) == 1 else answers.pop(0))(self)
 
-        do_HEAD = do_GET  # noqa: N815
+        def do_HEAD(self) -> None:
+            if scripted.heads:
+                return self.do_GET()
+            return self.send_error(501)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -30,6 +30,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     with scripted_server() as server:
+        server.heads = True
         yield server
 
 

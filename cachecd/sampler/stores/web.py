@@ -59,7 +59,8 @@ class WebBackend(CloudBackend):
         make: Any = HTTPStore.from_url
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
         url = self._url.rstrip("/")
-        super().__init__(make(url, client_options=options, retry_config=NO_RETRIES), where)
+        store = make(url, client_options=options, retry_config=NO_RETRIES)
+        super().__init__(store, where, threads)
         # Of thousands of questions for a size, one that fails must not end the listing.
         self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence
@@ -68,7 +69,7 @@ class WebBackend(CloudBackend):
             self._trusted = ssl.create_default_context()
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
                 self._trusted.load_verify_locations(bundle)
-        self._threads = ThreadPoolExecutor(connections, "head-web")
+        self._asking = ThreadPoolExecutor(connections, "head-web")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
@@ -147,7 +148,7 @@ class WebBackend(CloudBackend):
         return text.decode(errors="replace")
 
     def _sized(self, keys: Sequence[str]) -> Sequence[ObjectInfo]:
-        return [found for found in self._threads.map(self._look_up, keys) if found is not None]
+        return [found for found in self._asking.map(self._look_up, keys) if found is not None]
 
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:
