@@ -20,8 +20,7 @@ class ScriptedServer:
 
     `endpoint` is the server's URL, `asked` the paths of all requests so far, `headers` theirs (names in
     lower case), and `over` is set when the server ends. While `down` is set it answers all requests.
-    HEAD is answered as GET is if
-    `heads` is set, and else 501.
+    HEAD is answered as GET is if `heads` is set, and else 501.
     """
 
     def __init__(self, endpoint: str) -> None:
