@@ -87,16 +87,6 @@ MISTAKES = {
         "format: files\n      endpoint: minio:9000",
         "10:17: datasets.train.source.endpoint: found 'minio:9000', expected a URL",
     ),
-    "a requester who pays elsewhere": (
-        "s3://bucket/train/",
-        "gs://bucket/train/\n      requester_pays: true",
-        "9:23: datasets.train.source.requester_pays: found true for gs://, expected it for s3:// alone",
-    ),
-    "a requester whom nobody knows": (
-        "format: files",
-        "format: files\n      anonymous: true\n      requester_pays: true",
-        "11:23: datasets.train.source.requester_pays: found true with anonymous: true",
-    ),
     "label of tfrecord": (
         "format: files",
         "format: tfrecord\n      label: {pattern: (a)}",
