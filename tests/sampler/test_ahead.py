@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cachecd.errors import UnitError
+from cachecd.sampler import ahead
 from cachecd.sampler.ahead import Ahead, Span
 
 Asked = tuple[int, int, int]
