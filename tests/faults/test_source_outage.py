@@ -11,7 +11,8 @@ from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside, ShardId
 from cachecd.second_chance import FIRST, LONGEST, SecondChances
 from cachecd.status import document
-from tests.world import FOOTPRINT, SHARD_SIZE, Units, World, full
+from tests.units import full
+from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
 
 UNIT = SHARD_SIZE // 4
 ATTEMPT = 20.0  # seconds until a worker gives up on a store of which nothing can be read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -86,6 +87,9 @@ class Records:
                     done += 1
                     if done == unit.stop:
                         return
+                if self._transform is not None:
+                    # What the user's code has done to this process shows while its own unit is in hand.
+                    await asyncio.sleep(0)
         if not done:
             made = "its transform made no record of it" if self._transform else "it has no records"
             raise UnitError(made)
