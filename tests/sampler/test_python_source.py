@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,13 +166,14 @@ def test_a_record_may_be_changed_in_place_to_make_the_next(bench, monkeypatch):
 
 def test_reads_by_threads_of_the_users_run_at_a_time(bench, monkeypatch):
     running, most = 0, 0
+    deadline = time.monotonic() + 20
 
     async def read(self: Given, start: int, stop: int, key: str, etag: str = "") -> bytes:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        while most < 2 and time.monotonic() < deadline:  # for another to begin
+            await asyncio.sleep(0.001)
         running -= 1
         return self.body[start:stop]
 
