@@ -248,7 +248,15 @@ class Model:
         raise NotImplementedError
 
     def pins_whole(self) -> bool:
-        return all(self.whole(name) for name, a in self.of.items() if a.rules.pin)
+        """Every pinned set is whole, and none of its shards is being looked into: that one may prove
+        to be missing."""
+        pinned = {n: a for n, a in self.of.items() if a.rules.pin}
+        looked_into = any(
+            s.suspect and s.shard.generation == a.rules.generation
+            for a in pinned.values()
+            for s in a.shards.values()
+        )
+        return not looked_into and all(map(self.whole, pinned))
 
     def full(self, name: str) -> bool:
         """Whether there is no room for another shard of this dataset; World says."""

@@ -8,11 +8,12 @@ import pytest
 
 from cachecd import events as ev
 from cachecd.catalog import Catalog, SavedPlan
+from cachecd.dataset import DatasetRules
 from cachecd.index import Index
 from cachecd.model import EXCLUDED, ObjectInfo, SetAside, Shard, ShardId
 from tests.test_index import SOURCE
 from tests.units import full
-from tests.world import UNIT, World, granted, numbers, world
+from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 
 def units_of(w: World, lease: str) -> set[int]:
@@ -48,6 +49,19 @@ def test_no_lease_is_granted_of_a_shard_that_is_about_to_be_barred_for_it():
     w.exclude("train", [7])
     assert w.verifying == [holder(w, 7)]
     assert 7 not in units_of(w, granted(w.acquire("train", "job", 0)))
+
+
+def test_other_datasets_stay_at_first_while_a_pinned_shard_is_looked_into_and_grow_after():
+    pinned = DatasetRules("eval", "1", first=SHARD_SIZE, pin=True)
+    w = World(12 * FOOTPRINT, {pinned: Units([UNIT]), train(): Units([UNIT] * 9)}, 1)
+    w.settle()
+    w.exclude("eval", [0])  # what is left of the set is whole, but its shard is out of service
+    w.sources["train"].append([UNIT])
+    w.feed(ev.Listed("train", 10, complete=True))
+    assert w.verifying
+    assert not w.making
+    w.verified(w.verifying[0], sound=True)
+    assert [shard.dataset for shard in w.making] == ["train"]
 
 
 def test_a_shard_that_is_being_made_of_it_is_barred_when_it_is_published():
