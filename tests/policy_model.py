@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cachecd.dataset import DatasetRules
+from cachecd.events import SavePlan
 from cachecd.model import Assignment, Lease, Shard, ShardId
 
 Records = set[tuple[int, int]]
@@ -131,6 +132,19 @@ class Model:
     def made_nothing(self, shard: ShardId) -> None:
         self.reserved.remove(shard)
         del self.of[shard.dataset].open[shard.number]
+
+    def planned(self, change: SavePlan) -> None:
+        """Units were set aside or taken back; of an assignment that nobody is at, what is set aside by
+        hand is taken out, and nothing may be left of it."""
+        account, name = self.of[change.dataset], change.dataset
+        account.aside -= set(change.again)
+        account.aside |= {a.unit for a in change.set_aside}
+        for aside in change.set_aside:
+            for number, records in account.open.items():
+                if ShardId(name, number) not in self.reserved:
+                    records -= self.all_of(aside.unit)
+        if change.done is not None and change.shard is None and change.done in account.open:
+            account.open[change.done] = set()
 
     def published(self, shard: Shard, records: Records) -> None:
         account = self.of[shard.id.dataset]

@@ -169,10 +169,9 @@ class World:
                 self._start(assignment)
             case ev.PublishShard(shard, outcome):
                 self.publishing[shard] = (outcome, self.making.pop(shard))
-            case ev.SavePlan(name, set_aside=aside, again=again, barred=barred):
+            case ev.SavePlan(name, set_aside=aside, barred=barred):
                 self.set_aside += aside
-                self.model.of[name].aside -= set(again)
-                self.model.of[name].aside |= {a.unit for a in aside}
+                self.model.planned(command)
                 if barred is not None:
                     self.model.barred(ShardId(name, barred))
                 self.saver.save(command)
