@@ -12,8 +12,9 @@
 namespace cachecd {
 namespace {
 
-// One write call per MiB; larger records are written from where they lie.
+// One write call per MiB; longer records, and runs of them, are written from where they lie.
 constexpr size_t kBuffer = 1 << 20;
+constexpr size_t kDirect = 1 << 18;
 
 uint64_t WholeBlocks(uint64_t bytes) {
   return (bytes + ShardWriter::kBlock - 1) / ShardWriter::kBlock * ShardWriter::kBlock;
@@ -88,6 +89,15 @@ void ShardWriter::Put(const uint8_t* header, ByteSpan payload, const uint8_t* fo
   buffer_.insert(buffer_.end(), footer, footer + kFrameFooter);
 }
 
+void ShardWriter::PutRun(ByteSpan frames) {
+  if (buffer_.size() + frames.size > kBuffer || frames.size >= kDirect) Flush();
+  if (frames.size >= kDirect) {
+    file_->Write(frames);
+  } else {
+    buffer_.insert(buffer_.end(), frames.begin(), frames.end());
+  }
+}
+
 bool ShardWriter::Append(ByteSpan record, uint64_t unit, uint32_t ordinal) {
   RequireOpen();
   const uint64_t frame_bytes = record.size + kFrameOverhead;
@@ -105,25 +115,26 @@ ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, u
                                                const std::string& name, uint64_t base) {
   RequireOpen();
   Carried carried;
+  std::string why;
   while (frames.size - carried.consumed >= kFrameHeader) {
     const uint8_t* frame = frames.data + carried.consumed;
     const uint64_t left = frames.size - carried.consumed;
     uint64_t length = 0;
-    std::string why = CheckHeader(frame, &length);
-    if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
-    if (left < kFrameOverhead || length > left - kFrameOverhead) break;
+    why = CheckHeader(frame, &length);
+    if (!why.empty() || left < kFrameOverhead || length > left - kFrameOverhead) break;
     const ByteSpan payload{frame + kFrameHeader, length};
     why = CheckPayload(payload, payload.end());
-    if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
+    if (!why.empty()) break;
     if (!Fits(length + kFrameOverhead, meta_bytes_)) {
       carried.full = true;
       break;
     }
-    AbortOnFailure([&] { Put(frame, payload, payload.end()); });
     Note(length + kFrameOverhead, unit, ordinal + static_cast<uint32_t>(carried.records));
     carried.records += 1;
     carried.consumed += length + kFrameOverhead;
   }
+  AbortOnFailure([&] { PutRun({frames.data, carried.consumed}); });
+  if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
   return carried;
 }
 

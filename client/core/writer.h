@@ -70,6 +70,7 @@ class ShardWriter {
   bool Fits(uint64_t frame_bytes, uint64_t meta_bytes) const;
   void Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal);
   void Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer);
+  void PutRun(ByteSpan frames);
   void Flush();
   template <typename Step>
   auto AbortOnFailure(Step step);

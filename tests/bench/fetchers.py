@@ -122,3 +122,5 @@ FETCHERS: dict[str, Callable[[str, str, int], Figures]] = {
 if __name__ == "__main__":
     name, bucket, prefix, connections = sys.argv[1:]
     json.dump(FETCHERS[name](bucket, prefix, int(connections)), sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # obstore's threads sometimes abort an interpreter that ends

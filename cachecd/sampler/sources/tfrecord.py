@@ -33,7 +33,7 @@ _AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
 # Records that decide the schema, and bytes that are looked at for them.
 _SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
 # A shard is filled in so many runs, or by single records if these are longer.
-_RUNS = 512
+_RUNS = 128
 
 
 class Verbatim:
