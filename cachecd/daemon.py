@@ -34,6 +34,7 @@ from cachecd.listing import keep_listed
 from cachecd.meter import Meter
 from cachecd.model import Held, ShardId
 from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
+from cachecd.probing import Probes
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
@@ -107,6 +108,9 @@ class Daemon:
             self._feed,
             self._complaints,
             self._meter.check,
+        )
+        self._probes = Probes(
+            self._layout, self.state.leases, self._complaints, self._meter.check, self._feed
         )
         if removed := remove_temporaries(self._layout):
             _log.info("temporary files of a killed run removed", files=len(removed))
@@ -205,9 +209,8 @@ class Daemon:
                 for command in self.state.handle(self._events.popleft(), time.monotonic()):
                     try:
                         self._carry_out(command)
-                    except (
-                        Exception
-                    ) as error:  # what comes after it must be carried out all the same
+                    # What comes after it must be carried out all the same.
+                    except Exception as error:
                         _log.exception("command failed", command=type(command).__name__)
                         self._gave_up(command, str(error))
         finally:
@@ -217,12 +220,12 @@ class Daemon:
         """The reply to one request."""
         match request:
             case protocol.Acquire(id, dataset, job, epoch, rank, world):
-                self._probe_granted(dataset, job, epoch)
+                self._probes.granted(dataset, job, epoch)
                 return self._ask(ev.AcquireAsked(id, dataset, job, epoch, rank, world), id)
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
-                self._probe_leases([lease])
+                self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
                 told = ShardId(dataset, shard)
@@ -352,27 +355,8 @@ class Daemon:
     # --- the clock
 
     def _probe(self) -> None:
-        self._probe_leases(list(self.state.leases))
+        self._probes.all()
         self._feed(ev.Tick())
-
-    def _probe_granted(self, dataset: str, job: str, epoch: int) -> None:
-        """So that a job that was launched again under its name gets no set of the one that ended."""
-        asked = dataset, job, epoch
-        leases = [state.lease for state in self.state.leases.values()]
-        self._probe_leases([one.id for one in leases if (one.dataset, one.job, one.epoch) == asked])
-
-    def _probe_leases(self, names: list[str]) -> None:
-        with self._complaints.hearing("leases not probed"):
-            self._meter.check()  # a manifest that was moved away may be held
-            for lease, manifest in self._layout.manifests(names):
-                try:
-                    held = leases.probe(manifest)
-                except DiskError as error:
-                    self._complaints.refused("lease not probed", lease, str(error))
-                    continue
-                self._complaints.works("lease not probed", lease)
-                if not held and lease in self.state.leases:
-                    self._feed(ev.LeaseUnheld(lease))
 
     def _look(self) -> None:
         self._meter.look()

@@ -103,9 +103,10 @@ PARTS = {
     "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model",
     "exclusions": "catalog errors events excluded index model saving client client.protocol",
+    "probing": "complaints errors events grant layout leases",
     "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
-    "leases ledger listing meter model preflight reconcile recovery replies saving scrub selection shards "
-    "sampler.messages state status "
+    "leases ledger listing meter model preflight probing reconcile recovery replies saving scrub selection "
+    "shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
