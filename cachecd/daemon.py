@@ -33,6 +33,7 @@ from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
 from cachecd.model import Held, ShardId
+from cachecd.ordering import Ordering
 from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
 from cachecd.probing import Probes
 from cachecd.reconcile import remove_temporaries
@@ -82,6 +83,7 @@ class Daemon:
         self._exclusions = Exclusions(
             self._catalog, self._saver, self._indexes, self._feed, self._spawn
         )
+        self._ordering = Ordering(config.datasets, self._indexes, self._complaints, self._feed)
         for rules in found.datasets:
             self._recover(rules)
         self._meter = Meter(
@@ -132,7 +134,7 @@ class Daemon:
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        early = not rules.awaits_classes
+        early = not rules.awaits
         index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
@@ -156,7 +158,8 @@ class Daemon:
                 dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
-                self._spawn(keep_listed(name, config, self._lister, *about, self._feed))
+                awaits = dataset.rules.awaits
+                self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
         self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
@@ -283,6 +286,8 @@ class Daemon:
         match command:
             case ev.StartShard():
                 self._start_shard(command)
+            case ev.OrderBlock():
+                self._spawn(self._ordering.carry_out(command))
             case ev.PublishShard(shard, outcome):
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
