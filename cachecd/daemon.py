@@ -32,6 +32,7 @@ from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
+from cachecd.missing_classes import MissingClasses
 from cachecd.model import Held, ShardId
 from cachecd.ordering import Ordering
 from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
@@ -82,6 +83,9 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._exclusions = Exclusions(
             self._catalog, self._saver, self._indexes, self._feed, self._spawn
+        )
+        self._missing = MissingClasses(
+            config.datasets, self._catalog, self._saver, self._indexes, self._spawn
         )
         self._ordering = Ordering(config.datasets, self._indexes, self._complaints, self._feed)
         for rules in found.datasets:
@@ -250,6 +254,7 @@ class Daemon:
         found["cache"]["dir"] = str(self._layout.root)
         for name, index in self._indexes.items():
             found["datasets"][name]["units_listed"] = len(index)
+            found["datasets"][name]["missing_classes"] = self._missing.status(name)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
@@ -309,6 +314,7 @@ class Daemon:
                     self._gave_up(command, str(error))
                 else:
                     self._complaints.works("lease not written", "")
+                    self._missing.granted(lease)
             case ev.EndLease(lease):
                 with self._complaints.hearing("lease not ended", lease):
                     if leases.end(self._layout.manifest(lease)):

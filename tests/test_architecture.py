@@ -107,8 +107,9 @@ PARTS = {
     "exclusions": "catalog errors events excluded index model saving client client.protocol",
     "probing": "complaints errors events grant layout leases",
     "ordering": "complaints config errors events index sampler strata",
+    "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
-    "leases ledger listing meter model ordering preflight probing reconcile recovery "
+    "leases ledger listing meter missing_classes model ordering preflight probing reconcile recovery "
     "replies saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",

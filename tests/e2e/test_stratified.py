@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cachecd.cli.status import command as show_status
 from cachecd_client._core import Sidecar
 from tests.e2e.daemons import Daemon, wait_until
 from tests.e2e.reading import by_numpy
@@ -69,3 +70,36 @@ def test_stratified_every_shard_and_the_first_lease_has_all_classes_in_their_sha
         expected = len(meta.units) * EACH / ALL
         assert all(abs(classes[number] - expected) < 2 for number in range(COMMON))
         assert abs(classes[COMMON] - len(meta.units) * 3 * RARE / ALL) < 3
+
+
+def test_without_it_a_first_lease_that_lacks_classes_is_told_until_one_has_them_all(
+    daemon, source, capsys
+):
+    grow = {"first": "64KiB", "per_epoch": "2MiB"}
+    one = daemon({"train": {"source": source, "grow": grow, "seed": 3}}, shard_size="64KiB")
+    one.start()
+    first = leased(one, 0)
+    lacking = [number for number in range(COMMON + RARE) if not first[number]]
+    assert 1 < len(lacking) < RARE + 1
+    wait_until(lambda: train(one)["missing_classes"], what="it is told")
+    assert train(one)["missing_classes"] == {
+        "missing": len(lacking),
+        "of": COMMON + RARE,
+        "examples": [f"{number:02d}" for number in lacking[:5]],
+        "units_looked_at": sum(first.values()),
+    }
+    (said,) = [line for line in one.said().splitlines() if "leased records lack classes" in line]
+    assert "raise grow.first, or set stratify: true" in said
+    show_status(one.endpoint)
+    names = ", ".join(repr(f"{number:02d}") for number in lacking[:5])
+    assert (
+        f"  the leased records lack {len(lacking)} of {COMMON + RARE} classes: {names}"
+        in capsys.readouterr().out
+    )
+
+    wait_until(lambda: train(one)["whole"], what="all is cached")
+    assert len(leased(one, 1)) == COMMON + RARE
+    wait_until(
+        lambda: train(one)["missing_classes"] is None, what="it is seen that none is missing"
+    )
+    assert one.said().count("leased records lack classes") == 1
