@@ -1,4 +1,4 @@
-"""The order in which a source's units come: one keyed permutation a block, walked cyclically. Pure."""
+"""The order in which a source's units come: block by block, walked cyclically. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.strata import Block, Strata
 from cachecd_client._core import Permutation
 
 
 class Cycle:
-    """A position in the cycle of all units that are listed, which takes no memory per unit.
+    """A position in the cycle of all units that are listed.
 
-    `blocks` are the ends of the blocks: each is permuted by itself, after those before it. `passes`
+    `blocks` are the ends of the blocks: each is permuted by itself, after those before it, by a keyed
+    permutation, which takes no memory per unit; or, if there are `strata`, by what they say. `passes`
     are the cycles that are done. While there is `more_to_come` the cycle has no end yet: then the
     position stays at the end of what is listed.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, strata: Strata | None = None) -> None:
         self.blocks: list[int] = []
         self.passes = 0
         self.position = 0
         self.more_to_come = False
         self._seed = seed
-        self._permutations: list[Permutation] = []
+        self._strata = strata
+        self._keys: list[int] = []
 
     @property
     def num_units(self) -> int:
@@ -46,17 +49,23 @@ class Cycle:
         return self.passes * self.num_units + self.position
 
     def add_block(self, end: int) -> None:
-        key = (self._seed + 0x9E3779B97F4A7C15 * len(self.blocks)) % (1 << 64)
-        self._permutations.append(Permutation(end - self.num_units, key))
+        self._keys.append((self._seed + 0x9E3779B97F4A7C15 * len(self.blocks)) % (1 << 64))
         self.blocks.append(end)
 
-    def ahead(self, position: int, count: int) -> NDArray[np.uint64]:
-        """Up to `count` units from a position on, within one block; past the end it is the next cycle."""
+    def ahead(self, position: int, count: int) -> NDArray[np.uint64] | None:
+        """Up to `count` units from a position on, within one block; past the end it is the next cycle.
+        None if the strata do not know the block's order yet."""
         position %= self.num_units
-        block = bisect_right(self.blocks, position)
-        begin = self.blocks[block - 1] if block else 0
-        count = min(count, self.blocks[block] - position)
-        return self._permutations[block].take(position - begin, count) + np.uint64(begin)
+        nth = bisect_right(self.blocks, position)
+        begin, end = self.blocks[nth - 1] if nth else 0, self.blocks[nth]
+        first, count = position - begin, min(count, end - position)
+        if self._strata is None:
+            taken = Permutation(end - begin, self._keys[nth]).take(first, count)
+        elif (order := self._strata.order_of(Block(begin, end, self._keys[nth]))) is not None:
+            taken = order[first : first + count].astype(np.uint64)
+        else:
+            return None
+        return taken + np.uint64(begin)
 
     def move_to(self, position: int) -> None:
         """To a position that is at most one cycle further."""

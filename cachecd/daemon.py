@@ -32,8 +32,11 @@ from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listing import keep_listed
 from cachecd.meter import Meter
+from cachecd.missing_classes import MissingClasses
 from cachecd.model import Held, ShardId
+from cachecd.ordering import Ordering
 from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
+from cachecd.probing import Probes
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
@@ -81,6 +84,10 @@ class Daemon:
         self._exclusions = Exclusions(
             self._catalog, self._saver, self._indexes, self._feed, self._spawn
         )
+        self._missing = MissingClasses(
+            config.datasets, self._catalog, self._saver, self._indexes, self._spawn
+        )
+        self._ordering = Ordering(config.datasets, self._indexes, self._complaints, self._feed)
         for rules in found.datasets:
             self._recover(rules)
         self._meter = Meter(
@@ -108,6 +115,9 @@ class Daemon:
             self._complaints,
             self._meter.check,
         )
+        self._probes = Probes(
+            self._layout, self.state.leases, self._complaints, self._meter.check, self._feed
+        )
         if removed := remove_temporaries(self._layout):
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
@@ -128,7 +138,7 @@ class Daemon:
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        early = not rules.awaits_classes
+        early = not rules.awaits
         index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
@@ -152,7 +162,8 @@ class Daemon:
                 dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
-                self._spawn(keep_listed(name, config, self._lister, *about, self._feed))
+                awaits = dataset.rules.awaits
+                self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
         self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
@@ -205,9 +216,8 @@ class Daemon:
                 for command in self.state.handle(self._events.popleft(), time.monotonic()):
                     try:
                         self._carry_out(command)
-                    except (
-                        Exception
-                    ) as error:  # what comes after it must be carried out all the same
+                    # What comes after it must be carried out all the same.
+                    except Exception as error:
                         _log.exception("command failed", command=type(command).__name__)
                         self._gave_up(command, str(error))
         finally:
@@ -217,12 +227,12 @@ class Daemon:
         """The reply to one request."""
         match request:
             case protocol.Acquire(id, dataset, job, epoch, rank, world):
-                self._probe_granted(dataset, job, epoch)
+                self._probes.granted(dataset, job, epoch)
                 return self._ask(ev.AcquireAsked(id, dataset, job, epoch, rank, world), id)
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
-                self._probe_leases([lease])
+                self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
                 told = ShardId(dataset, shard)
@@ -244,6 +254,7 @@ class Daemon:
         found["cache"]["dir"] = str(self._layout.root)
         for name, index in self._indexes.items():
             found["datasets"][name]["units_listed"] = len(index)
+            found["datasets"][name]["missing_classes"] = self._missing.status(name)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
@@ -280,6 +291,8 @@ class Daemon:
         match command:
             case ev.StartShard():
                 self._start_shard(command)
+            case ev.OrderBlock():
+                self._spawn(self._ordering.carry_out(command))
             case ev.PublishShard(shard, outcome):
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
@@ -301,6 +314,7 @@ class Daemon:
                     self._gave_up(command, str(error))
                 else:
                     self._complaints.works("lease not written", "")
+                    self._missing.granted(lease)
             case ev.EndLease(lease):
                 with self._complaints.hearing("lease not ended", lease):
                     if leases.end(self._layout.manifest(lease)):
@@ -352,27 +366,8 @@ class Daemon:
     # --- the clock
 
     def _probe(self) -> None:
-        self._probe_leases(list(self.state.leases))
+        self._probes.all()
         self._feed(ev.Tick())
-
-    def _probe_granted(self, dataset: str, job: str, epoch: int) -> None:
-        """So that a job that was launched again under its name gets no set of the one that ended."""
-        asked = dataset, job, epoch
-        leases = [state.lease for state in self.state.leases.values()]
-        self._probe_leases([one.id for one in leases if (one.dataset, one.job, one.epoch) == asked])
-
-    def _probe_leases(self, names: list[str]) -> None:
-        with self._complaints.hearing("leases not probed"):
-            self._meter.check()  # a manifest that was moved away may be held
-            for lease, manifest in self._layout.manifests(names):
-                try:
-                    held = leases.probe(manifest)
-                except DiskError as error:
-                    self._complaints.refused("lease not probed", lease, str(error))
-                    continue
-                self._complaints.works("lease not probed", lease)
-                if not held and lease in self.state.leases:
-                    self._feed(ev.LeaseUnheld(lease))
 
     def _look(self) -> None:
         self._meter.look()

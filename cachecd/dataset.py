@@ -15,6 +15,7 @@ from cachecd.plan import Plan
 from cachecd.progress import Progress
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
+from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 from cachecd.walk import Walk
 
@@ -23,12 +24,16 @@ AWAITS_CLASSES = (
     "classes are numbered when the listing has come to its end, and nothing is sampled before; "
     "label.classes in the configuration names them and ends the wait"
 )
+AWAITS_STRATA = (
+    "stratify: the classes' shares are known when the listing has come to its end, and nothing is sampled "
+    "before"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
     """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed."""
+    all are listed. So it is with `stratify`, which has each class in its share all along the walk."""
 
     name: str
     generation: str
@@ -41,6 +46,13 @@ class DatasetRules:
     seed: int = 0
     interleave: int = 1
     awaits_classes: bool = False
+    stratify: bool = False
+
+    @property
+    def awaits(self) -> str:
+        """Why nothing may be sampled before the listing has come to its end; "" if it may."""
+        stratified = AWAITS_STRATA if self.stratify else ""
+        return AWAITS_CLASSES if self.awaits_classes else stratified
 
 
 @dataclass(slots=True)
@@ -138,8 +150,9 @@ class DatasetState:
     @property
     def waits_for(self) -> str:
         """Why nothing is sampled though nothing is wrong; "" if something is, or could be."""
-        waits = self.rules.awaits_classes and not self.listed and not self.plan.num_units
-        return AWAITS_CLASSES if waits else ""
+        if (strata := self.plan.strata) and strata.coming:
+            return f"stratify: the order of {strata.coming} units is being made"
+        return "" if self.listed or self.plan.num_units else self.rules.awaits
 
     @property
     def has_work(self) -> bool:
@@ -277,6 +290,12 @@ class DatasetState:
         self.plan.take_back(again.tolist())
         self.exhausted = False
         return tuple(again.tolist())
+
+    def ordered(self, block: Block, order: Order) -> None:
+        """The walk may go over this block."""
+        if self.plan.strata is not None:
+            self.plan.strata.ordered(block, order)
+            self.exhausted = False
 
     def listing_stopped(self, reason: str, stuck: bool, down: bool, now: float) -> None:
         """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again."""

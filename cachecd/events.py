@@ -21,6 +21,7 @@ from cachecd.model import (
     UnitSlice,
 )
 from cachecd.parts import Part
+from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 
 # --- events: what happened --------------------------------------------------------------------
@@ -97,6 +98,15 @@ class ListingStopped:
     reason: str
     stuck: bool = False
     down: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockOrdered:
+    """The order of a block of a dataset's units has been made."""
+
+    dataset: str
+    block: Block
+    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +242,7 @@ Event = (
     | Listed
     | Relisted
     | ListingStopped
+    | BlockOrdered
     | SchemaFound
     | ShardProgressed
     | ShardMade
@@ -257,6 +268,14 @@ class StartShard:
     """Make this shard, within the room reserved for it; the plan has moved on, save it first."""
 
     assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBlock:
+    """Make the order of these units by their classes; the walk stands before them till then."""
+
+    dataset: str
+    block: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +381,7 @@ class ReplyRefused:
 
 Command = (
     StartShard
+    | OrderBlock
     | PublishShard
     | SavePlan
     | MarkShards

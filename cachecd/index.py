@@ -149,10 +149,12 @@ class Index:
         last = None if self.complete or not self._length else self._keys().last
         return None if last is None else decoded(last)
 
-    def keys(self) -> Iterator[str]:
-        """All units' keys, by number. Reads the file through."""
-        for block in range(len(self._firsts)):
-            yield from (decoded(name.partition(MARK)[0]) for name in self._keys_of(block))
+    def labelled(self, begin: int, end: int) -> Iterator[tuple[str, str]]:
+        """Key and label of the units [begin, end), by number. Reads the file from one to the other."""
+        for block, first in enumerate(self._firsts):
+            if first < end and begin < first + (units := self._units_of(block)):
+                for text in self._texts_of(block)[max(begin - first, 0) : min(end - first, units)]:
+                    yield decoded(text[0].partition(MARK)[0]), decoded(text[1].partition(MARK)[2])
 
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""
@@ -162,14 +164,8 @@ class Index:
         size, name, about = self._texts(block, number - self._firsts[block])
         etag, _, label = about.partition(MARK)
         key, _, begin = name.partition(MARK)
-        return UnitSlice(
-            number,
-            decoded(key),
-            size,
-            decoded(etag),
-            begin=int.from_bytes(begin),
-            label=decoded(label),
-        )
+        told = decoded(key), size, decoded(etag)
+        return UnitSlice(number, *told, begin=int.from_bytes(begin), label=decoded(label))
 
     def find(self, key: str) -> list[UnitSlice]:
         """All units of the object `key`. Reads little of the file if it was listed in order."""
@@ -213,10 +209,8 @@ class Index:
             entries = self._file.read(at - _ENTRY.itemsize, 2 * _ENTRY.itemsize)
             _, begin, _, size, end, key_bytes = _TWO_ENTRIES.unpack(entries)
         else:
-            begin, (size, end, key_bytes) = (
-                0,
-                _ONE_ENTRY.unpack(self._file.read(at, _ENTRY.itemsize)),
-            )
+            begin = 0
+            size, end, key_bytes = _ONE_ENTRY.unpack(self._file.read(at, _ENTRY.itemsize))
         text = self._file.read(self._texts_at[block] + begin, end - begin)
         return size, text[:key_bytes], text[key_bytes:]
 
@@ -385,9 +379,14 @@ class Index:
         return end - self._firsts[block]
 
     def _keys_of(self, block: int) -> list[bytes]:
+        return [name for name, _ in self._texts_of(block)]
+
+    def _texts_of(self, block: int) -> list[tuple[bytes, bytes]]:
+        """Of each of a block's units its name, and what else is known of it."""
         entries, texts = self._block(block)
         begins = [0, *(end for _, end, _ in entries[:-1])]
-        return [texts[b : b + n] for b, (_, _, n) in zip(begins, entries, strict=True)]
+        both = zip(begins, entries, strict=True)
+        return [(texts[b : b + n], texts[b + n : end]) for b, (_, end, n) in both]
 
     def _block(self, block: int) -> tuple[list[tuple[int, int, int]], bytes]:
         """All of a block: its entries and its text."""

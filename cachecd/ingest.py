@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cachecd.dataset import DatasetState, Making
-from cachecd.events import Command, SavePlan, StartShard
+from cachecd.events import Command, OrderBlock, SavePlan, StartShard
 from cachecd.ledger import Ledger
 from cachecd.model import Assignment, Outcome, Shard, UnitSlice
 from cachecd.pause import Pause
@@ -30,7 +30,14 @@ class Ingest:
     turns: int = 0
 
     def schedule(self, now: float, out: list[Command]) -> None:
-        """Appends a StartShard, its room reserved, for each shard that is to be begun now."""
+        """Appends a StartShard, its room reserved, for each shard that is to be begun now, and an
+        OrderBlock for each block whose order is missing for that."""
+        self._start(now, out)
+        for name, dataset in self.datasets.items():
+            if strata := dataset.plan.strata:
+                out += [OrderBlock(name, block) for block in strata.take_wanted()]
+
+    def _start(self, now: float, out: list[Command]) -> None:
         for dataset in self.datasets.values():
             self._forgive(dataset)
             if again := dataset.try_again(now):

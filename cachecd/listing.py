@@ -21,7 +21,6 @@ import structlog
 from numpy.typing import NDArray
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.dataset import AWAITS_CLASSES
 from cachecd.errors import (
     ConfigError,
     DiskError,
@@ -63,17 +62,19 @@ async def keep_listed(
     holds: Holds,
     progress: Progress,
     feed: Callable[[Event], None],
+    awaits: str = "",
 ) -> None:
     """Lists the source until that has succeeded once in this run; the index on disk serves till then.
     Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
 
     Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
-    listing of what was known has come to its end. `holds` says which units are held.
+    listing of what was known has come to its end. `holds` says which units are held, `awaits` why none may
+    be walked before the end.
     """
     source, relist = config.source, config.relist
     assert source is not None, "the configuration requires a source"
-    if source.awaits_classes and not index.complete:
-        _log.info("sampling waits for the end of the listing", dataset=name, why=AWAITS_CLASSES)
+    if awaits and not index.complete:
+        _log.info("sampling waits for the end of the listing", dataset=name, why=awaits)
     again = False
     while True:
         progress.begin(time.monotonic())
@@ -286,7 +287,7 @@ class Listing:
                 self._after = last
             if self._position or self._after:
                 self._listed = len(index)
-                self._find_classes((key, "") for key in index.keys())  # noqa: SIM118
+                self._find_classes(index.labelled(0, len(index)))
             if not self._after:
                 self._lanes = Lanes(self._position)
         self._begun = True

@@ -26,6 +26,7 @@ from cachecd.backlog import NOTHING, Backlog
 from cachecd.cycle import Cycle
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, parts_made
+from cachecd.strata import Strata
 from cachecd.unitcount import UnitCount, Units
 from cachecd.unittable import UnitTable
 
@@ -43,7 +44,7 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The next shard depends on the outcome of a shard that is being made, or on the listing."""
+    """The next shard depends on a shard that is being made, the listing, or an order still to be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Plan:
         seed: int,
         shard_size: int,
         interleave: int = 1,
+        strata: Strata | None = None,
     ) -> None:
         self.dataset = dataset
         self.generation = generation
@@ -80,7 +82,8 @@ class Plan:
         self._seed = seed
         self._target = int(shard_size * _FILL)
         self._interleave = interleave
-        self._cycle = Cycle(seed)
+        self.strata = strata
+        self._cycle = Cycle(seed, strata)
         self._backlog = Backlog()
         self._count = UnitCount()
 
@@ -237,6 +240,8 @@ class Plan:
                     return Blocked()
                 break
             numbers = cycle.ahead(position, min(self._reach(filled), left))
+            if numbers is None:
+                return Blocked()
             places = np.flatnonzero(self._count.free(numbers))
             sizes = self._units.sizes(numbers[places])
             costs = np.cumsum(np.minimum(self._backlog.estimate(sizes), share))
@@ -257,8 +262,7 @@ class Plan:
         """How far to look ahead at a time: no choice depends on it, only how soon it is made."""
         mean = max(self.estimated_bytes // max(len(self._units), 1), 1)
         wanted = min((self._target - filled) // mean + 16, MAX_UNITS)
-        free = max(self._count.num_free, 1)
-        return min(wanted * max(self.num_units // free, 1), _LONGEST_REACH)
+        return min(wanted * max(self.num_units // max(self._count.num_free, 1), 1), _LONGEST_REACH)
 
     # --- outcomes
 
@@ -287,9 +291,8 @@ class Plan:
         old = self.open[number]
         self.set_aside([aside.unit])
         self.release([u.unit for u in old.units if u.unit == aside.unit])
-        self.open[number] = Assignment(
-            old.shard, old.generation, tuple(u for u in old.units if u.unit != aside.unit)
-        )
+        rest = tuple(u for u in old.units if u.unit != aside.unit)
+        self.open[number] = Assignment(old.shard, old.generation, rest)
         return self.open[number]
 
     def set_aside(self, units: Iterable[int]) -> None:

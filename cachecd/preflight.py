@@ -95,6 +95,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         seed=dataset.seed,
         interleave=dataset.interleave if _source_of(dataset).streams else 1,
         awaits_classes=_source_of(dataset).awaits_classes,
+        stratify=dataset.stratify,
     )
 
 

@@ -24,6 +24,7 @@ from cachecd.reconcile import Found, Kept, find_shards, outcome_of
 from cachecd.saving import PlanSaver
 from cachecd.shardtable import ROW, Rows
 from cachecd.state import State
+from cachecd.strata import Strata
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
 
@@ -67,10 +68,11 @@ def take_up(
     """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
     name = rules.name
     saved = catalog.plan(name)
-    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.interleave)
+    strata = Strata() if rules.stratify else None
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.interleave, strata)
     dataset = DatasetState(rules, plan)
-    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
-    same_walk = bool(saved) and {key: (saved or {})[key] for key in walk} == walk
+    walk = _walk_of(rules, index)
+    same_walk = bool(saved) and {key: (saved or {}).get(key) for key in walk} == walk
     if saved and same_walk:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         plan.extend(index.complete)  # what was listed and not yet planned
@@ -106,6 +108,12 @@ def take_up(
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
     return dataset
+
+
+def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
+    """What decides in which order the units come; what is not told is None."""
+    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
+    return {**walk, "stratify": True if rules.stratify else None}
 
 
 def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
@@ -252,9 +260,7 @@ def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
 def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
     """What the catalog keeps of a dataset beside its shards."""
     fields = {
-        "index": index.id,
-        "seed": dataset.rules.seed,
-        "generation": dataset.rules.generation,
+        **_walk_of(dataset.rules, index),
         "plan": dataset.plan.to_json(),
         "debt": dataset.debt,
         "last_retired": dataset.last_retired,

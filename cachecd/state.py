@@ -118,6 +118,8 @@ class State:
                     out.append(ev.SavePlan(dataset, again=again))
             case ev.ListingStopped(dataset, reason, stuck, down):
                 self.datasets[dataset].listing_stopped(reason, stuck, down, now)
+            case ev.BlockOrdered(dataset, block, order):
+                self.datasets[dataset].ordered(block, order)
             case ev.SchemaFound(dataset):
                 self.datasets[dataset].described = True
             case ev.ShardProgressed(shard, fetched):

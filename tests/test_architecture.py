@@ -25,13 +25,14 @@ PARTS = {
     "layout": "model",
     # Policy: no I/O, no clock
     "parts": "model",
-    "events": "model parts unitcount",
+    "strata": "client._core",
+    "events": "model parts strata unitcount",
     "unitcount": "",
     "unittable": "model",
     "marks": "",
-    "cycle": "client._core",
+    "cycle": "strata client._core",
     "backlog": "model parts",
-    "plan": "backlog cycle model parts unitcount unittable",
+    "plan": "backlog cycle model parts strata unitcount unittable",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "model shardtable walk",
@@ -39,7 +40,8 @@ PARTS = {
     "second_chance": "model",
     "restraint": "quantities",
     "excluded": "model",
-    "dataset": "errors excluded live model pause plan progress second_chance shardtable unitcount walk",
+    "dataset": "errors excluded live model pause plan progress second_chance shardtable strata "
+    "unitcount walk",
     "ledger": "model",
     "grant": "dataset model shardtable",
     "room": "dataset ledger",
@@ -81,7 +83,7 @@ PARTS = {
     "relisting": "index marks model",
     "progress": "",
     "listpages": "errors model",
-    "listing": "config dataset errors events executors.lister index indexroom listpages model "
+    "listing": "config errors events executors.lister index indexroom listpages model "
     "progress relisting sampler sampler.lanes selection",
     "shards": "catalog complaints disk errors events layout model pause verify client._core "
     "client.errors",
@@ -95,7 +97,7 @@ PARTS = {
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
-    "shardtable state client._core client.protocol",
+    "shardtable state strata client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -103,9 +105,12 @@ PARTS = {
     "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model",
     "exclusions": "catalog errors events excluded index model saving client client.protocol",
+    "probing": "complaints errors events grant layout leases",
+    "ordering": "complaints config errors events index sampler strata",
+    "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
-    "leases ledger listing meter model preflight reconcile recovery replies saving scrub selection shards "
-    "sampler.messages state status "
+    "leases ledger listing meter missing_classes model ordering preflight probing reconcile recovery "
+    "replies saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
@@ -145,6 +150,7 @@ PURE = {
     "second_chance",
     "shardtable",
     "state",
+    "strata",
     "unitcount",
     "unittable",
     "waiting",

@@ -87,7 +87,7 @@ class Source:
         asyncio.run(self.listing().go_on(store.list))
 
     def keys(self) -> list[str]:
-        return list(self.index.keys())
+        return [key for key, _ in self.index.labelled(0, len(self.index))]
 
 
 @pytest.fixture

@@ -44,15 +44,34 @@ class Policy(RuleBasedStateMachine):
         units=st.integers(0, 60),
         unlisted=st.sets(st.sampled_from(DATASETS), max_size=1),
         interleave=st.sampled_from([1, 4, 16]),
+        stratify=st.booleans(),
     )
     def start(
-        self, more, workers, first, per_epoch, wait, refresh, pinned, units, unlisted, interleave
+        self,
+        more,
+        workers,
+        first,
+        per_epoch,
+        wait,
+        refresh,
+        pinned,
+        units,
+        unlisted,
+        interleave,
+        stratify,
     ):
         first *= SHARD_SIZE
         wait = wait and per_epoch is not None
         rules = (
             DatasetRules(
-                "train", "1", first, per_epoch, wait=wait, refresh=refresh, interleave=interleave
+                "train",
+                "1",
+                first,
+                per_epoch,
+                wait=wait,
+                refresh=refresh,
+                interleave=interleave,
+                stratify=stratify,
             ),
             DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, interleave=interleave),
             DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),

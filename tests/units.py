@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cachecd.ledger import BLOCK, footprint
 from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
+from cachecd.strata import Block, Order, stratified
 from tests.policy_model import Records
 
 SHARD_SIZE = 64 << 10
@@ -43,6 +44,10 @@ class Units:
 
     def unit(self, number: int) -> UnitSlice:
         return UnitSlice(number, f"key-{number}", int(self._sizes[number]))
+
+    def order(self, block: Block) -> Order:
+        """Every fifth unit is of the second of two classes."""
+        return stratified((np.arange(block.begin, block.end) % 5 == 4).astype(np.int32), block.key)
 
     def append(self, sizes: list[int]) -> None:
         self._sizes = np.append(self._sizes, np.array(sizes, np.int64))

@@ -91,8 +91,7 @@ class World:
         if lost_catalog:
             self.rows = Rows()
         self.boots += 1
-        ledger = Ledger(self.limit, FOOTPRINT)
-        boot = f"{self.boots}b"
+        ledger, boot = Ledger(self.limit, FOOTPRINT), f"{self.boots}b"
         self.state = State(ledger, SHARD_SIZE, self.workers, boot, restraint=self.restraint)
         # A clock that lets no pause matter: what the disk allows again is saved at once.
         self.saver = PlanSaver(self.rows, self._saved_plan, clock=itertools.count(0, 100).__next__)
@@ -118,15 +117,14 @@ class World:
         for kept in found.kept:
             shard = kept.shard
             records = self.disk[shard.id]
-            current = shard.generation == account.rules.generation
             before = old.shards.get(shard.id.number)
             named = (m for m in self.manifests.values() if m.dataset == name)
-            read = any(m.names(shard.id.number) for m in named)  # by whom it is held is not known
-            read = read or (before is not None and before.read)
+            # By whom it is held is not known.
+            read = any(m.names(shard.id.number) for m in named) or bool(before and before.read)
             account.shards[shard.id.number] = Sealed(
                 shard, records, kept.retired, kept.barred, read=read, rotated=kept.retired
             )
-            if current:
+            if shard.generation == account.rules.generation:
                 account.history[shard.id.number] = shard.data_bytes
         if old.rules.generation == account.rules.generation and not lost:
             account.history.update(old.history)
@@ -192,6 +190,8 @@ class World:
                     self.events.append(ev.LeaseEnded(lease.id))
                 else:
                     self.manifests[lease.id] = lease
+            case ev.OrderBlock(name, block):
+                self.events.append(ev.BlockOrdered(name, block, self.sources[name].order(block)))
             case ev.EndLease(lease):
                 if not self.locks[lease] and "manifest" not in self.refuses:
                     del self.manifests[lease], self.locks[lease]

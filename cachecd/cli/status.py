@@ -114,6 +114,12 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     print(f"  {_listing(dataset['listing'])}")
     if dataset["waits_for"]:
         print(f"  waits: {dataset['waits_for']}")
+    if lacking := dataset["missing_classes"]:
+        names = ", ".join(map(repr, lacking["examples"]))
+        print(
+            f"  the leased records lack {lacking['missing']} of {lacking['of']} classes: {names}"
+            f"{' ...' if lacking['missing'] > len(lacking['examples']) else ''}"
+        )
     if dataset["stopped"]:
         print(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
     aside = dataset["set_aside"]

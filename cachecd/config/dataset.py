@@ -12,6 +12,7 @@ from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.selection import PartitionConfig, SplitConfig
+from cachecd.config.stratify import STRATIFY, check_stratify
 from cachecd.config.transforms import Steps
 from cachecd.config.values import (
     Boolean,
@@ -344,6 +345,7 @@ class DatasetConfig(SectionModel):
         ),
         examples=[16],
     )
+    stratify: Boolean = STRATIFY
     relist: Duration | None = Field(
         None,
         description=(
@@ -365,7 +367,7 @@ class DatasetConfig(SectionModel):
         assert self.split is not None, "a dataset that is split"
         split = self.split.model_copy(update={"side": "held_out"})
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
-        whole |= {"limit": None, "relist": None}
+        whole |= {"limit": None, "relist": None, "stratify": False}
         return self.model_copy(update={**whole, "interleave": 1, "split": split})
 
     @property
@@ -379,6 +381,7 @@ class DatasetConfig(SectionModel):
     def _sources_and_sizes_agree(self) -> DatasetConfig:
         if self.source is None:
             raise conflict((), "found no source, expected source: {url: ..., format: ...}")
+        check_stratify(self.stratify, self.source.format, self.source.label is not None)
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),
