@@ -167,7 +167,7 @@ def lister_of(config: Config, name: str = "") -> Lister:
     """What lists the sources; `name` names its processes."""
     sampler = config.sampler
     bounds = Bounds(worker_memory(config), sampler.unit_timeout)
-    return Lister(sampler.connections, sampler.python, name, bounds)
+    return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
 
 
 def sampler_setup(config: Config) -> Setup:
@@ -176,6 +176,7 @@ def sampler_setup(config: Config) -> Setup:
         datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
         connections=max(1, config.sampler.connections // config.sampler.workers),
         bandwidth=config.sampler.bandwidth,
+        path=[str(folder) for folder in config.sampler.path],
     )
 
 

@@ -30,6 +30,7 @@ from cachecd.sampler.messages import FromSampler, Made, Make
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
+from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -103,7 +104,7 @@ class Sampler:
 
         SourceUnreachableError; ConfigError if it lists none.
         """
-        _import_as_samplers_do()  # a reader says what its units are
+        self._import_as_samplers_do()  # a reader says what its units are
         for page in list_units(self.source, self._store):
             if page:
                 return tuple(map(_slice, range(most), page))
@@ -112,7 +113,7 @@ class Sampler:
     def usable(self, most: int) -> UnitSlice:
         """The first unit that is not refused by its name or its size; of so many, if all are, the first."""
         units = self.first(most)
-        _import_as_samplers_do()
+        self._import_as_samplers_do()
         source = open_source(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
         return next((unit for unit in units if source.refusal(unit, capacity) is None), units[0])
@@ -153,7 +154,7 @@ class Sampler:
         SourceError or ConfigError where nothing can be had at all. What the transform prints goes to
         stderr.
         """
-        _import_as_samplers_do()
+        self._import_as_samplers_do()
         errors: list[Exception] = []
         sent: list[FromSampler] = []
         setup = sampler_setup(self._config)
@@ -181,6 +182,12 @@ class Sampler:
                 _read_back(path, found, most)
         return found
 
+    def _import_as_samplers_do(self) -> None:
+        """From the working directory too, as `python -m cachecd.sampler` does."""
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        search_first([str(folder) for folder in self._config.sampler.path])
+
     def _classes(self, units: tuple[UnitSlice, ...]) -> tuple[tuple[str, ...], bool]:
         """The label's classes by number, and whether these are their numbers: only the whole listing
         tells, unless they are configured."""
@@ -189,12 +196,6 @@ class Sampler:
             return source.classes, True
         names = (label_of(source, unit.key, unit.label) for unit in units)
         return class_names(name for name in names if name is not None), False
-
-
-def _import_as_samplers_do() -> None:
-    """From the working directory too, as `python -m cachecd.sampler` does."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 def _slice(number: int, found: ObjectInfo) -> UnitSlice:

@@ -168,6 +168,8 @@ def _summary(
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:
         yield "", f"run by {sampler.python}"
+    for folder in sampler.path:
+        yield "", f"imports from {folder} first"
     yield "server", config.server.endpoint
 
 

@@ -64,7 +64,8 @@ def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
 
     ConfigError holds one line for each problem, ordered by place: ``file:line:column: key: found,
     expected``, or the variable's name in place of the position. LimitTooSmallError if nothing but
-    `cache.limit` is wrong. Touches no disk but `path`, and no network.
+    `cache.limit` is wrong. Of the disk, it reads `path` and looks for the directories that the file
+    names; it touches no network.
     """
     # Reading YAML costs an import of 30 ms, which a sampler process need not spend.
     from cachecd.config.loading import load_config

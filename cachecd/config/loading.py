@@ -43,7 +43,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     problems = apply_overrides(document, environ)
     _default_the_socket(document, environ)
     try:
-        config = Config.model_validate(document.values)
+        config = Config.model_validate(document.values, context={"folder": path.parent.absolute()})
     except ValidationError as error:
         details = error.errors(include_url=False)
         too_small = not problems and all(d["type"] == "limit_too_small" for d in details)

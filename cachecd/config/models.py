@@ -18,6 +18,7 @@ from cachecd.config.dataset import DatasetConfig
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import (
     AbsolutePath,
+    Directory,
     Duration,
     Integer,
     Later,
@@ -145,6 +146,14 @@ class SamplerConfig(SectionModel):
             "installed. Left out: the daemon's own."
         ),
         examples=["/home/me/project/.venv/bin/python"],
+    )
+    path: tuple[Directory, ...] = Field(
+        (),
+        description=(
+            "Directories in which modules of yours lie that are not installed: where the workers look "
+            "first when they import a transform or a reader. A relative one lies beside this file."
+        ),
+        examples=[["."]],
     )
     memory: PositiveSize | None = Field(
         None,

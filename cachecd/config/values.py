@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     Strict,
+    ValidationInfo,
     WithJsonSchema,
 )
 
@@ -69,17 +71,38 @@ def _class_name(value: object) -> str:
     raise ValueError(f"found {shown(value)}, expected the name of a class: text or a whole number")
 
 
-def _absolute(value: object) -> Path:
+def _path(value: object) -> Path:
     path = value if isinstance(value, Path) else Path(_text(value))
     try:
-        path = path.expanduser()
+        return path.expanduser()
     except RuntimeError:
         raise ValueError(f"found {str(value)!r}, expected the home of a user who exists") from None
+
+
+def _absolute(value: object) -> Path:
+    path = _path(value)
     if not path.is_absolute():
         raise ValueError(
             f"found {str(value)!r}, expected an absolute path: a relative one would depend on "
             "where the daemon is started"
         )
+    return path
+
+
+def _directory(value: object, info: ValidationInfo) -> Path:
+    path = _path(value)
+    if not path.is_absolute():
+        if not (info.context and "folder" in info.context):
+            return _absolute(path)
+        path = info.context["folder"] / path
+    try:
+        found = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        raise ValueError(
+            f"found {str(value)!r}, expected a directory: {path}: {error.strerror}"
+        ) from None
+    if not found:
+        raise ValueError(f"found {str(value)!r}, expected a directory: {path} is none")
     return path
 
 
@@ -168,6 +191,11 @@ StoreAddress = Annotated[Text, AfterValidator(_store_address)]
 SocketAddress = Annotated[Text, AfterValidator(_socket_address)]
 AbsolutePath = Annotated[
     Path, PlainValidator(_absolute), PlainSerializer(str), WithJsonSchema({"type": "string"})
+]
+
+# One that is there; a relative one lies beside the configuration file.
+Directory = Annotated[
+    Path, PlainValidator(_directory), PlainSerializer(str), WithJsonSchema({"type": "string"})
 ]
 
 _WHOLE_OR_TEXT: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}

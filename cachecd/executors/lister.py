@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,7 +38,8 @@ class Lister:
     process's, if None) and this process's stderr and working directory. Such a process ends with its
     iterator and with the thread that asked, what it started ends with it, and what those of a killed
     process of the same `name` left, when this is made. One that takes more memory than `bounds` allow,
-    or is silent for longer while it is waited for, is ended.
+    or is silent for longer while it is waited for, is ended. `path` are the directories in which it
+    looks first for what it imports.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Lister:
         name: str = "",
         bounds: Bounds | None = None,
         environ: Mapping[str, str] | None = None,
+        path: Sequence[Path] = (),
     ) -> None:
         self._connections = connections
+        self._path = [str(folder) for folder in path]
         self._command = (str(python or sys.executable), "-m", "cachecd.sampler.lister")
         self._owner = f"{name or f'{os.getpid()}-{id(self):x}'}/lister"
         self._bounds = bounds or Bounds()
@@ -95,7 +98,7 @@ class Lister:
         number = next(self._numbers)
         process = self._start(number)
         try:
-            asked = pages.List(source.model_dump(mode="json"), self._connections, after)
+            asked = pages.List(source.model_dump(mode="json"), self._connections, after, self._path)
             told = _Told(process, self._bounds)
             told.ask(pages.pack(asked))
             while True:

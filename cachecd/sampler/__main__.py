@@ -26,6 +26,7 @@ from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heap import keep_freed_memory
 from cachecd.sampler.messages import FromSampler, Make, Setup
+from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 
 _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> None:
         return
     assert isinstance(setup, Setup), f"expected Setup first, got {type(setup).__name__}"
 
+    search_first(setup.path)
     worker: Worker
 
     def end() -> NoReturn:

@@ -20,6 +20,7 @@ from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.fetch import open_store
 from cachecd.sampler.pages import End, List, Page, Refused, Said
 from cachecd.sampler.units import list_units
+from cachecd.sampler.usercode import search_first
 
 
 def main() -> None:
@@ -39,6 +40,7 @@ def _list(asked: List, replies: BinaryIO) -> Said:
     """Says all pages; how it ended."""
     try:
         source = SourceConfig.model_validate(asked.source)
+        search_first(asked.path)
         _say(
             replies, Page([])
         )  # it has come so far: what takes long from now on is not its imports

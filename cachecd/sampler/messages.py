@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -21,11 +22,13 @@ MAX_FRAME = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """First frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON."""
+    """First frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON,
+    `path` are the directories in which imports are looked for first."""
 
     datasets: dict[str, Any]
     connections: int
     bandwidth: float | None  # bytes per second, of all processes together
+    path: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

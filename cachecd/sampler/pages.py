@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,11 +18,13 @@ from cachecd.sampler.messages import framed
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """List the units of `source` (a SourceConfig as JSON), or those behind the key `after`."""
+    """List the units of `source` (a SourceConfig as JSON), or those behind the key `after`; `path` are
+    the directories in which imports are looked for first."""
 
     source: dict[str, Any]
     connections: int
     after: str
+    path: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

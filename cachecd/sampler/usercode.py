@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,30 @@ _OTHERS = tuple(
 _INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, on this one's path
 
 
+def search_first(folders: Sequence[str]) -> None:
+    """Has this process look in these folders, in their order, before it looks anywhere else for what it
+    imports from now on. What is imported already stays what it is."""
+    # Not by PYTHONPATH: that comes after the working directory, and before what the sampler needs itself
+    # to start, so that a `queue.py` in a project would end it.
+    sys.path[:] = [*folders, *(place for place in sys.path if place not in folders)]
+
+
 def imported(name: str, what: str, kind: str) -> Callable[..., Any]:
-    """What `module:path` names, which must be callable. It is imported by this process: its working
-    directory and PYTHONPATH count. ConfigError says of which `what` it is, and which `kind` of thing
-    was expected."""
+    """What `module:path` names, which must be callable. It is imported by this process: sampler.path, its
+    working directory and PYTHONPATH count. ConfigError says of which `what` it is, and which `kind` of
+    thing was expected."""
     module, _, path = name.partition(":")
+    found: Any = None
     try:
-        found: Any = importlib.import_module(module)
+        found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # importing runs the user's code
         told = "".join(traceback.format_exception_only(error)).strip()
-        raise ConfigError(
-            f"{what} {name}: cannot be imported in {os.getcwd()}: {told}{place_of(error)}"
-        ) from error
+        # Two modules of one name: the file tells which of them it is.
+        file = getattr(found, "__file__", None)
+        told += f" ({file})" if file else place_of(error)
+        raise ConfigError(f"{what} {name}: cannot be imported in {os.getcwd()}: {told}") from error
     if not callable(found):
         raise ConfigError(f"{what} {name}: found {type(found).__name__}, expected a {kind}")
     code: Callable[..., Any] = found

@@ -193,6 +193,22 @@ def test_a_transform_that_cannot_be_imported_is_an_error_with_exit_2(folder, cap
     assert "transform steps:gone: cannot be imported" in said.err
 
 
+def test_a_module_of_the_configured_path_comes_first_and_one_without_the_function_is_named(
+    folder, capsys
+):
+    (folder / "project").mkdir()
+    (folder / "project" / "steps.py").write_text("def one(record):\n    return {'n': 1}\n")
+    sampler = {"path": ["project"]}
+    for transform, code in (["steps:one"], 0), (["steps:fail"], 2):
+        path = config(folder, transform=transform, sampler=sampler)
+        assert cli.run_command(["sample", str(path)]) == code
+    said = capsys.readouterr()
+    assert "n: int64: 1" in said.out
+    assert f"has no attribute 'fail' ({folder}/project/steps.py)" in said.err
+    assert cli.run_command(["check", str(config(folder, sampler=sampler))]) == 0
+    assert f"imports from {folder}/project first" in capsys.readouterr().out
+
+
 def test_values_of_every_kind_come_back_as_they_were_stored(folder):
     found = taken(config(folder, transform=["steps:odd"]), "cat/0.png")
     values = found.records[0].values
