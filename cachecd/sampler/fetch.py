@@ -249,9 +249,10 @@ def open_store(
 ) -> Store:
     """The store that `source` names, for up to `connections` requests at a time.
 
-    Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads
-    by obstore; gs://, az:// and http(s):// are obstore's; file:// and absolute paths are read directly;
-    every other URL is fsspec's. ConfigError for a URL that nothing installed can read.
+    Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads by
+    obstore; gs://, az:// and http(s):// are obstore's; hf:// lists by huggingface_hub and reads by obstore;
+    file:// and absolute paths are read directly; every other URL is fsspec's. ConfigError for a URL that
+    nothing installed can read.
 
     `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
     does not (CloudBackend says why).
@@ -298,6 +299,10 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
             from cachecd.sampler.stores.web import WebBackend
 
             return WebBackend(source, connections, retry.silence, threads)
+        case "hf":
+            from cachecd.sampler.stores.hub import HubBackend
+
+            return HubBackend(source, connections, retry.silence, threads)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 

@@ -43,10 +43,11 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
 
 
 def needs_a_process(source: SourceConfig) -> bool:
-    """Whether listing takes more than a store's answers: the user's code, a library that decodes, or a
-    table that may be long."""
+    """Whether listing takes more than a store's answers: the user's code, a library that decodes or has
+    its own way with a silent store, or a table that may be long."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
-    return source.format in ("python", "parquet", "npy") or bool(tables)
+    ours = source.format in _OBJECTS and not source.url.startswith("hf://")
+    return not ours or bool(tables)
 
 
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:

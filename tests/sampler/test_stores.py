@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import uuid
 from pathlib import Path
 
@@ -204,11 +203,6 @@ class TestFsspec(StoreContract):
     def test_an_unknown_scheme_is_a_configuration_error(self):
         with pytest.raises(ConfigError, match="gopher"):
             opened("gopher://host/data/")
-
-    def test_the_hub_without_its_package_names_the_extra(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(ConfigError, match=r"hf:// needs .*pip install 'cachecd\[hf\]'"):
-            opened("hf://datasets/somebody/something/")
 
     def test_a_scheme_whose_package_is_missing_says_which(self):
         with pytest.raises(ConfigError, match=r"sftp:// needs a package: .*paramiko"):

@@ -1,4 +1,4 @@
-"""Every store that fsspec knows and this package does not: sftp, hdfs, hf, memory ..."""
+"""Every store that fsspec knows and this package does not: sftp, hdfs, memory ..."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.stores.answers import redacted, without_secrets
 from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
 
-_EXTRAS = {"hf": "huggingface_hub: pip install 'cachecd[hf]'"}
-
 
 class FsspecBackend:
     """The files below a URL, read in threads.
@@ -32,8 +30,9 @@ class FsspecBackend:
         try:
             self._fs, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            needs = _EXTRAS.get(scheme, f"a package: {error}")
-            raise ConfigError(f"source {self.where}: {scheme}:// needs {needs}") from error
+            raise ConfigError(
+                f"source {self.where}: {scheme}:// needs a package: {error}"
+            ) from error
         except ValueError as error:
             raise ConfigError(f"source {self.where}: {redacted(str(error))}") from error
         except OSError as error:  # some connect at once
