@@ -35,11 +35,12 @@ from cachecd.config.models import (
 )
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.transforms import TransformStep
-from cachecd.config.values import AVAILABLE_FORMATS
+from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
 from cachecd.quantities import Percent
 
 __all__ = [
     "AVAILABLE_FORMATS",
+    "EVERY_HOST",
     "CacheConfig",
     "Config",
     "DatasetConfig",

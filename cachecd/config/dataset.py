@@ -7,7 +7,7 @@ import re
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
-from cachecd.config.manifest import LABELS, MANIFEST, TableUrl
+from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
@@ -158,8 +158,7 @@ class SourceConfig(SectionModel):
         check_reader(self.format, self.reader, self.options)
         if not self.url and self.format != "python":
             raise conflict(("url",), "missing: The prefix under which all objects lie")
-        if not self.url and self.manifest is not None:
-            raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+        check_manifest(self.url, self.manifest)
         return self
 
     @model_validator(mode="after")

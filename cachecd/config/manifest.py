@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from cachecd.config.values import SourceUrl
+from cachecd.config.section import conflict
+from cachecd.config.values import EVERY_HOST, SourceUrl
 from cachecd.quantities import shown
 
 TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet")
@@ -30,8 +31,9 @@ MANIFEST: Any = Field(
     description=(
         "URL of a table that is taken in place of the store's listing: *.csv, *.jsonl (both also with "
         ".gz), *.parquet, or the manifest.json of an S3 Inventory. Columns: key (relative to `url`) "
-        "or url (absolute, below `url`); offset and length (a part of the object), size, etag and "
-        "label are optional. Read with the credentials of the source."
+        "or url (absolute, below `url`, or of any host where that is https:// alone); offset and "
+        "length (a part of the object), size, etag and label are optional. Read with the credentials "
+        "of the source."
     ),
     examples=["s3://bucket/lists/train.csv"],
 )
@@ -43,3 +45,14 @@ LABELS: Any = Field(
     ),
     examples=["s3://bucket/lists/labels.csv"],
 )
+
+
+def check_manifest(url: str, manifest: str | None) -> None:
+    """That a source with a manifest says where its keys lie, and one that names no host has one."""
+    if not url and manifest is not None:
+        raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+    if url in EVERY_HOST and manifest is None:
+        raise conflict(
+            ("url",),
+            f"found {url!r} without manifest, expected a name after {url}, or manifest: a table of URLs",
+        )

@@ -31,6 +31,8 @@ from cachecd.quantities import (
 )
 
 AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "parquet", "npy", "python")
+# URLs of sources whose manifest names objects of any web server.
+EVERY_HOST: Final = ("http://", "https://")
 MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]*")
@@ -121,6 +123,8 @@ def _source_url(value: str) -> str:
         raise ValueError(f"found {value!r}, expected a URL such as {example}")
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError(f"found {value!r}, expected file:// and an absolute path: file:///{rest}")
+    if value in EVERY_HOST:
+        return value
     if not rest.partition("/")[0] and scheme in ("s3", "gs", "az", "http", "https"):
         raise ValueError(f"found {value!r}, expected a name after {scheme}://")
     return value

@@ -129,7 +129,10 @@ class Store:
     async def find(self, key: str) -> ObjectInfo:
         """The object as it is now, as a listing would name it. Raises as `get` does; GoneError if there
         is none."""
-        return await self._insist(key, 0, lambda: self._backend.find(key))
+        found = await self._insist(key, 0, lambda: self._backend.find(key))
+        if found.size and not self._witness:
+            self._witness = key  # who only looks things up has read none
+        return found
 
     async def _insist(self, key: str, length: int, ask: Callable[[], Awaitable[_Found]]) -> _Found:
         """What an attempt at reading `length` bytes of the object brings, tried again as `get` says."""
@@ -295,6 +298,10 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
             from cachecd.sampler.stores.cloud import open_cloud
 
             return open_cloud(source, connections, retry.silence, threads)
+        case "http" | "https" if not path:
+            from cachecd.sampler.stores.urls import UrlsBackend
+
+            return UrlsBackend(source, connections, retry.silence)
         case "http" | "https":
             from cachecd.sampler.stores.web import WebBackend
 

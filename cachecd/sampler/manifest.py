@@ -1,6 +1,7 @@
 """A manifest: a table that is taken in place of a store's listing.
 
-Columns: `key` (relative to the source's URL) or `url` (absolute, below it); `offset` and `length` name a
+Columns: `key` (relative to the source's URL) or `url` (absolute, below it: of any host, if that is
+`http://` or `https://` alone); `offset` and `length` name a
 part of the object; `size`, `etag` and `label`. Only the first is required: objects whose size is not
 given are looked up. The `manifest.json` of an S3 Inventory names tables of a bucket's objects.
 """
@@ -16,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from cachecd.config import SourceConfig
+from cachecd.config import EVERY_HOST, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.inventory import rows_of_inventory
 from cachecd.sampler.patience import Retry
+from cachecd.sampler.stores import urls
 from cachecd.sampler.stores.answers import without_secrets
 from cachecd.sampler.stores.backend import Backend
 from cachecd.sampler.tables import BadRow, Row, read_rows
@@ -210,8 +212,15 @@ def wish_of(source: SourceConfig, row: Row) -> Wish:
 
 
 def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
-    """The key, relative to the source's URL, that a row names. BadRowError."""
+    """The key that a row names: relative to the source's URL or, if that names no host, a URL.
+    BadRowError."""
     key, url = text_of(fields, "key"), text_of(fields, "url")
+    if source.url in EVERY_HOST:
+        if url is None:
+            raise BadRowError("it has no url")
+        if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
+            raise BadRowError(why)
+        return url
     below = source.url.rstrip("/") + "/"
     if url is not None:
         if not url.startswith(below):

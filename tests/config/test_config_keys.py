@@ -133,6 +133,10 @@ BOUNDS = {
         "format: files",
         "format: files\n      label: {manifest: 's3://b/l.jsonl'}",
     ),
+    "URLs of any hosts": (
+        "url: s3://bucket/train/",
+        "url: https://\n      manifest: s3://bucket/urls.csv",
+    ),
     "an inventory": ("format: files", "format: files\n      manifest: s3://b/2026/manifest.json"),
     "a reader and no URL": (
         "url: s3://bucket/train/\n      format: files",

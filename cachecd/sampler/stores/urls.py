@@ -1,0 +1,202 @@
+"""Files of any number of web servers, each named by its whole URL, as a manifest's rows name them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+from urllib3 import exceptions
+
+from cachecd.errors import SourceError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.stores.answers import redacted, refusal, seconds_of, without_secrets
+from cachecd.sampler.stores.backend import TransientError, resized
+
+if TYPE_CHECKING:
+    from cachecd.config import SourceConfig
+
+_Found = TypeVar("_Found")
+
+_HOSTS = 256  # to which connections are kept, those used last
+_MOST_HOPS = 5
+_NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_TOTAL = re.compile(r"bytes [0-9*-]+/([0-9]{1,19})")
+
+
+def schemes_of(url: str) -> tuple[str, ...]:
+    """Of a source whose URL names no host: which schemes its objects' URLs may have."""
+    return ("https",) if url == "https://" else ("http", "https")
+
+
+def refused(url: str, schemes: Sequence[str]) -> str | None:
+    """Why nothing is fetched from this URL, if nothing is."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"{without_secrets(url)[:200]!r} is no URL: {error}"
+    if parts.scheme not in schemes:
+        allowed = " or ".join(f"{scheme}://" for scheme in schemes)
+        return f"{without_secrets(url)[:200]!r}, expected {allowed}, as the source's url says"
+    if not host or _NO_URL.search(url):
+        return f"{without_secrets(url)[:200]!r} is no URL"
+    if "@" in parts.netloc:
+        return "it has a user or a password, and nobody is told any"
+    return None
+
+
+class UrlsBackend:
+    """Objects by their URLs, which are their keys. There is no listing but a manifest.
+
+    Nothing is asked with credentials. Queries are sent as they are. A redirection is followed if its
+    scheme is one of the source's. What one server refuses is a matter of its object, unless nothing else
+    can be read either.
+    """
+
+    def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
+        self.where = source.url
+        self._schemes = schemes_of(source.url)
+        trusted = ssl.create_default_context()
+        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+            trusted.load_verify_locations(bundle)
+        self._options: dict[str, Any] = {
+            "num_pools": _HOSTS,
+            "maxsize": connections,
+            "timeout": urllib3.Timeout(connect=min(5.0, silence), read=silence),
+            "retries": False,  # tries are counted by cachecd.sampler.fetch
+            "ssl_context": trusted,
+        }
+        self._direct = urllib3.PoolManager(**self._options)
+        self._proxies: dict[str, urllib3.PoolManager] = {
+            scheme: urllib3.ProxyManager(proxy, **self._options)
+            for scheme, proxy in urllib.request.getproxies().items()
+            if scheme in self._schemes
+        }
+        self._threads = ThreadPoolExecutor(connections, "read-urls")
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        raise SourceUnreachableError(f"{self.where}: names no host, expected a manifest of URLs")
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return ()
+
+    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+        return await self._by_thread(lambda: self._read(key, start, stop, size, etag))
+
+    async def find(self, key: str) -> ObjectInfo:
+        return await self._by_thread(lambda: self._find(key))
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
+        size = (await self.find(key)).size
+        return size, await self.read(key, max(0, size - length), size, size, etag)
+
+    async def _by_thread(self, work: Callable[[], _Found]) -> _Found:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+        headers = {"If-Match": etag} if etag else {}
+        part = (start, stop) != (0, size)  # all of it is not a range: an empty object has none
+        if part:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        with self._asked("GET", key, headers) as answer:
+            if part and answer.status != 206:
+                raise TransientError("the store sent the whole object where a part was asked for")
+            found = _length_of(answer)
+            if size is not None and found is not None and found != size:
+                raise resized(found, size)
+            if etag and _bare(answer.headers.get("ETag", etag)) != _bare(etag):
+                raise refusal(412, "", self.where)
+            return answer.read(stop - start + 1)
+
+    def _find(self, key: str) -> ObjectInfo:
+        with contextlib.suppress(TransientError), self._asked("HEAD", key, {}) as answer:
+            if (size := _length_of(answer)) is not None:
+                return ObjectInfo(key, size, answer.headers.get("ETag", ""))
+        # Some servers have no answer to HEAD, or none with a size.
+        with self._asked("GET", key, {"Range": "bytes=0-0"}) as answer:
+            if (size := _length_of(answer)) is None:
+                raise TransientError("the store does not tell the object's size")
+            return ObjectInfo(key, size, answer.headers.get("ETag", ""))
+
+    @contextlib.contextmanager
+    def _asked(
+        self, method: str, url: str, headers: Mapping[str, str]
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """The answer, not read yet; raises what it means if it is not a good one."""
+        answer: urllib3.BaseHTTPResponse | None = None
+        try:
+            for _ in range(_MOST_HOPS):
+                if (why := refused(url, self._schemes)) is not None:
+                    raise UnitError(f"the server sends elsewhere: {why}" if answer else why)
+                answer = self._pool(url).request(
+                    method,
+                    url,
+                    headers={"Accept-Encoding": "identity", **headers},
+                    redirect=False,
+                    preload_content=False,
+                )
+                if not (further := answer.get_redirect_location()):
+                    break
+                answer.close()
+                url = urljoin(url, further)
+            else:
+                raise UnitError(f"more than {_MOST_HOPS - 1} redirections")
+            if answer.status not in (200, 206):
+                after = seconds_of({k.lower(): v for k, v in answer.headers.items()})
+                raise refusal(answer.status, "", f"{urlsplit(url).hostname}", after)
+            yield answer
+        except SourceUnreachableError as error:
+            # It is one of many servers: whether it is all of them, others can tell.
+            raise TransientError(str(error), denied=True) from None
+        except exceptions.HTTPError as error:
+            raise _explained(error) from None
+        finally:
+            if answer is not None:
+                answer.release_conn() if answer.length_remaining == 0 else answer.close()
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        parts = urlsplit(url)
+        if not self._proxies or urllib.request.proxy_bypass(parts.netloc):
+            return self._direct
+        return self._proxies.get(parts.scheme, self._direct)
+
+
+def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
+    """The whole object's, as far as the answer tells."""
+    if answer.status == 206:
+        total = _TOTAL.fullmatch(answer.headers.get("Content-Range", ""))
+        return int(total[1]) if total else None
+    told = answer.headers.get("Content-Length", "")
+    return int(told[:19]) if told.isascii() and told.isdigit() else None
+
+
+def _bare(etag: str) -> str:
+    return etag.removeprefix("W/").strip('"')
+
+
+def _explained(error: exceptions.HTTPError) -> SourceError:
+    match error:
+        case exceptions.LocationParseError() | exceptions.LocationValueError():
+            return UnitError("it is no URL")
+        case exceptions.NameResolutionError():
+            return TransientError("cannot resolve the server's host name")
+        case exceptions.SSLError():
+            return TransientError("the server's TLS certificate is not trusted", denied=True)
+        case exceptions.ConnectTimeoutError() | exceptions.NewConnectionError():
+            return TransientError("cannot connect to the server")
+        case exceptions.TimeoutError():
+            return TransientError("the store fell silent")
+        case exceptions.ProxyError():
+            return TransientError("the proxy does not connect to the server")
+        case exceptions.ProtocolError():
+            return TransientError("the connection broke")
+    return TransientError(f"{type(error).__name__}: {redacted(str(error))}")
