@@ -11,6 +11,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.lanes import Lanes
 from cachecd.sampler.patience import Retry
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
@@ -60,6 +61,14 @@ class OfACloud(StoreContract):
         store = filled({f"{number:04d}": b"x" for number in range(900)})
         after = [found.key for page in store.list("0449") for found in page]
         assert after == [f"{number:04d}" for number in range(450, 900)]
+
+    def test_folder_markers_are_left_out_and_other_empty_objects_are_not(self, filled: Filled):
+        """Whatever comes between a folder's marker and its objects, and where a listing goes on."""
+        some = {"a/": b"", "a/x": b"1", "b.txt": b"2", "b/": b"", "b/x": b"3", "b": b"4", "c": b""}
+        store = filled(some)
+        kept = {key: len(body) for key, body in some.items() if not key.endswith("/")}
+        assert listed(store) == dict(sorted(kept.items()))
+        assert [o.key for page in store.list("b.txt") for o in page] == ["b/x", "c"]
 
     def test_a_changed_object_is_the_units_fault(self, filled: Filled, cloud: Cloud):
         store = filled({"object": b"before"})
@@ -123,6 +132,23 @@ class TestGoogle(OfACloud):
         server.down = cloud = Google("/bucket", "some/prefix/")
         cloud.allowed = clouds.bearer("a-token")
         return cloud
+
+    def test_it_is_listed_by_several_requests_at_a_time(
+        self, filled: Filled, cloud: Cloud, server: ScriptedServer
+    ):
+        objects = {f"class-{n % 50:02d}/{n:05d}": b"x" * (n % 3) for n in range(4000)}
+        markers = {f"class-{n:02d}/": b"" for n in range(50)}
+        store = filled({**objects, **markers, "class-07.txt": b"1"})
+        sweep = store.sweep(Lanes())
+        assert sweep is not None
+        found = [o for batch in iter(sweep.next, None) for o in batch[0]]
+        sweep.close()
+        expected = {**objects, "class-07.txt": b"1"}
+        assert sorted(o.key for o in found) == sorted(expected)
+        assert all(o.size == len(expected[o.key]) for o in found)
+        assert len({o.key[:8] for o in found[:1000]}) > 10, "the first are of all over it"
+        begun = {path.partition("start-after=")[2] for path in server.asked}
+        assert len(begun) > 10
 
     @pytest.mark.parametrize("name", ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"])
     def test_a_service_account_signs_by_its_key(

@@ -19,6 +19,7 @@ import obstore.store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.lanes import Ask, OutOfOrderError, Page, is_marker
 from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
 from cachecd.sampler.stores.backend import PAGE, TransientError, resized
 
@@ -75,13 +76,15 @@ class CloudBackend:
         self._threads = ThreadPoolExecutor(threads, "read-cloud") if threads else None
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        last = start_after
         try:
             for page in obstore.list(self._store, offset=start_after or None, chunk_size=PAGE):
-                found = [ObjectInfo(o["path"], o["size"], o["e_tag"] or "") for o in page]
-                found = [o for o in found if o.size or not o.key.endswith("/")]
+                found = _named(page, last)
+                last = found[-1].key if found else last
                 # Azure, asked in its older version, begins at the beginning all the same.
-                if found := [o for o in found if os.fsencode(o.key) > os.fsencode(start_after)]:
-                    yield found
+                behind = [o for o in found if os.fsencode(o.key) > os.fsencode(start_after)]
+                if behind := [o for o in behind if not is_marker(o)]:
+                    yield behind
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             failure = explain(error, self.where)
             if isinstance(failure, SourceUnreachableError):
@@ -145,6 +148,46 @@ class CloudBackend:
         # Some stores take no notice of If-Match.
         if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
             raise refusal(412, "", self.where)
+
+
+class GoogleBackend(CloudBackend):
+    """Google's store, which lists from any key on, and so by several requests at a time.
+
+    Azure's does not: the version of its protocol that obstore speaks begins at the beginning whatever it
+    is asked for, and goes on only behind a page that it has given. Lists of its folders, one by one, would
+    come in another order than those of its keys, which is what an interrupted listing goes on by.
+    """
+
+    def page(self, ask: Ask) -> Page:
+        """A part of the listing, in one attempt. Blocks."""
+        try:
+            pages = obstore.list(self._store, offset=ask.after or None, chunk_size=ask.most)
+            raw = next(iter(pages), [])
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            raise explain(error, self.where) from None
+        except ValueError as error:
+            raise OutOfOrderError(f"obstore cannot ask for what is after {ask.after!r}") from error
+        # A slash at the end of `after` is dropped on the way, so some of what it was behind may return.
+        found = [o for o in _named(raw, ask.after) if o.key > ask.after]
+        return Page(found, more=len(raw) == ask.most)
+
+
+def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
+    """What a page lists, after the key `before`, in the order of the keys.
+
+    obstore drops the slash at the end of a folder's marker. What is empty and lies where only the marker
+    of its name would, behind what its name comes before, or right before what is in it, gets it back.
+    """
+    names = [o["path"] for o in page]
+    found = []
+    for at, about in enumerate(page):
+        name = about["path"]
+        follower = names[at + 1] if at + 1 < len(names) else ""
+        if not about["size"] and (before > name or follower.startswith(f"{name}/")):
+            name += "/"
+        found.append(ObjectInfo(name, about["size"], about["e_tag"] or ""))
+        before = name
+    return found
 
 
 def untrusted(where: str) -> SourceUnreachableError:
@@ -240,4 +283,4 @@ def open_cloud(
     where = without_secrets(source.url)
     if endpoint:
         where += f" at {without_secrets(endpoint)}"
-    return CloudBackend(store, where, threads)
+    return (GoogleBackend if google else CloudBackend)(store, where, threads)
