@@ -51,7 +51,7 @@ class Given:
         assert 0 <= start <= stop <= len(self.body)
         return self._part(slice(start, stop))
 
-    async def tail(self, length: int) -> tuple[int, bytes]:
+    async def tail(self, length: int, key: str | None = None, etag: str = "") -> tuple[int, bytes]:
         return len(self.body), self._part(slice(max(0, len(self.body) - length), None))
 
     def _part(self, where: slice) -> bytes:

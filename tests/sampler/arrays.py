@@ -48,6 +48,7 @@ class Place:
             config_of(array, f"file://{self.folder}", seed=5)
         )
         self.asked: list[tuple[str, int, int]] = []
+        self.looked_up: list[str] = []
         self.set_aside: dict[str, str] = {}
         self.schema: Schema | None = None
 
@@ -134,9 +135,15 @@ class Fetched:
         for at in range(start, stop, 100_000):
             yield await self.read(at, min(at + 100_000, stop))
 
-    async def read(self, start: int, stop: int, key: str | None = None) -> Any:
+    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Any:
         self._place.asked.append((key or self._unit.key, start, stop))
-        return await self._store.get(key or self._unit.key, None, "", start, stop)
+        return await self._store.get(key or self._unit.key, None, etag, start, stop)
+
+    async def tail(self, length: int, key: str | None = None, etag: str = "") -> Any:
+        size, data = await self._store.tail(key or self._unit.key, length, etag)
+        self._place.asked.append((key or self._unit.key, max(size - length, 0), size))
+        return size, data
 
     async def find(self, key: str) -> ObjectInfo:
+        self._place.looked_up.append(key)
         return await self._store.find(key)

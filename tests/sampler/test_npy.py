@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import h5py
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ from cachecd.sampler.sources.windows import TARGET
 from cachecd_client._core import encode_example
 from cachecd_client.schema import Feature
 from tests.contracts.source import Given, SourceContract
-from tests.sampler.arrays import Place, config_of, npy
+from tests.sampler.arrays import Fetched, Place, config_of, npy
 
 RNG = np.random.default_rng(7)
 
@@ -76,10 +78,10 @@ class TestRandom(SourceContract):
         """Its windows are read one by one."""
         read, sound = Given.read, self.objects()
 
-        async def failing(content: Given, start: int, stop: int, key: str | None = None) -> bytes:
+        async def failing(content: Given, start: int, stop: int, *named: str) -> bytes:
             if content.body == sound[1] and stop > 30_000:
                 raise UnitError("gone")
-            return await read(content, start, stop, key)
+            return await read(content, start, stop, *named)
 
         monkeypatch.setattr(Given, "read", failing)
         found = [r for shard in bench.pour(sound) for r in shard.records]
@@ -193,6 +195,41 @@ def test_aligned_arrays_are_read_together_by_their_stem(place):
                 assert r["scene"].tolist() == [at / 5, at / 5 + 1]
     assert {u.key for u in found.units()} == {"labels/x.npy", "labels/y.npy"}
     assert [[u.key for u in page] for page in found.pages("labels/x.npy")] == [["labels/y.npy"]]
+
+
+@pytest.mark.parametrize("kind", ["npy", "raw", "hdf5"])
+def test_an_array_beside_the_first_that_is_replaced_is_never_mixed(place, monkeypatch, kind):
+    monkeypatch.setattr("cachecd.sampler.sources.windows.TARGET", 10_000)
+    dtype = {"dtype": "int64"} if kind == "raw" else {}
+    file = {"npy": "b.npy", "raw": "b.bin", "hdf5": "b.h5"}[kind]
+    found = place(window=10, arrays={"a": "*.a.npy", "b": {"match": f"*.{file}", **dtype}})
+    found.put(x_a_npy=np.arange(5000))
+
+    def write(values: np.ndarray[Any, Any]) -> None:
+        path = found.folder / f"x.{file}"
+        if kind == "hdf5":
+            with h5py.File(path, "w") as made:
+                made.create_dataset("data", data=values, chunks=(500,))
+        else:
+            path.write_bytes(npy(values) if kind == "npy" else values.tobytes())
+
+    write(np.arange(5000))
+    read, reads = Fetched.read, itertools.count()
+
+    async def replacing(self: Fetched, start: int, stop: int, *named: Any) -> Any:
+        if named and next(reads) == 6:
+            write(-np.arange(5000))
+        return await read(self, start, stop, *named)
+
+    units = found.units()
+    assert len(units) > 5
+    monkeypatch.setattr(Fetched, "read", replacing)
+    records = found.records(units)
+    assert 0 < len(records) < 500
+    assert all(np.array_equal(r["a"], r["b"]) for r in records)
+    reason = found.set_aside["x.a.npy"]
+    assert reason.startswith("array.arrays.b: ")
+    assert "changed since" in reason
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])

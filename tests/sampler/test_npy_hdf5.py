@@ -72,10 +72,10 @@ def test_a_transform_may_use_h5py_while_bytes_are_fetched(place, monkeypatch):
     read = Fetched.read
     used = []
 
-    async def reading(self: Fetched, start: int, stop: int, key: str | None = None) -> Any:
+    async def reading(self: Fetched, *wanted: Any) -> Any:
         with h5py.File(path) as file:
             used.append(file["data"][0])
-        return await read(self, start, stop, key)
+        return await read(self, *wanted)
 
     monkeypatch.setattr(Fetched, "read", reading)
     assert len(found.records()) == 100

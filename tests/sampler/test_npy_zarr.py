@@ -183,4 +183,27 @@ def test_a_damaged_chunk_sets_its_unit_aside_and_no_other(place, damage):
     keys = [r["key"] for r in found.records()]
     assert keys.count(b"b.zarr/zarr.json") == 4
     [said] = found.set_aside.values()
-    assert "zarr cannot decode" in said or "of a chunk" in said
+    assert "zarr cannot decode" in said or "bytes, expected at most" in said
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_chunk_costs_one_request_and_what_describes_the_array_one(place, version):
+    """Though nobody knows beforehand how large a chunk is."""
+    found = place(window=10)
+    array = RNG.random((4000, 10)) // 0.1
+    options = {"compressors": None} if version == 3 else {}
+    save(found, "a.zarr", array, chunks=(1000, 10), zarr_format=version, **options)
+    units = found.units()
+    assert all(np.array_equal(r["array"], array[r["start"] :][:10]) for r in found.records(units))
+    chunks = [key for key, _, _ in found.asked if not key.endswith(("zarr.json", ".zarray"))]
+    assert len(chunks) == len(set(chunks)) == 4
+    assert len(found.asked) - len(chunks) == 1
+    assert found.looked_up == []
+
+
+def test_of_chunks_larger_than_a_request_each_is_asked_about_and_read_in_pieces(place):
+    found = place(window=10)
+    array = RNG.random((20, 80_000))
+    save(found, "a.zarr", array, chunks=(10, 80_000), compressors=None)
+    assert all(np.array_equal(r["array"], array[r["start"] :][:10]) for r in found.records())
+    assert sorted(found.looked_up) == ["a.zarr/c/0/0", "a.zarr/c/1/0"]

@@ -6,8 +6,10 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
@@ -32,6 +34,15 @@ class Aligned:
         """Which rows of this array belong to rows [start, stop) of the first."""
         rows, per = self.ratios[name]
         return start * rows // per, stop * rows // per
+
+    async def rows(self, name: str, content: Content, bounds: tuple[int, int]) -> NDArray[Any]:
+        """These rows of the array. UnitError names it, unless it is the first one."""
+        try:
+            return await self.arrays[name].rows(content, *bounds)
+        except UnitError as error:
+            if name == next(iter(self.arrays)):
+                raise
+            raise UnitError(f"array.arrays.{name}: {error}", passing=error.passing) from error
 
     @property
     def schema(self) -> Schema:

@@ -179,11 +179,12 @@ class Flat:
     key: str
     layout: Layout
     at: int | None = 0
+    etag: str = ""
 
     async def rows(self, content: Content, start: int, stop: int) -> NDArray[Any]:
         assert self.at is not None
         begin, each = self.at, self.layout.row_bytes
-        data = await content.read(begin + start * each, begin + stop * each, self.key)
+        data = await content.read(begin + start * each, begin + stop * each, self.key, self.etag)
         return shaped(self.layout, data)
 
     def close(self) -> None:
@@ -221,20 +222,23 @@ async def open_array(
     begun: Begun | None = None,
 ) -> Array:
     """The array in the object `key`, of which nothing was read but what describes it. UnitError says
-    why there is none. `size` is the object's, where it is known."""
+    why there is none. `size` is the object's, where it is known. Of an object beside the unit's own, all
+    is of the version that was there when this was called."""
     kind = kind_of(key, file)
     if kind is None:
         raise UnitError(
             "its name does not tell what it is (.npy, .zarr/, .h5, .hdf5, .nwb); if it is raw "
             "binary, say array.dtype and array.shape; if it is no part of the data, array.match"
         )
+    etag = ""  # of an object beside the unit's own, which is the one that was listed
     if size is None and kind != "zarr" and not (kind == "npy" and begun):
-        size = (await content.find(key)).size
+        found = await content.find(key)
+        size, etag = found.size, found.etag
 
     async def read(start: int, stop: int) -> Buffer:
         if begun is not None and stop <= begun.end:
             return await begun.read(start, stop)
-        return await content.read(start, stop, key)
+        return await content.read(start, stop, key, etag)
 
     match kind:
         case "npy":
@@ -251,10 +255,10 @@ async def open_array(
                     f"truncated: the object has {size} bytes, its header promises {end} (shape "
                     f"{shown((layout.rows, *layout.shape))}, {layout.dtype})"
                 )
-            return Flat(key, layout, at)
+            return Flat(key, layout, at, etag)
         case "raw":
             assert size is not None
-            return Flat(key, raw_layout(file, size))
+            return Flat(key, raw_layout(file, size), etag=etag)
         case "zarr":
             from cachecd.sampler.sources.zarrays import open_zarr
 
@@ -263,4 +267,4 @@ async def open_array(
             from cachecd.sampler.sources.hdf5 import open_hdf5
 
             assert size is not None
-            return await open_hdf5(file, key, size, content)
+            return await open_hdf5(file, key, size, etag, content)

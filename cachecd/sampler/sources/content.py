@@ -7,8 +7,9 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
+from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.ahead import in_pieces
+from cachecd.sampler.ahead import PIECE, in_pieces
 
 
 class Reader(Protocol):
@@ -37,11 +38,26 @@ class Content(Protocol):
     def list(self) -> Iterator[list[ObjectInfo]]:
         """All objects of the same source, in pages. Blocks."""
 
-    async def tail(self, length: int) -> tuple[int, Buffer]:
-        """The object's size and its last `length` bytes, or all of it if it has fewer."""
+    async def tail(self, length: int, key: str | None = None, etag: str = "") -> tuple[int, Buffer]:
+        """The object's size and its last `length` bytes, or all of it if it has fewer; or of another, as
+        `read` has it."""
 
     async def find(self, key: str) -> ObjectInfo:
         """The object `key` of the same source as it is now: its size. GoneError if there is none."""
+
+
+async def whole_of(content: Content, key: str, likely: int, most: int) -> bytes:
+    """All of the object `key` of the same source, of one version: in one request, if it has not more than
+    `likely` bytes. UnitError if it has more than `most`."""
+    if likely <= PIECE:
+        size, data = await content.tail(likely, key)
+        if size <= min(likely, most):
+            return bytes(data)
+    # A question and, with its answer, requests that run at a time.
+    about = await content.find(key)
+    if about.size > most:
+        raise UnitError(f"{key} has {about.size} bytes, expected at most {most}")
+    return bytes(await content.read(0, about.size, key, about.etag))
 
 
 def whole(unit: UnitSlice) -> tuple[int, int]:
@@ -57,18 +73,23 @@ class UnitContent:
         self._unit = unit
         self._reader = reader
 
-    async def tail(self, length: int) -> tuple[int, Buffer]:
-        return await self._reader.tail(self._unit.key, length, self._unit.etag)
+    async def tail(self, length: int, key: str | None = None, etag: str = "") -> tuple[int, Buffer]:
+        name, version = self._named(key, etag)
+        return await self._reader.tail(name, length, version)
 
     async def find(self, key: str) -> ObjectInfo:
         return await self._reader.find(key)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        unit = self._unit
-        key, etag = (unit.key, unit.etag) if key in (None, unit.key) else (key, etag)
+        name, version = self._named(key, etag)
         return await in_pieces(
-            lambda begin, end: self._reader.get(key, None, etag, begin, end), start, stop
+            lambda begin, end: self._reader.get(name, None, version, begin, end), start, stop
         )
+
+    def _named(self, key: str | None, etag: str) -> tuple[str, str]:
+        """An object and its version: the unit's own is the one that was listed."""
+        unit = self._unit
+        return (unit.key, unit.etag) if key is None or key == unit.key else (key, etag)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
         return self._reader.list()

@@ -41,9 +41,10 @@ _THREAD = ThreadPoolExecutor(1, "hdf5")
 _Found = TypeVar("_Found")
 
 
-async def open_hdf5(file: ArrayFile, key: str, size: int, content: Content) -> Array:
-    """The dataset at `file.path`, or the only one, of the object `key` of `size` bytes. UnitError."""
-    opened = _Open(file, key, size)
+async def open_hdf5(file: ArrayFile, key: str, size: int, etag: str, content: Content) -> Array:
+    """The dataset at `file.path`, or the only one, of the object `key` of `size` bytes, of the version
+    `etag` if that is given. UnitError."""
+    opened = _Open(file, key, size, etag)
     try:
         layout, at = await opened.do(content, opened.layout)
     except BaseException:
@@ -55,7 +56,7 @@ async def open_hdf5(file: ArrayFile, key: str, size: int, content: Content) -> A
     end = at + layout.rows * layout.row_bytes
     if end > size:
         raise UnitError(f"truncated: the object has {size} bytes, its dataset ends at {end}")
-    return Flat(key, layout, at)
+    return Flat(key, layout, at, etag)
 
 
 class Chunked:
@@ -85,10 +86,10 @@ class Chunked:
 class _Open:
     """An open file and the dataset in it. What begins with "in the thread" is called by `do`."""
 
-    def __init__(self, file: ArrayFile, key: str, size: int) -> None:
+    def __init__(self, file: ArrayFile, key: str, size: int, etag: str) -> None:
         self._path = file.path
         self._spec = file
-        self._key = key
+        self._version = key, etag
         self._bytes = _Bytes(size)
         self._file: Any = None
         self._dataset: Any = None
@@ -100,7 +101,7 @@ class _Open:
             loop = asyncio.get_running_loop()
             found, failure, missing = await loop.run_in_executor(_THREAD, self._try, work)
             if missing is not None:
-                self._bytes.keep(missing, await content.read(*missing, self._key))
+                self._bytes.keep(missing, await content.read(*missing, *self._version))
             elif failure is not None:
                 raise failure
             else:
@@ -183,7 +184,7 @@ class _Open:
                 merged[-1][1] = max(merged[-1][1], stop)
             else:
                 merged.append([start, stop])
-        parts = await asyncio.gather(*(content.read(a, b, self._key) for a, b in merged))
+        parts = await asyncio.gather(*(content.read(a, b, *self._version) for a, b in merged))
         self._bytes.ready = [
             (start, memoryview(part)) for (start, _), part in zip(merged, parts, strict=True)
         ]

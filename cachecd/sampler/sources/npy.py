@@ -111,7 +111,7 @@ class Arrays:
             ranges = [aligned.range_of(name, group[0][1], group[-1][1] + length) for name in names]
             found = await asyncio.gather(
                 *(
-                    aligned.arrays[name].rows(content, *rows)
+                    aligned.rows(name, content, rows)
                     for name, rows in zip(names, ranges, strict=True)
                 )
             )

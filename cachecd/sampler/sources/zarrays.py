@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cachecd.config.array import ArrayFile
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.sampler.sources.arrays import LARGEST, Layout, layout_of, shown, zarr_root
-from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.content import Content, whole_of
 from cachecd.sampler.stores.backend import GoneError
 from cachecd_client.schema import NUMERIC_DTYPES
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
 _LONGEST = 1 << 20  # bytes of what describes an array, its attributes included
+_DESCRIPTION = 64 << 10  # what describes an array has hardly more bytes
+_BESIDE = 1 << 10  # of a chunk, beside its elements, where nothing compresses it
 _OVERHEAD = 1 << 20  # what a chunk may take beyond its elements, stored
 # All of them work on bytes and numbers alone.
 _CODECS = frozenset(
@@ -53,7 +55,7 @@ async def open_zarr(file: ArrayFile, key: str, content: Content) -> Zarr:
     root = zarr_root(key)
     assert root is not None
     folder = f"{root}/{file.path.strip('/')}" if file.path else root
-    name, text = await _description(folder, content)
+    name, text = await _description(folder, key, content)
     try:
         about = json.loads(text)
         found = (_third if name == "zarr.json" else _second)(about, file)
@@ -73,16 +75,14 @@ async def open_zarr(file: ArrayFile, key: str, content: Content) -> Zarr:
     return Zarr(layout, array, store)
 
 
-async def _description(folder: str, content: Content) -> tuple[str, bytes]:
-    for name in ("zarr.json", ".zarray"):
-        key = f"{folder}/{name}"
+async def _description(folder: str, key: str, content: Content) -> tuple[str, bytes]:
+    """Name and content of what describes the array; it is the object `key`, if there is a choice."""
+    names = ("zarr.json", ".zarray")
+    for name in reversed(names) if key.endswith("/.zarray") else names:
         try:
-            size = (await content.find(key)).size
+            return name, await whole_of(content, f"{folder}/{name}", _DESCRIPTION, _LONGEST)
         except GoneError:
             continue
-        if size > _LONGEST:
-            raise UnitError(f"{key} has {size} bytes, expected at most {_LONGEST}")
-        return name, bytes(await content.read(0, size, key))
     raise UnitError(
         f"there is neither {folder}/zarr.json nor {folder}/.zarray: if it is a group, say array.path"
     )
@@ -195,6 +195,10 @@ class _Folder(Store):
         self._folder = folder
         self._known = known
         self._most = most
+        # What is asked for counts against the bandwidth, whether the object has so much or not. Of the
+        # first chunks that is what they take uncompressed, of others a little more than the largest.
+        self._likely = (most - _OVERHEAD) // 2 + _BESIDE
+        self._largest = 0
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -208,24 +212,32 @@ class _Folder(Store):
         made = (prototype or default_buffer_prototype()).buffer.from_bytes
         if key in self._known:
             return made(self._known[key])
-        key = f"{self._folder}/{key}"
         try:
-            start, stop = await self._range(key, byte_range)
-            if not 0 <= stop - start <= self._most:
-                raise UnitError(
-                    f"{key}: {stop - start} bytes, expected at most {self._most} of a chunk"
-                )
-            return made(bytes(await self.content.read(start, stop, key)) if stop > start else b"")
+            return made(await self._read(f"{self._folder}/{key}", byte_range))
         except GoneError:
             return None  # all of it is the fill value
 
-    async def _range(self, key: str, wanted: ByteRequest | None) -> tuple[int, int]:
-        if isinstance(wanted, RangeByteRequest):
-            return wanted.start, wanted.end
-        size = (await self.content.find(key)).size
-        if isinstance(wanted, SuffixByteRequest):
-            return max(size - wanted.suffix, 0), size
-        return (wanted.offset if isinstance(wanted, OffsetByteRequest) else 0), size
+    async def _read(self, key: str, wanted: ByteRequest | None) -> bytes:
+        match wanted:
+            case None:
+                found = await whole_of(self.content, key, self._likely, self._most)
+                self._largest = max(self._largest, len(found))
+                self._likely = self._largest * 5 // 4
+                return found
+            case RangeByteRequest(start, stop):
+                self._check(key, stop - start)
+                return bytes(await self.content.read(start, stop, key)) if stop > start else b""
+            case SuffixByteRequest(length):
+                self._check(key, length)
+                return bytes((await self.content.tail(length, key))[1])
+            case OffsetByteRequest(start):
+                size = (await self.content.find(key)).size
+                self._check(key, size - start)
+                return bytes(await self.content.read(start, size, key)) if size > start else b""
+
+    def _check(self, key: str, length: int) -> None:
+        if not 0 <= length <= self._most:
+            raise UnitError(f"{key}: {length} bytes, expected at most {self._most} of a chunk")
 
     async def get_partial_values(
         self,
