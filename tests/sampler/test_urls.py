@@ -160,6 +160,22 @@ def test_what_one_server_refuses_costs_its_object_alone(here, there, tmp_path):
         get(store, f"{there.endpoint}/good", 5)
 
 
+def test_a_weak_etag_is_compared_and_not_insisted_on(here, tmp_path):
+    def strict(handler) -> None:  # type: ignore[no-untyped-def]
+        refused = "If-Match" in handler.headers
+        (scripted.refusal(412, "") if refused else scripted.body(b"12345", 'W/"1"'))(handler)
+
+    here.script["/x"] = [strict]
+    url = f"{here.endpoint}/x"
+    config = source(tmp_path, [{"url": url}])
+    folder = SourceConfig.model_validate({"url": here.endpoint, "format": "files"})
+    [unit] = listed(config)
+    for store, key in (opened(config), url), (opened(folder), "x"):
+        assert get(store, key, 5, unit.etag) == b"12345"
+        with pytest.raises(UnitError, match="changed since"):
+            get(store, key, 5, 'W/"2"')
+
+
 def test_a_url_without_a_host_needs_a_manifest():
     with pytest.raises(ValueError, match="found 'https://' without manifest, expected a name"):
         SourceConfig.model_validate({"url": "https://", "format": "files"})

@@ -110,7 +110,7 @@ class CloudBackend:
         self, key: str, options: obstore.GetOptions, size: int | None, etag: str
     ) -> tuple[int, Buffer]:
         """The object's size, and what the options ask for of it."""
-        if etag:
+        if etag and not etag.startswith("W/"):  # a weak one matches none, by the rules of HTTP
             options["if_match"] = etag
         try:
             if self._threads is not None:
