@@ -98,20 +98,20 @@ def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(da
             (u, s) for u in sorted(map(int, names)) for s in range(lengths[str(u)])
         ]
 
-    def whole() -> bool:
+    def whole(units: int) -> bool:
         status = served.status()["datasets"]["train"]
-        return bool(status["whole"])
+        return bool(status["whole"]) and status["units"] == units
 
     write("recordings.py", READER)
     write("units.json", '["0", "1", "2", "3", "4", "bad", {"name": "5", "size": 200000}]')
     served.start()
-    wait_until(whole, what="all is cached")
+    wait_until(lambda: whole(7), what="all is cached")
     cached(["0", "1", "2", "3", "4", "5"])
     assert served.terminate() == 0
 
     write("units.json", '["0", "1", "2", "3", "4", "bad", "5", "6", "7", "8", "9", "10", "11"]')
     served.start()
-    wait_until(lambda: whole() and served.status()["datasets"]["train"]["units"] == 13, what="more")
+    wait_until(lambda: whole(13), what="more")
     cached([str(n) for n in range(12)])
     processes = descendants(served.pid)
     names = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2] for pid in processes]
