@@ -38,7 +38,7 @@ _URL = re.compile(
 _COMMIT = re.compile("[0-9a-f]{40}")
 _EXPECTED = "expected hf://datasets/OWNER/NAME[@REVISION]/FOLDER/"
 # Seconds between two questions for a branch's commit: the Hub allows 500 in five minutes.
-_PAUSE = 2.0
+_PAUSE = 1.0
 _OLD = 60.0  # seconds from which on what is missing, and nobody has listed, is worth a question
 _MOST_KNOWN = 20_000  # objects whose version is remembered, about 300 bytes each
 
