@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import urllib3
 from urllib3 import exceptions
@@ -77,7 +77,7 @@ class UrlsBackend:
         }
         self._direct = urllib3.PoolManager(**self._options)
         self._proxies: dict[str, urllib3.PoolManager] = {
-            scheme: urllib3.ProxyManager(proxy, **self._options)
+            scheme: self._by_proxy(proxy)
             for scheme, proxy in urllib.request.getproxies().items()
             if scheme in self._schemes
         }
@@ -164,6 +164,13 @@ class UrlsBackend:
             if answer is not None:
                 answer.release_conn() if answer.length_remaining == 0 else answer.close()
 
+    def _by_proxy(self, address: str) -> urllib3.PoolManager:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        who = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=who) if parts.username else None
+        place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        return urllib3.ProxyManager(place, proxy_headers=headers, **self._options)
+
     def _pool(self, url: str) -> urllib3.PoolManager:
         parts = urlsplit(url)
         if not self._proxies or urllib.request.proxy_bypass(parts.netloc):
@@ -185,15 +192,19 @@ def _bare(etag: str) -> str:
 
 
 def _explained(error: exceptions.HTTPError) -> SourceError:
+    # A list may name many hosts that are no more: `denied`, they cost two tries each.
     match error:
         case exceptions.LocationParseError() | exceptions.LocationValueError():
             return UnitError("it is no URL")
         case exceptions.NameResolutionError():
-            return TransientError("cannot resolve the server's host name")
+            return TransientError("cannot resolve the server's host name", denied=True)
         case exceptions.SSLError():
-            return TransientError("the server's TLS certificate is not trusted", denied=True)
+            return TransientError(
+                "the server's TLS certificate is not trusted (AWS_CA_BUNDLE names others)",
+                denied=True,
+            )
         case exceptions.ConnectTimeoutError() | exceptions.NewConnectionError():
-            return TransientError("cannot connect to the server")
+            return TransientError("cannot connect to the server", denied=True)
         case exceptions.TimeoutError():
             return TransientError("the store fell silent")
         case exceptions.ProxyError():
