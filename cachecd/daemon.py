@@ -56,12 +56,15 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class Daemon:
-    """One cache directory, served. The caller owns the directory's lock and the socket.
+    """One cache directory, served. The caller owns the directory's lock and the socket, and has launched
+    the executor, unless it is `offline`.
 
     Between `start` and `stop` everything happens on the running event loop.
     """
 
-    def __init__(self, config: Config, found: Figures, *, offline: bool = False) -> None:
+    def __init__(
+        self, config: Config, found: Figures, executor: LocalExecutor, *, offline: bool = False
+    ) -> None:
         self._config = config
         self._layout = Layout(config.cache.dir)
         self._offline = offline
@@ -122,15 +125,7 @@ class Daemon:
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
             _log.warning("damaged manifest", what=line)
-        self._executor = LocalExecutor(
-            preflight.sampler_setup(config),
-            workers,
-            config.sampler.python,
-            self._deliver,
-            memory=preflight.worker_memory(config),
-            silence=config.sampler.unit_timeout,
-            name=preflight.workers_name(config),
-        )
+        self._executor = executor
         self._lister = preflight.lister_of(config, preflight.workers_name(config))
 
     # --- starting and stopping
@@ -155,7 +150,7 @@ class Daemon:
         """Starts samplers, listing and the clock."""
         self._look()
         if not self._offline:
-            await self._executor.start()
+            await self._executor.start(self._deliver)
             for name in self.state.datasets:
                 index = self._indexes[name]
                 self._feed(ev.Listed(name, len(index), index.complete))

@@ -13,6 +13,7 @@ from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
+from cachecd.executors.local import LocalExecutor
 from cachecd.executors.process import Bounds
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -161,6 +162,19 @@ def check_disk(config: Config) -> None:
 def is_empty(config: Config) -> bool:
     """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
     return not Layout(config.cache.dir).catalog.exists()
+
+
+def executor_of(config: Config) -> LocalExecutor:
+    """What runs the samplers; cache.dir must exist."""
+    sampler = config.sampler
+    return LocalExecutor(
+        sampler_setup(config),
+        sampler.workers,
+        sampler.python,
+        memory=worker_memory(config),
+        silence=sampler.unit_timeout,
+        name=workers_name(config),
+    )
 
 
 def lister_of(config: Config, name: str = "") -> Lister:

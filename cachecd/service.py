@@ -23,6 +23,7 @@ from cachecd.config import Config
 from cachecd.daemon import Daemon
 from cachecd.disk import make_private_directory, refusing
 from cachecd.errors import DiskError
+from cachecd.executors.local import LocalExecutor
 from cachecd.firstlook import check_sources
 from cachecd.layout import Layout
 from cachecd.notify import ServiceManager
@@ -54,9 +55,6 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     umask = os.umask(0o027)
     figures = preflight.figures(config)
     preflight.check_disk(config)
-    if preflight.is_empty(config) and not options.offline:
-        for name, what in check_sources(config).items():
-            _log.warning("source looked at", dataset=name, what=what)
     socket = Path(config.server.endpoint.removeprefix("ipc://"))
     with contextlib.ExitStack() as owned:
         owned.enter_context(_made(socket.parent, make_private_directory))
@@ -64,11 +62,18 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
         made = owned.enter_context(_made(config.cache.dir, _make_directory))
         layout = Layout(config.cache.dir)
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
+        executor = preflight.executor_of(config)
+        owned.callback(executor.abandon)
+        if not options.offline:
+            executor.launch()  # it imports while we look
+            if preflight.is_empty(config):
+                for name, what in check_sources(config).items():
+                    _log.warning("source looked at", dataset=name, what=what)
         with refusing(f"cannot prepare {layout.root}"):
             for directory in (layout.shards, layout.tmp, layout.leases, layout.index):
                 directory.mkdir(mode=0o750, exist_ok=True)
         made.keep()
-        return asyncio.run(_serve(config, figures, options, socket, reload, umask))
+        return asyncio.run(_serve(config, figures, executor, options, socket, reload, umask))
 
 
 class _Made:
@@ -105,12 +110,13 @@ def _make_directory(path: Path) -> None:
 async def _serve(
     config: Config,
     figures: preflight.Figures,
+    executor: LocalExecutor,
     options: Options,
     socket: Path,
     reload: Callable[[], Config],
     umask: int,
 ) -> int:
-    daemon = Daemon(config, figures, offline=options.offline)
+    daemon = Daemon(config, figures, executor, offline=options.offline)
     manager = ServiceManager()
     try:
         server = Server(config.server.endpoint, daemon.answer)

@@ -112,7 +112,7 @@ PARTS = {
     "leases ledger listing meter missing_classes model ordering preflight probing reconcile recovery "
     "replies saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
-    "service": "config daemon disk errors firstlook layout notify ownership preflight server",
+    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
@@ -248,7 +248,8 @@ def test_only_the_daemon_joins_policy_and_world():
     joining = {part for part, known in ALLOWED.items() if "state" in known and known & worlds}
     assert joining == {"daemon", "recovery"}  # recovery is the daemon's first minute
     knowing = {part for part, known in ALLOWED.items() if "executors" in known}
-    assert knowing == {"daemon", "executors.lister", "preflight"}  # Bounds
+    # The service launches the samplers before there is a daemon.
+    assert knowing == {"daemon", "executors.lister", "preflight", "service"}
     assert [part for part, known in ALLOWED.items() if "daemon" in known] == ["service"]
 
 

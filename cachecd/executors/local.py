@@ -31,8 +31,9 @@ class LocalExecutor:
     """Runs up to `workers` assignments at once, each in a process of its own.
 
     A process is `python` (this interpreter, if None) `-m cachecd.sampler` in a session of its own,
-    with the variables `environ` (this process's, if None) and this process's stderr. All are started
-    by `start`, so that their imports are done by the time the first assignment comes.
+    with the variables `environ` (this process's, if None) and this process's stderr. `launch` starts
+    them all, so that their imports are done by the time the first assignment comes; `start` listens to
+    them, and has what they say delivered.
 
     A process that dies is replaced, and its assignment is Failed with the unit it was working on. So
     is one that takes more than `memory` bytes, or has been silent for `silence` seconds with an
@@ -49,7 +50,6 @@ class LocalExecutor:
         setup: Setup,
         workers: int,
         python: Path | None,
-        deliver: Callable[[FromSampler], None],
         environ: Mapping[str, str] | None = None,
         memory: float = float("inf"),
         silence: float = 600.0,
@@ -60,8 +60,9 @@ class LocalExecutor:
         self._environ = environ
         self._bounds = Bounds(memory, silence)
         self._name = name or f"{id(self):x}"
-        self._deliver = deliver
+        self._deliver: Callable[[FromSampler], None] = lambda message: None
         self._workers = workers
+        self._launched: list[SamplerProcess] = []  # not yet listened to
         self._waiting: deque[Make] = deque()
         self._processes: set[SamplerProcess] = set()
         self._keepers: set[asyncio.Task[None]] = set()
@@ -86,20 +87,35 @@ class LocalExecutor:
             "last_end": self._last_end,
         }
 
-    async def start(self) -> None:
+    def launch(self) -> None:
+        """Needs no event loop. ConfigError, and none is left, if they cannot be started."""
         if self._workers:
             end_marked(self._name)
         self._link = os.memfd_create("cachecd-link")
         os.truncate(self._link, SIZE)
         try:
             for _ in range(self._workers):
-                process = await self._start_one()
-                self._keep(self._look_after(process))
+                self._launched.append(self._launch_one())
         except OSError as error:
-            await self.close(0)
+            self.abandon()
             raise ConfigError(
                 f"sampler.python: cannot start {self._command[0]}: {error}"
             ) from error
+
+    async def start(self, deliver: Callable[[FromSampler], None]) -> None:
+        """Those that are launched are given what is submitted from now on."""
+        self._deliver = deliver
+        while self._launched:
+            process = self._launched[-1]
+            await self._connect(process)
+            self._launched.pop()
+            self._keep(self._look_after(process))
+
+    def abandon(self) -> None:
+        """Ends what was launched and is not started. Idempotent."""
+        while self._launched:
+            self._launched.pop().abandon()
+        self._unlink()
 
     def submit(self, make: Make) -> None:
         self._waiting.append(make)
@@ -108,6 +124,8 @@ class LocalExecutor:
     async def close(self, grace: float) -> None:
         self._closing.set()
         self._waiting.clear()
+        while self._launched:
+            self._launched.pop().abandon()
         for process in self._processes:
             process.hang_up()
         if self._keepers:
@@ -117,6 +135,9 @@ class LocalExecutor:
         await asyncio.gather(*self._keepers)
         if self._started:
             end_marked(self._name)
+        self._unlink()
+
+    def _unlink(self) -> None:
         if self._link >= 0:
             os.close(self._link)
             self._link = -1
@@ -133,17 +154,19 @@ class LocalExecutor:
             if self._waiting and process.free:
                 process.give(self._waiting.popleft())
 
-    async def _start_one(self) -> SamplerProcess:
+    def _launch_one(self) -> SamplerProcess:
         self._started += 1
         environ = os.environ if self._environ is None else self._environ
         mark = {MARK: mark_of(self._name, self._started)}
-        process = SamplerProcess(self._command, {**environ, **mark}, self._started, self._link)
-        await process.connect(self._setup)
+        marked = {**environ, **mark}
+        return SamplerProcess(self._command, marked, self._started, self._link, self._setup)
+
+    async def _connect(self, process: SamplerProcess) -> None:
+        await process.connect()
         self._processes.add(process)
         if self._closing.is_set():
             process.hang_up()
         self._dispatch()
-        return process
 
     async def _look_after(self, process: SamplerProcess) -> None:
         """Looks after one process and, when it has died, its successors."""
@@ -155,7 +178,8 @@ class LocalExecutor:
                 if self._closing.is_set():
                     return
                 try:
-                    process = await self._start_one()
+                    process = self._launch_one()
+                    await self._connect(process)
                     break
                 except OSError as error:
                     self._last_end = f"cannot start {self._command[0]}: {error}"

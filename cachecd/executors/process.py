@@ -42,11 +42,17 @@ class _GarbledError(Exception):
 class SamplerProcess:
     """A process with these variables, the executor's `number`th, and what it has in hand.
 
-    `link`: the file by which it shares the bandwidth with the executor's others.
+    `setup` is its first frame, `link` the file by which it shares the bandwidth with the executor's
+    others.
     """
 
     def __init__(
-        self, command: tuple[str, ...], environ: Mapping[str, str], number: int, link: int
+        self,
+        command: tuple[str, ...],
+        environ: Mapping[str, str],
+        number: int,
+        link: int,
+        setup: bytes,
     ) -> None:
         self.make: Make | None = None
         self.retired = False
@@ -70,18 +76,28 @@ class SamplerProcess:
             raise
         self.pid = self._popen.pid
         self.number = number
+        self._unsaid = setup[self._say(setup) :]
         self._silent_for = 0.0
         self._marked = _NO_UNIT
 
-    async def connect(self, setup: bytes) -> None:
-        """Connects the pipes to the event loop, and says the first frame."""
+    def _say(self, setup: bytes) -> int:
+        """As much of it as its pipe takes, so that it need not wait for anybody to connect."""
+        assert self._popen.stdin is not None
+        os.set_blocking(self._popen.stdin.fileno(), False)
+        try:
+            return os.write(self._popen.stdin.fileno(), setup)
+        except OSError:  # it has ended already: whoever listens to it finds out
+            return 0
+
+    async def connect(self) -> None:
+        """Connects the pipes to the event loop, and says what is left of the first frame."""
         loop = asyncio.get_running_loop()
         self._replies = asyncio.StreamReader()
         self._reading, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self._replies), self._popen.stdout
         )
         self._writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
-        self._writing.write(setup)
+        self._writing.write(self._unsaid)
 
     @property
     def unit(self) -> int | None:
@@ -197,6 +213,12 @@ class SamplerProcess:
         ):
             raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
         return message
+
+    def abandon(self) -> None:
+        """Kills it, which was never connected, and frees what it had."""
+        self.kill()
+        self._popen.communicate()
+        os.close(self._progress)
 
     def close(self) -> None:
         """Frees what it had. It must be dead."""

@@ -32,9 +32,12 @@ class Bench:
             Setup({"train": {**dataset, **steps}}, 4, bandwidth),
             workers,
             options.pop("python", None),
-            self.said.append,
             **options,
         )
+
+    async def start(self) -> None:
+        self.executor.launch()
+        await self.executor.start(self.said.append)
 
     def submit(self, number: int, *bodies: bytes) -> None:
         """An assignment of these objects."""
@@ -83,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
     one = Bench(folder, workers, **options)
-    await one.executor.start()
+    await one.start()
     try:
         yield one
     finally:

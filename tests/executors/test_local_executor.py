@@ -127,7 +127,7 @@ def test_an_interpreter_that_does_not_exist_is_a_configuration_error(tmp_path: P
     async def test() -> None:
         b = Bench(tmp_path, 2, python=tmp_path / "no" / "python")
         with pytest.raises(ConfigError, match=r"sampler.python: cannot start .*/no/python: "):
-            await b.executor.start()
+            await b.start()
 
     run(test)
 
@@ -151,7 +151,7 @@ def test_closing_ends_processes_that_work_and_removes_their_files(tmp_path: Path
     async def test() -> None:
         step = "tests.sampler.steps:first_then_wait"
         b = Bench(tmp_path, 2, transform=step)
-        await b.executor.start()
+        await b.start()
         b.submit(1, b"whose first record passes and is all")
         await b.answer(1)
         for number in (2, 3, 4):
@@ -178,7 +178,7 @@ def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
         script.write_text("#!/bin/sh\ntrap '' TERM\nwhile true; do sleep 3600; done\n")
         script.chmod(0o755)
         b = Bench(tmp_path, 2, python=script)
-        await b.executor.start()
+        await b.start()
         pids = b.executor.pids
         b.submit(1, b"x")
         await b.executor.close(0.05)
