@@ -1,121 +1,137 @@
-"""What the outcomes of shards mean for later ones: units left to do, and the ratio. Pure.
+"""The outcomes of shards, which mean something for later ones in the order of the shards' numbers. Pure.
 
-An outcome has its effect when it is *applied*, in the order of the shards' numbers, however the
-shards themselves finish.
+An outcome has its effect when it is *applied*, in that order, however the shards themselves finish.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from cachecd.model import Outcome, UnitSlice
 from cachecd.parts import part_of, slices_of
 
-_RECORD_OVERHEAD = 36  # framing and sidecar
-# Framing, sidecar, key and label of a small object; corrected by the ratio later.
-_UNIT_OVERHEAD = 128
-NOTHING = Outcome(0, 0, 0, 0, 0, 0.0)
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """What a shard's units of one source came to: bytes of the units it is made of, the bytes and records
+    that they became, and the bytes of those that were set aside."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    records: int = 0
+    bytes_aside: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an outcome means for later shards: what did not fit, and the `yields` of the sources."""
+
+    remainder: tuple[UnitSlice, ...] = ()
+    yields: tuple[Yield, ...] = ()
+
+
+NOTHING = Effect()
+# Of each unit that a shard holds: how many records, and their bytes.
+Made = Mapping[int, tuple[int, int]]
+
+
+def yields_of(
+    assigned: Sequence[UnitSlice],
+    outcome: Outcome,
+    made: Made,
+    sources: Mapping[int, int],
+    count: int,
+) -> tuple[Yield, ...]:
+    """Of each of `count` sources what a shard's units came to; `sources` says of which each unit is. Of
+    parts that end before their unit does it is not known how many bytes they are."""
+    aside = {each.unit for each in outcome.set_aside}
+    sizes, asides, data, records = ([0] * count for _ in range(4))
+    for unit in assigned:
+        sizes[sources[unit.unit]] += max(unit.size - unit.offset, 0)
+        if unit.unit in aside:
+            sizes[sources[unit.unit]] -= unit.size
+            asides[sources[unit.unit]] += unit.size
+    for unit in outcome.remainder:
+        sizes[sources[unit.unit]] -= max(unit.size - unit.offset, 0)
+    for number, (its_records, its_bytes) in made.items():
+        records[sources[number]] += its_records
+        data[sources[number]] += its_bytes
+    if count == 1:
+        bytes_out, records = [outcome.data_bytes + outcome.sidecar_bytes], [0]
+    else:
+        a_record = outcome.sidecar_bytes / max(sum(records), 1)
+        bytes_out = [its + int(a_record * some) for its, some in zip(data, records, strict=True)]
+    told = [
+        Yield(max(size, 0), its, some, bad)
+        for size, its, some, bad in zip(sizes, bytes_out, records, asides, strict=True)
+    ]
+    for unit in assigned:
+        if unit.stop:
+            source = sources[unit.unit]
+            told[source] = Yield(0, 0, records[source], asides[source])
+    return tuple(told)
+
+
+@dataclass(slots=True)
 class Backlog:
-    """`next_up` are the slices that come next, first come, first served; `applied`: outcomes up to
-    this number have had their effect."""
+    """`applied`: outcomes up to this number have had their effect; `waiting`: others."""
 
-    def __init__(self) -> None:
-        self.applied = 0
-        self.next_up: deque[UnitSlice] = deque()
-        self._finished: dict[int, Outcome] = {}  # not yet applied
-        self._bytes_in = 0
-        self._bytes_out = 0
+    applied: int = 0
+    waiting: dict[int, Effect] = field(default_factory=dict)
 
-    def slices(self) -> list[UnitSlice]:
-        """All that did not fit into shards that are done or was lost with one, and is in no other yet."""
-        return [*self.next_up, *(u for o in self._finished.values() for u in o.remainder)]
+    def slices(self) -> Iterator[UnitSlice]:
+        """All that did not fit into shards whose outcomes wait."""
+        for effect in self.waiting.values():
+            yield from effect.remainder
 
-    def append(self, units: Iterable[UnitSlice]) -> None:
-        """These come after all that have been applied."""
-        self.next_up.extend(units)
+    def finish(self, number: int, effect: Effect) -> None:
+        """Shard `number` is done."""
+        self.waiting[number] = effect
 
-    # --- outcomes
+    def records_of(self, source: int) -> int:
+        """Of a source, in shards whose outcomes wait."""
+        return sum(e.yields[source].records for e in self.waiting.values() if e.yields)
 
-    def finish(self, number: int, outcome: Outcome) -> None:
-        """Shard `number` has this outcome; its `fetched_bytes` are those of the units that it is made
-        of."""
-        self._finished[number] = outcome
-
-    def finished(self, number: int) -> bool:
-        """Whether this outcome waits to be applied."""
-        return number in self._finished
-
-    def apply_up_to(self, number: int) -> None:
-        """As far as the outcomes are there without a gap."""
-        while self.applied < number and self.applied + 1 in self._finished:
+    def take_up_to(self, number: int) -> Iterator[tuple[int, Effect]]:
+        """Applies them, as far as they are there without a gap."""
+        while self.applied < number and self.applied + 1 in self.waiting:
             self.applied += 1
-            outcome = self._finished.pop(self.applied)
-            self.next_up.extend(outcome.remainder)
-            self._bytes_in += outcome.fetched_bytes
-            self._bytes_out += outcome.data_bytes + outcome.sidecar_bytes
-
-    def skip_to(self, number: int) -> None:
-        """Nothing is known of the outcomes up to this number."""
-        self.applied = number
+            yield self.applied, self.waiting.pop(self.applied)
 
     def drop(self, begun: Container[tuple[int, int]]) -> list[UnitSlice]:
         """Forgets the slices that begin with these (unit, ordinal), and returns them."""
         done = [u for u in self.slices() if (u.unit, u.ordinal) in begun]
-        self.next_up = deque(u for u in self.next_up if u not in done)
-        for number, outcome in self._finished.items():
-            rest = tuple(u for u in outcome.remainder if u not in done)
-            self._finished[number] = replace(outcome, remainder=rest)
+        for number, effect in self.waiting.items():
+            rest = tuple(u for u in effect.remainder if u not in done)
+            self.waiting[number] = replace(effect, remainder=rest)
         return done
-
-    # --- the ratio
-
-    def estimate(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What units of these sizes take as records, by the ratio seen so far."""
-        if self._bytes_in and self._bytes_out:
-            scaled = (sizes * (self._bytes_out / self._bytes_in)).astype(np.int64)
-            return np.maximum(scaled, _RECORD_OVERHEAD)
-        return sizes + _UNIT_OVERHEAD
-
-    def estimate_of(self, unit: UnitSlice) -> int:
-        """What this slice takes."""
-        return int(self.estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
-
-    def estimate_all(self, total: int, units: int) -> int:
-        """What so many units of `total` bytes take."""
-        if self._bytes_in and self._bytes_out:
-            return int(total * (self._bytes_out / self._bytes_in))
-        return total + _UNIT_OVERHEAD * units
 
     # --- across restarts
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """All of it. Of one source, what versions had that knew no other."""
         return {
-            "remainder": [part_of(u) for u in self.next_up],
-            "bytes_in": self._bytes_in,
-            "bytes_out": self._bytes_out,
             "applied": self.applied,
-            "outcomes": {
-                str(n): [
-                    o.data_bytes, o.sidecar_bytes, o.fetched_bytes, [part_of(u) for u in o.remainder]
-                ]
-                for n, o in self._finished.items()
-            },
-        }  # fmt: skip
+            "outcomes": {str(n): _stored(effect) for n, effect in self.waiting.items()},
+        }
 
     def restore(self, saved: dict[str, Any], unit: Callable[[int], UnitSlice]) -> None:
         """Continues from what `to_json` gave; `unit` is the listing's."""
         self.applied = saved["applied"]
-        self._bytes_in, self._bytes_out = saved["bytes_in"], saved["bytes_out"]
-        self.next_up.extend(slices_of(saved["remainder"], unit))
-        for number, (data, sidecar, fetched, remainder) in saved["outcomes"].items():
+        for number, (data, sidecar, fetched, remainder, *yields) in saved["outcomes"].items():
             rest: Sequence[UnitSlice] = slices_of(remainder, unit)
-            self._finished[int(number)] = Outcome(0, data, sidecar, 0, fetched, 0.0, tuple(rest))
+            found = [Yield(*each) for each in (yields[0] if yields else ())]
+            self.waiting[int(number)] = Effect(
+                tuple(rest), tuple(found or [Yield(fetched, data + sidecar)])
+            )
+
+
+def _stored(effect: Effect) -> list[Any]:
+    rest = [part_of(u) for u in effect.remainder]
+    yields = effect.yields or (Yield(),)
+    if len(yields) == 1:
+        return [yields[0].bytes_out, 0, yields[0].bytes_in, rest]
+    told = [[y.bytes_in, y.bytes_out, y.records, y.bytes_aside] for y in yields]
+    return [0, 0, 0, rest, told]

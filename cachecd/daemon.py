@@ -30,12 +30,12 @@ from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
-from cachecd.listing import keep_listed
+from cachecd.listings import keep_listed
 from cachecd.meter import Meter
 from cachecd.missing_classes import MissingClasses
 from cachecd.model import Held, ShardId
 from cachecd.ordering import Ordering
-from cachecd.preflight import Figures, figures, least_for_shards, listing_of, needs_restart
+from cachecd.preflight import Figures, figures, least_for_shards, needs_restart, open_index
 from cachecd.probing import Probes
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
@@ -133,8 +133,7 @@ class Daemon:
     def _recover(self, rules: DatasetRules) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
-        early = not rules.awaits
-        index = Index.open(self._layout.index, name, listing_of(dataset), early=early)
+        index = open_index(self._layout, rules, dataset)
         if index.discarded:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
         self._indexes[name] = index

@@ -9,12 +9,15 @@ import numpy as np
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
 from cachecd.live import LiveShards
+from cachecd.missing_sources import MissingSources
 from cachecd.model import EXCLUDED, Assignment, Lease, Outcome, SetAside, Shard, UnitSlice
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.progress import Progress
+from cachecd.rate import Rate
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
+from cachecd.sourcewalk import SourceRules
 from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 from cachecd.walk import Walk
@@ -44,9 +47,14 @@ class DatasetRules:
     pin: bool = False
     limit: int | None = None
     seed: int = 0
-    interleave: int = 1
     awaits_classes: bool = False
+    sources: tuple[SourceRules, ...] = (SourceRules(),)
     stratify: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether it has several sources."""
+        return len(self.sources) > 1
 
     @property
     def awaits(self) -> str:
@@ -70,8 +78,7 @@ class DatasetState:
     `debt`: allocated bytes that rotation has freed and the sampler has not refilled; with the retired
     shards still there, never more than `refresh` of the capacity. `allowed`: data bytes the dataset may
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
-    `gaps`: of those among them that have older ones before them. `unlisted`: why the listing does not get
-    on, "" if it does.
+    `gaps`: of those among them that have older ones before them.
     """
 
     rules: DatasetRules
@@ -82,7 +89,7 @@ class DatasetState:
     tries: dict[tuple[int, int | None], int] = field(default_factory=dict)
     described: bool = False
     listed: bool = False
-    unlisted: str = ""
+    missing: MissingSources = field(default_factory=MissingSources)
     listing: Progress = field(default_factory=Progress)
     exhausted: bool = False
     allowed: float = 0
@@ -98,9 +105,7 @@ class DatasetState:
     second_chances: SecondChances = field(init=False)
     egress: int = 0  # bytes fetched in all
     excluded: Excluded = field(default_factory=Excluded)
-    rate: float = 0  # bytes per second fetched, smoothed
-    rate_at: float = 0
-    rate_began: float = 0
+    rate: Rate = field(default_factory=Rate)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -114,13 +119,14 @@ class DatasetState:
     def change(self, rules: DatasetRules) -> None:
         """New sizes while running; what is cached stays allowed."""
         self.rules = rules
+        self.plan.reweigh([source.weight for source in rules.sources])
         self.allowed = max(self._least_allowed(), self.data())
 
     def assign(self, now: float) -> Assignment | None:
         """The plan's next shard, if there is any at present; a listing that the disk does not give
         back stops the dataset like a source that is not there."""
         try:
-            found = self.plan.assign()
+            found = self.plan.assign(self.missing.left_out(now))
         except DiskError as error:
             self.source.begin(now, str(error))
             return None
@@ -271,10 +277,11 @@ class DatasetState:
 
     # --- the source
 
-    def listed_on(self, complete: bool, fresh: bool, now: float) -> None:
+    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> None:
         """The listing has gone on; `fresh`: the store has just given it."""
         self.plan.extend(complete)
-        self.listed, self.unlisted, self.exhausted = complete, "", False
+        self.missing.unlisted.pop(source, None)
+        self.listed, self.exhausted = complete, False
         if fresh:
             self.source.end()
             self.second_chances.listed(now)
@@ -297,14 +304,22 @@ class DatasetState:
             self.plan.strata.ordered(block, order)
             self.exhausted = False
 
-    def listing_stopped(self, reason: str, stuck: bool, down: bool, now: float) -> None:
-        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again."""
-        self.unlisted = reason
+    def listing_stopped(
+        self, reason: str, stuck: bool, down: bool, now: float, source: int = 0
+    ) -> None:
+        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. Of
+        several sources the others go on without it, unless the sets are to be the same on every run."""
+        self.missing.unlisted[source] = reason
         if down:
             self.source.begin(now, reason)
-        if stuck:
-            self.plan.make_do()
+        if stuck and not (self.rules.several and self.rules.wait):
+            self.plan.make_do(source)
             self.exhausted = False
+
+    def made_of(self, number: int, outcome: Outcome, now: float) -> None:
+        """A shard tells what can be read."""
+        self.missing.read(self.plan.sources_in(number), outcome.unreachable, now)
+        self.second_chances.gave_up(outcome.set_aside, now)
 
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is
@@ -316,6 +331,7 @@ class DatasetState:
 
     def try_again(self, now: float) -> tuple[int, ...]:
         """Takes back the units set aside whose time for another try has come."""
+        self.exhausted = self.exhausted and not self.missing.any_due(now)
         units = self.second_chances.take(now)
         units = tuple(unit for unit in units if unit not in self.excluded.numbers)
         if units and self.rules.pin:
@@ -356,20 +372,9 @@ class DatasetState:
     # --- the link
 
     def fetched(self, amount: int, now: float) -> None:
-        """Counts bytes that just arrived, and updates the smoothed rate (time constant 5 s)."""
+        """Counts bytes that just arrived."""
         self.egress += amount
-        if not self.rate_began:
-            self.rate_began = self.rate_at = now
-        keep = 0.5 ** ((now - self.rate_at) / 5.0)
-        self.rate = self.rate * keep + amount * (0.6931 / 5.0)
-        self.rate_at = now
-
-    def rate_now(self, now: float) -> float:
-        if not self.rate_began or now <= self.rate_began:
-            return 0.0
-        # A young average has not seen enough to be divided by its whole weight.
-        seen = 1.0 - 0.5 ** ((now - self.rate_began) / 5.0)
-        return float(self.rate * 0.5 ** ((now - self.rate_at) / 5.0) / seen)
+        self.rate.add(amount, now)
 
     def lost_worker(
         self, number: int, unit: int | None, reason: str, now: float

@@ -6,8 +6,8 @@ driven by a test that has no disk, no network and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cachecd.model import (
     Assignment,
@@ -67,13 +67,14 @@ class Listed:
     """The listing of a dataset's source knows this many units, and whether that is all.
 
     The plan's unit table tells which of them may be walked. `fresh`: the store has just been asked, and
-    has answered.
+    has answered. `source`: which of several has gone on.
     """
 
     dataset: str
     units: int
     complete: bool
     fresh: bool = False
+    source: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +89,7 @@ class Relisted:
 
 @dataclass(frozen=True, slots=True)
 class ListingStopped:
-    """A dataset's source cannot be listed to its end; `reason` is for people. It is tried again.
+    """A dataset's source, or one of several, cannot be listed now; `reason` is for people.
 
     `stuck`: not just now, so that what is listed is to be taken for all there is till then. `down`: the
     store does not answer, or refuses, so that reading it may fail as well.
@@ -98,6 +99,7 @@ class ListingStopped:
     reason: str
     stuck: bool = False
     down: bool = False
+    source: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,10 +136,12 @@ class ShardMade:
 
 @dataclass(frozen=True, slots=True)
 class ShardPublished:
-    """The shard has its name and its directory is synced; `units` are those it holds records of."""
+    """The shard has its name and its directory is synced; `units` are those it holds records of, and `made`
+    says how many of each, and their bytes."""
 
     shard: Shard
     units: Sequence[int]
+    made: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,13 @@ def check_sources(config: Config) -> dict[str, str]:
     noticed = {}
     lister = lister_of(config)
     for name, dataset in config.datasets.items():
-        assert dataset.source is not None, "the configuration requires a source"
-        if what := _check_source(name, dataset.source, lister):
-            noticed[name] = what
+        found = []
+        for place, source in enumerate(dataset.all_sources):
+            key = f"{name}.sources.{place}" if dataset.sources else f"{name}.source"
+            if what := _check_source(key, source, lister):
+                found.append(f"{key.removeprefix(name + '.')}: {what}" if dataset.sources else what)
+        if found:
+            noticed[name] = "; ".join(found)
     return noticed
 
 
@@ -90,36 +94,36 @@ def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
                         _check_columns(name, source, store, page)
                     break
     except SourceError as error:
-        raise type(error)(f"datasets.{name}.source: {error}") from error
+        raise type(error)(f"datasets.{name}: {error}") from error
     told = source.manifest or source.reader
     if not look.seen and told:
-        raise ConfigError(f"datasets.{name}.source: {told} names no unit, expected at least one")
+        raise ConfigError(f"datasets.{name}: {told} names no unit, expected at least one")
     if not look.seen:
         raise ConfigError(
-            f"datasets.{name}.source.url: no objects under {source.url}; expected at least one: "
+            f"datasets.{name}.url: no objects under {source.url}; expected at least one: "
             "check the prefix, and that it ends where the keys begin"
         )
     others = sum(look.others.values())
     if not look.usable and source.array is not None:
         patterns = ", ".join(repr(file.match) for file in source.array.files.values())
         raise ConfigError(
-            f"datasets.{name}.source.array: {patterns} matches none of the {look.seen} keys under "
+            f"datasets.{name}.array: {patterns} matches none of the {look.seen} keys under "
             f"{source.url} (for example {look.example!r})"
         )
     if not look.usable and not others:
         assert source.label is not None
         if source.label.pattern is None:
             raise ConfigError(
-                f"datasets.{name}.source.label: {source.label.manifest or told} has a label for none of "
+                f"datasets.{name}.label: {source.label.manifest or told} has a label for none of "
                 f"the {look.seen} units (for example {look.example!r})"
             )
         raise ConfigError(
-            f"datasets.{name}.source.label.pattern: {source.label.pattern!r} matches none of the "
+            f"datasets.{name}.label.pattern: {source.label.pattern!r} matches none of the "
             f"{look.seen} keys under {source.url} (for example {look.example!r})"
         )
     if not look.usable:
         raise ConfigError(
-            f"datasets.{name}.source.label.classes: none of the {look.seen} objects under "
+            f"datasets.{name}.label.classes: none of the {look.seen} objects under "
             f"{source.url} is of a class in the list; found {look.named}, expected names such as "
             f"{source.classes[0]!r}"
         )
@@ -145,4 +149,4 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
     try:
         wanted_columns(File(footer), source.columns)
     except UnitError as error:
-        raise ConfigError(f"datasets.{name}.source.columns: {key!r}: {error}") from error
+        raise ConfigError(f"datasets.{name}.columns: {key!r}: {error}") from error

@@ -28,27 +28,24 @@ from cachecd.errors import DiskError
 from cachecd.known import KnownKeys
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.segments import Segments, source_of
 from cachecd.unittext import MARK, about_of, decoded, encoded, most_bytes, name_of
 
 _ENTRY = np.dtype([("size", "<u8"), ("end", "<u4"), ("key_bytes", "<u4")])
 _ONE_ENTRY, _TWO_ENTRIES = struct.Struct("<QII"), struct.Struct("<QIIQII")
-_UNITS, _FINISHED, _UNSORTED_UNITS, _GONE = 1, 2, 3, 4
+_UNITS, _FINISHED, _UNSORTED_UNITS, _GONE, _SOURCE_FINISHED = 1, 2, 3, 4, 5
 
 # With texts this long, a block's text stays below 2**32 bytes.
 UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
-
-# The first block that may be walked while the listing runs: a page of most stores. Each after it is
-# as long as all before it together.
-_FIRST_END = 1000
 
 
 class Index:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
     `id` names this numbering and stays across restarts. `complete`: the source was once listed to
-    its end. `classes` are the label's class names; a class's id is its place. `total_bytes` sums
-    all sizes; `path` is the file. `frontier` is where the listing was, in its own words, after all that
+    its end. `classes` are the label's class names; a class's id is its place. `segments`: which unit is
+    of which source; `path` is the file. `frontier` is where the listing was, in its words, after all that
     is there; "" where that is not known. `gone` are the units that were not there any more when the
     source was last listed. `discarded` says why what lay there before could not be taken on, or is empty.
 
@@ -56,18 +53,17 @@ class Index:
     index then stays as it was, and the call may be repeated.
     """
 
-    def __init__(self, file: BlockFile, early: bool) -> None:
+    def __init__(self, file: BlockFile, early: bool, sources: int) -> None:
         """For `open` alone."""
         self.complete = False
         self.classes: tuple[str, ...] = ()
-        self.total_bytes = 0
+        self.segments = Segments(sources)
         self.frontier = ""
         self.gone = Marks()
         self.discarded = ""
         self._file = file
         self._early = early
         self._length = 0
-        self._marks: list[int] = []  # the lengths at which the listing was complete
         # Of each block: its first unit, and where its entries and its texts begin.
         self._firsts: list[int] = []
         self._entries_at: list[int] = []
@@ -77,9 +73,12 @@ class Index:
         self._writing = threading.Lock()
 
     @staticmethod
-    def open(directory: Path, dataset: str, source: str | None, *, early: bool = True) -> Index:
+    def open(
+        directory: Path, dataset: str, source: str | None, *, early: bool = True, sources: int = 1
+    ) -> Index:
         """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
-        may be walked before the listing is complete.
+        may be walked before the listing is complete. Of several `sources`, a unit's key begins with its
+        source (segments.py).
 
         A last append that was interrupted is forgotten. An index of another `source`, or one whose
         synced part is damaged, is replaced by an empty one with a new id; see `discarded`. With None
@@ -92,14 +91,14 @@ class Index:
                 directory.mkdir(exist_ok=True)
         file = BlockFile(path, read_only=subject is None)
         try:
-            index = Index(file, early)
+            index = Index(file, early, sources)
             try:
                 index._load(subject)
             except UnusableError as error:
                 if subject is None:
                     raise DiskError(f"{path}: {error or 'it is empty'}") from error
                 file.begin(subject)
-                index = Index(file, early)
+                index = Index(file, early, sources)
                 index.discarded = str(error)
         except BaseException:
             file.close()
@@ -127,21 +126,11 @@ class Index:
         """Bytes that the file occupies on disk."""
         return self._file.allocated
 
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """The ends of the blocks that may be walked. They follow from the listing alone, not from when
-        it was interrupted: where it was complete, and between these at doubling distances."""
-        found: list[int] = []
-        begin = 0
-        for mark in (*self._marks, None):
-            end, limit = begin + _FIRST_END, self._length + 1 if mark is None else mark
-            while self._early and end < limit:
-                found.append(end)
-                end += end - begin
-            if mark is not None:
-                found.append(mark)
-                begin = mark
-        return tuple(found)
+    def ends_of(self, source: int) -> tuple[int, ...]:
+        """The ends of the blocks of a source that may be walked."""
+        return self.segments.ends(source, self._early)
+
+    ends = property(lambda self: self.ends_of(0))
 
     def last_key(self) -> str | None:
         """The key after which a listing that was cut off goes on; None if it begins anew, since it
@@ -281,7 +270,7 @@ class Index:
                 last = start + UNITS_A_BLOCK >= len(new)
                 texts.append(encoded(frontier) if last else b"")
                 self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
-                self.frontier = frontier if last else ""
+                self._went_on(frontier if last else "")
         return len(new)
 
     def _append_block(
@@ -291,8 +280,7 @@ class Index:
         ascending = all(a < b for a, b in pairwise(keys)) and not any(MARK in k for k in keys)
         kind = _UNITS if ascending else _UNSORTED_UNITS
         at = self._file.append(kind, len(keys), self._length, entries.tobytes() + texts)
-        self._take_on(at, len(keys), ascending)
-        self.total_bytes += int(entries["size"].sum())
+        self._take_on(at, keys[0], entries, ascending)
         self._known = None  # read anew, if the next line fails
         known.add(min(keys), max(keys), len(keys), ascending)
         self._known = known
@@ -303,9 +291,22 @@ class Index:
         with self._writing:
             if not self._is_finished(merged):
                 self._file.append(_FINISHED, 0, self._length, json.dumps(merged).encode())
-                self._mark()
+                self.segments.mark(0)
             self.complete, self.classes = True, merged
             self._known = None  # read again when the source is listed again
+
+    def finish_source(self, source: int) -> None:
+        """Marks the listing of one of several sources as complete, durably; with the last of them the whole
+        is."""
+        with self._writing:
+            if self.segments.marked(source) != self.segments.lengths[source]:
+                self._file.append(_SOURCE_FINISHED, source, self._length, b"")
+                self._mark(source)
+
+    def _mark(self, source: int) -> None:
+        if source < len(self.segments.lengths):  # more, if this one was opened to be read alone
+            self.segments.mark(source)
+        self.complete = self.segments.all_marked
 
     def gone_cost(self, numbers: NDArray[np.int64]) -> int:
         """At least what toggle_gone will take on disk, in bytes."""
@@ -318,14 +319,8 @@ class Index:
             self._file.append(_GONE, 0, self._length, body)
             self.gone.toggle(numbers)
 
-    def _mark(self) -> None:
-        """Here the listing was complete, perhaps not for the first time: it may have gained classes
-        alone."""
-        if self._marks[-1:] != [self._length]:
-            self._marks.append(self._length)
-
     def _is_finished(self, classes: Iterable[str]) -> bool:
-        whole = self.complete and self._marks[-1] == self._length
+        whole = self.complete and self.segments.marked(0) == self._length
         return whole and set(classes) <= set(self.classes)
 
     def close(self) -> None:
@@ -339,23 +334,32 @@ class Index:
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")
             if kind == _FINISHED:
                 self.complete, self.classes = True, tuple(json.loads(body))
-                self._mark()
+                self.segments.mark(0)
+            elif kind == _SOURCE_FINISHED:
+                self._mark(units)
             elif kind == _GONE:
                 self.gone.toggle(np.cumsum(np.frombuffer(zlib.decompress(body), "<u8").astype(int)))
             else:
-                self._take_on(at, units, kind == _UNITS)
                 entries = np.frombuffer(body, _ENTRY, units)
-                self.total_bytes += int(entries["size"].sum())
-                texts_end = entries.nbytes + int(entries["end"][-1])
-                self.frontier = decoded(body[texts_end:])
+                first_key = body[entries.nbytes :][: int(entries["key_bytes"][0])]
+                self._take_on(at, first_key, entries, kind == _UNITS)
+                self._went_on(decoded(body[entries.nbytes + int(entries["end"][-1]) :]))
 
-    def _take_on(self, at: int, units: int, ascending: bool) -> None:
+    def _went_on(self, frontier: str) -> None:
+        # Of several sources, where the others are stays true.
+        self.frontier = frontier or (self.frontier if len(self.segments.lengths) > 1 else "")
+
+    def _take_on(
+        self, at: int, first_key: bytes, entries: NDArray[np.void], ascending: bool
+    ) -> None:
         """Makes a block that has been written visible to readers: its length last."""
-        # _firsts last: a reader finds a block by it.
+        units, several = len(entries), len(self.segments.lengths) > 1
         self._ascending.append(ascending)
         self._texts_at.append(at + units * _ENTRY.itemsize)
         self._entries_at.append(at)
         self._firsts.append(self._length)
+        source = source_of(decoded(first_key.partition(MARK)[0]))[0] if several else 0
+        self.segments.add(source, units, int(entries["size"].sum()))
         self._length += units
 
     def _keys(self) -> KnownKeys:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cachecd.backlog import Made
 from cachecd.dataset import DatasetState, Making
 from cachecd.events import Command, OrderBlock, SavePlan, StartShard
 from cachecd.ledger import Ledger
@@ -44,8 +45,9 @@ class Ingest:
                 out.append(SavePlan(dataset.rules.name, again=again))
         if self.disk.stops(now):
             return
-        pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
         while sum(len(d.making) for d in self.datasets.values()) < self.workers:
+            # Each time: of a shard whose units are all set aside nothing is made, and a set may be whole.
+            pins_missing = any(d.rules.pin and not d.whole for d in self.datasets.values())
             waiting = sorted(
                 self.datasets.values(),
                 key=lambda d: (not d.rules.pin, len(d.making), d.turn),
@@ -137,10 +139,12 @@ def finish(
     outcome: Outcome,
     shard: Shard | None = None,
     units: Sequence[int] = (),
+    made: Made | None = None,
 ) -> SavePlan:
-    """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
+    """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing; of each
+    as much as it has `made`."""
     del dataset.making[number]
     outcome = dataset.excluded.out_of(outcome)
-    parts = dataset.plan.finish(number, outcome, units)
+    parts = dataset.plan.finish(number, outcome, units, made)
     dataset.exhausted = False
     return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

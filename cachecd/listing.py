@@ -1,6 +1,6 @@
-"""Brings the index of a source up to date with the store, page by page, until it has succeeded.
+"""Brings the index of a source up to date with the store, page by page.
 
-What fails is tried again, and goes on where it was in a store that lists its keys in their order, from
+What fails may be tried again, and goes on where it was in a store that lists its keys in their order, from
 the beginning in others. What is listed can be sampled meanwhile.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -20,17 +18,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.errors import (
-    ConfigError,
-    DiskError,
-    LimitTooSmallError,
-    NoRoomError,
-    SourceError,
-    SourceUnreachableError,
-)
-from cachecd.events import Event, Listed, ListingStopped, Relisted
-from cachecd.executors.lister import Lister
+from cachecd.config import SourceConfig
+from cachecd.errors import LimitTooSmallError, NoRoomError, SourceUnreachableError
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.listpages import CircleError, Pages
@@ -40,110 +29,15 @@ from cachecd.relisting import Holds, Relisting
 from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.sweep import Sweep
-from cachecd.selection import Takes, selection_of
+from cachecd.selection import Takes
+from cachecd.sourceindex import SourceIndex
 
-_LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
-# After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
-_PATIENCE = 5
 # A store whose contents change while it is listed may name an object twice, but not many.
 _MOST_REPEATED = 10_000
 
 _log = structlog.get_logger("cachecd.listing")
 _Found = TypeVar("_Found")
 Numbers = NDArray[np.int64]
-
-
-async def keep_listed(
-    name: str,
-    config: DatasetConfig,
-    lister: Lister,
-    index: Index,
-    room: DatasetRoom,
-    holds: Holds,
-    progress: Progress,
-    feed: Callable[[Event], None],
-    awaits: str = "",
-) -> None:
-    """Lists the source until that has succeeded once in this run; the index on disk serves till then.
-    Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
-
-    Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
-    listing of what was known has come to its end. `holds` says which units are held, `awaits` why none may
-    be walked before the end.
-    """
-    source, relist = config.source, config.relist
-    assert source is not None, "the configuration requires a source"
-    if awaits and not index.complete:
-        _log.info("sampling waits for the end of the listing", dataset=name, why=awaits)
-    again = False
-    while True:
-        progress.begin(time.monotonic())
-        listing = Listing(
-            source,
-            index,
-            room,
-            lambda: feed(Listed(name, len(index), index.complete)),
-            holds,
-            progress,
-            more_to_come=relist is not None,
-            takes=selection_of(config),
-        )
-        await _until_listed(name, listing, source, lister, feed, relist if again else None)
-        progress.end(time.monotonic())
-        _log.info("source listed", dataset=name, units=len(index), took_s=round(progress.took, 1))
-        if listing.left_out:
-            progress.failed = listing.left_out
-            _log.warning("source not listed", dataset=name, why=listing.left_out)
-        if listing.gone is not None:
-            gone, back = listing.gone
-            if len(gone) or len(back):
-                _log.info("source changed", dataset=name, gone=len(gone), back=len(back))
-            feed(Relisted(name, gone, back))
-        feed(Listed(name, len(index), complete=True, fresh=True))
-        if relist is None:
-            return
-        again = True
-        await asyncio.sleep(max(relist - progress.took, progress.took))
-
-
-async def _until_listed(
-    name: str,
-    listing: Listing,
-    source: SourceConfig,
-    lister: Lister,
-    feed: Callable[[Event], None],
-    patient: float | None,
-) -> None:
-    """`patient`: what is known was listed in this run already, and failures may wait so long."""
-    failures = 0
-    while True:
-        length = len(listing.index)
-        try:
-            await listing.go_on(partial(lister.units, source), partial(lister.sweep, source))
-        except (SourceError, DiskError, NoRoomError, ConfigError) as error:
-            failures = failures + 1 if len(listing.index) == length else 1
-            # The limit does not change by itself, nor does a store that goes round in circles.
-            hopeless = isinstance(error, (ConfigError, CircleError))
-            stuck = failures >= _PATIENCE or hopeless
-            down = isinstance(error, SourceError) and not isinstance(error, CircleError)
-            longest = min(2.0**failures, _LONGEST_PAUSE)
-            pause = random.uniform(0, longest)
-            if patient is not None:
-                # What is listed is sampled as before: whether the store is down shows there.
-                down = False
-                pause = patient if stuck or isinstance(error, NoRoomError) else pause
-            _log.warning(
-                "source not listed",
-                dataset=name,
-                why=str(error),
-                units=len(listing.index),
-                again_in_s=round(pause, 1),
-            )
-            listing.progress.failed = str(error)
-            feed(ListingStopped(name, str(error), stuck, down))
-            await asyncio.sleep(pause)
-        else:
-            return
 
 
 class Listing:
@@ -158,7 +52,7 @@ class Listing:
     def __init__(
         self,
         source: SourceConfig,
-        index: Index,
+        index: Index | SourceIndex,
         room: DatasetRoom,
         progressed: Callable[[], None],
         holds: Holds = lambda _: (),

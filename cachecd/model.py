@@ -105,6 +105,8 @@ class Outcome:
 
     `remainder` is what did not fit, `set_aside` what failed for good.
     `data_bytes` and `sidecar_bytes` are lengths, `allocated` is what both files occupy on disk.
+    `unreachable`: of several sources those that could not be read, and why; what was assigned of
+    them is left.
     """
 
     records: int
@@ -115,6 +117,7 @@ class Outcome:
     seconds: float
     remainder: tuple[UnitSlice, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
+    unreachable: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

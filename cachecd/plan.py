@@ -8,6 +8,9 @@ An outcome matters to later shards in two ways. What did not fit (the *remainder
 next shards, first come, first served. And what a byte of the source became (the *ratio*) decides
 how many units the next shards are given.
 
+Of several sources each has a walk of its own, and a shard is given units of all of them, such that their
+records follow the weights (docs/decisions/0012).
+
 While the listing runs, the walk goes over the blocks that are listed. Where it comes to their end it
 waits for the next one, rather than begin the next pass or close a shard early, so that how fast the
 listing was does not show in any shard (docs/decisions/0008).
@@ -15,31 +18,27 @@ listing was does not show in any shard (docs/decisions/0008).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.backlog import NOTHING, Backlog
-from cachecd.cycle import Cycle
+from cachecd.backlog import NOTHING, Backlog, Effect, Made, yields_of
+from cachecd.filling import counted, fill
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.parts import Part, parts_made
+from cachecd.parts import Part, part_of, parts_made, slices_of
+from cachecd.shares import Shares
+from cachecd.sourcewalk import SourceRules, SourceWalk, UnlistedError
 from cachecd.strata import Strata
-from cachecd.unitcount import UnitCount, Units
+from cachecd.unitcount import Units
 from cachecd.unittable import UnitTable
 
 WINDOW = 16
 # A unit that does not fit is fetched twice, so aim a little below the full shard.
 _FILL = 0.97
-# Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
-# planning it keeps the event loop (50 ms), however small the objects are.
-MAX_UNITS = 4096
-# Of a cache that holds nearly everything, much is walked over for each unit that is free.
-_LONGEST_REACH = 1 << 16
-# A unit is in one shard at a time: of a source of few units, so many shards can be made at once.
-_AT_ONCE = 4
+_ONE = (SourceRules(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,16 @@ class Exhausted:
 
 
 class Plan:
-    """One dataset's walk over its source.
+    """One dataset's walk over its source, or its sources.
 
     `assign` hands out shard numbers 1, 2, 3 ... and must be called in that order; every assigned
     number must come back through `finish`, in any order. `hold` and `release` say which units live
     shards hold. A unit that is held, assigned or waiting as a remainder is skipped by the walk, so
     its records are never in two shards of one pass.
 
-    A shard is given at least `interleave` units, as far as there are as many: of those that are larger
-    than their share it takes a part, and the rest is left over (docs/decisions/0011).
+    A shard is given at least as many units of a source as its `interleave`, as far as there are as many:
+    of those that are larger than their share it takes a part, and the rest is left over
+    (docs/decisions/0011).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Plan:
         units: UnitTable,
         seed: int,
         shard_size: int,
-        interleave: int = 1,
+        sources: Sequence[SourceRules] = _ONE,
         strata: Strata | None = None,
     ) -> None:
         self.dataset = dataset
@@ -81,210 +81,170 @@ class Plan:
         self._units = units
         self._seed = seed
         self._target = int(shard_size * _FILL)
-        self._interleave = interleave
+        self.walks = [
+            SourceWalk(place, units, seed, self._target, rules, strata)
+            for place, rules in enumerate(sources)
+        ]
         self.strata = strata
-        self._cycle = Cycle(seed, strata)
+        self._shares = Shares([rules.weight for rules in sources])
         self._backlog = Backlog()
-        self._count = UnitCount()
+
+    def reweigh(self, weights: Sequence[float]) -> None:
+        """From the next shard on the records follow these weights."""
+        self._shares.reweigh(weights)
 
     # --- the listing
 
     def extend(self, complete: bool = True) -> None:
         """Takes up the blocks that the listing has gained; `complete`: there will be no more of them."""
-        for end in self._units.ends:
-            if end > self.num_units:
-                self._add_block(end)
-        self._cycle.more_to_come = not complete
-        self._cycle.move_to(self._cycle.position)
+        for place, walk in enumerate(self.walks):
+            walk.extend(complete or self._units.segments.marked(place) is not None)
 
-    def make_do(self) -> None:
-        """The listing does not get on: what it has found till now is walked, again and again."""
-        if len(self._units) > self.num_units:
-            self._add_block(len(self._units))
-        self._cycle.more_to_come = False
-        self._cycle.move_to(self._cycle.position)
-
-    def _add_block(self, end: int) -> None:
-        begin = self.num_units
-        self._cycle.add_block(end)
-        self._count.extend(end - begin)
+    def make_do(self, source: int = 0) -> None:
+        """The listing of this source does not get on: what it has found till now is walked, again and
+        again, and if that is nothing, the others alone."""
+        self.walks[source].make_do()
 
     @property
     def num_units(self) -> int:
-        return self._cycle.num_units
+        return sum(walk.cycle.num_units for walk in self.walks)
 
     @property
     def num_aside(self) -> int:
-        return self._count.num_aside
+        return sum(walk.count.num_aside for walk in self.walks)
 
     @property
     def num_gone(self) -> int:
-        return self._count.num_gone
+        return sum(walk.count.num_gone for walk in self.walks)
 
     @property
     def has_work(self) -> bool:
         """Whether any unit is neither held, nor being made, nor set aside."""
-        return self._count.num_free > 0 or bool(self._backlog.slices())
+        return any(walk.has_work for walk in self.walks) or any(self._backlog.slices())
 
     @property
     def left_over(self) -> list[UnitSlice]:
         """What did not fit into shards that are done or was lost with one, and is in no other yet."""
-        return self._backlog.slices()
+        return [u for walk in self.walks for u in walk.next_up] + [*self._backlog.slices()]
 
     @property
     def estimated_bytes(self) -> int:
         """What the whole source takes as shards, by the ratio seen so far."""
-        return self._backlog.estimate_all(self._units.total_bytes, len(self._units))
+        return sum(walk.estimated_bytes for walk in self.walks)
 
     @property
     def missing_bytes(self) -> int:
         """About what the units take that are neither held, nor being made, nor set aside: those that
         were never begun count as units of mean size."""
-        fresh = self.estimated_bytes * self._count.num_free // max(len(self._units), 1)
-        return fresh + sum(map(self._backlog.estimate_of, self._backlog.slices()))
+        fresh = sum(walk.fresh_bytes for walk in self.walks)
+        rest = self.left_over
+        source = self._sources_of([u.unit for u in rest])
+        return fresh + sum(self.walks[source[u.unit]].ratio.estimate_of(u) for u in rest)
 
     @property
     def coverage(self) -> float:
         """Share of the source that the walk has handed out at least once, 0..1."""
-        return 1.0 if self._cycle.passes else self._cycle.share
+        covered = sum(walk.coverage * walk.cycle.num_units for walk in self.walks)
+        if not self.num_units:
+            return max(walk.coverage for walk in self.walks)
+        return covered / self.num_units
 
     @property
     def passes(self) -> tuple[int, float]:
-        """How many times the walk has gone through the source, and the share of it this time."""
-        return self._cycle.passes, self._cycle.share
+        """How many times the walk has gone through the source, and the share of it this time; of several,
+        of the one that is the least far."""
+        return min((walk.cycle.passes, walk.cycle.share) for walk in self.walks)
 
     @property
     def num_waiting(self) -> int:
         """Units that are neither held, nor being made, nor set aside."""
-        return self._count.num_free
+        return sum(walk.count.num_free for walk in self.walks)
+
+    @property
+    def records(self) -> list[int]:
+        """Of several sources, how many each has given, as far as outcomes are known."""
+        waiting = map(self._backlog.records_of, range(len(self.walks)))
+        return [walk.ratio.records + more for walk, more in zip(self.walks, waiting, strict=True)]
 
     # --- assigning
 
-    def assign(self) -> Assignment | Blocked | Exhausted:
-        """The next shard's units: at least one, and about as many as fill it.
+    def assign(self, without: Container[int] = ()) -> Assignment | Blocked | Exhausted:
+        """The next shard's units: at least one, and about as many as fill it; none of the sources
+        `without`.
 
         What the unit table raises passes through, and the plan is then as it was.
         """
         number, backlog = self.next_number, self._backlog
-        backlog.apply_up_to(number - WINDOW)
+        self._apply_up_to(number - WINDOW)
+        away = {place for place in range(len(self.walks)) if place in without}
         while True:
             if number - backlog.applied > WINDOW:
                 return Blocked()
-            taken = self._take()
-            if isinstance(taken, Blocked):
-                return taken
-            if taken:
+            try:
+                filling = fill(self.walks, self._shares, self._target, away)
+            except UnlistedError:
+                return Blocked()
+            if filling is not None and filling.taken:
                 break
             # Nothing to hand out; what shards still being made leave over may change that, and is
             # taken up in their order so that the outcome is the same on every run.
             if backlog.applied == number - 1:
-                self._cycle.passes = max(self._cycle.passes, 1)
+                if away:
+                    return Blocked()
+                for walk in self.walks:
+                    walk.cycle.passes = max(walk.cycle.passes, 1)
                 return Exhausted()
-            if not backlog.finished(backlog.applied + 1):
+            if backlog.applied + 1 not in backlog.waiting:
                 return Blocked()
-            backlog.apply_up_to(backlog.applied + 1)
-        assignment = Assignment(ShardId(self.dataset, number), self.generation, tuple(taken))
+            self._apply_up_to(backlog.applied + 1)
+        numbers = filling.numbers()
+        units = tuple(self._units.unit(n) if rest is None else rest for rest, n in numbers)
+        filling.close()
+        if len(self.walks) > 1:
+            self._shares.plan(number, filling.records, filling.cut, filling.without)
+        assignment = Assignment(ShardId(self.dataset, number), self.generation, units)
         self.open[number] = assignment
         self.next_number = number + 1
         return assignment
 
-    def _take(self) -> list[UnitSlice] | Blocked:
-        """Remainders first, then fresh units from the walk, until the target is reached; all are held
-        then. Blocked, and nothing changed, if what would come next is not listed yet."""
-        taken: list[UnitSlice] = []
-        filled, next_up, share = 0, self._backlog.next_up, self._share()
-        numbers: set[int] = set()
-        for unit in next_up:
-            cost = min(self._backlog.estimate_of(unit), share)
-            if taken and (filled + cost > self._target or len(taken) == MAX_UNITS):
-                break
-            if unit.unit in numbers:  # a shard holds one stretch of a unit
-                break
-            taken.append(unit)
-            numbers.add(unit.unit)
-            filled += cost
-        left_over, fresh, position = len(taken), np.zeros(0, np.uint64), self._cycle.position
-        if left_over == len(next_up):
-            walked = self._next_fresh(filled, left_over, share)
-            if isinstance(walked, Blocked):
-                return walked
-            fresh, position = walked
-            taken += [self._units.unit(number) for number in fresh.tolist()]
-        for _ in range(left_over):
-            next_up.popleft()
-        self._count.hold(fresh)
-        self._cycle.move_to(position)
-        return taken
-
-    def _share(self) -> int:
-        """What a shard takes at most of one unit, so that it mixes as many as it shall."""
-        if not self._cycle.blocks or self._interleave == 1 or self._units.unit(0).seems_packed:
-            return self._target
-        # Not the number of all units: a listing that runs must not show.
-        most = self._cycle.blocks[0] // _AT_ONCE
-        return self._target // max(min(self._interleave, most), 1)
-
-    def _next_fresh(
-        self, filled: int, count: int, share: int
-    ) -> tuple[NDArray[np.uint64], int] | Blocked:
-        """The free units that come next, as many as fit with the `count` that are `filled` if no more
-        than `share` is taken of any, and the position after the last of them; the first fits into an
-        empty shard whatever its size."""
-        chosen: list[NDArray[np.uint64]] = []
-        cycle = self._cycle
-        after = position = cycle.position
-        left = cycle.left if self._count.num_free or cycle.more_to_come else 0
-        while count < MAX_UNITS and (filled < self._target or not count):
-            if not left:
-                if cycle.more_to_come:
-                    return Blocked()
-                break
-            numbers = cycle.ahead(position, min(self._reach(filled), left))
-            if numbers is None:
-                return Blocked()
-            places = np.flatnonzero(self._count.free(numbers))
-            sizes = self._units.sizes(numbers[places])
-            costs = np.cumsum(np.minimum(self._backlog.estimate(sizes), share))
-            fits = int(np.searchsorted(costs, self._target - filled, side="right"))
-            fits = min(max(fits, 0 if count else 1), MAX_UNITS - count, len(places))
-            if fits:
-                chosen.append(numbers[places[:fits]])
-                after = position + int(places[fits - 1]) + 1
-                filled += int(costs[fits - 1])
-                count += fits
-            if fits < len(places):
-                break
-            position += len(numbers)
-            left -= len(numbers)
-        return np.concatenate([np.zeros(0, np.uint64), *chosen]), after
-
-    def _reach(self, filled: int) -> int:
-        """How far to look ahead at a time: no choice depends on it, only how soon it is made."""
-        mean = max(self.estimated_bytes // max(len(self._units), 1), 1)
-        wanted = min((self._target - filled) // mean + 16, MAX_UNITS)
-        return min(wanted * max(self.num_units // max(self._count.num_free, 1), 1), _LONGEST_REACH)
-
     # --- outcomes
 
-    def finish(self, number: int, outcome: Outcome, held: Sequence[int]) -> tuple[Part, ...]:
-        """Shard `number` is done and holds records of the units `held` (none if it is empty); returns
-        the parts of those that it does not hold whole."""
+    def finish(
+        self, number: int, outcome: Outcome, held: Sequence[int], made: Made | None = None
+    ) -> tuple[Part, ...]:
+        """Shard `number` is done and holds records of the units `held` (none if it is empty), of several
+        sources as many of each as it has `made`; returns the parts of those that it does not hold whole."""
         assigned = self.open.pop(number).units
         self.hold(held)
         self.hold([u.unit for u in outcome.remainder])  # reserved until its turn comes
         self.release([u.unit for u in assigned])
         self.set_aside(s.unit for s in outcome.set_aside)
-        size_in = sum(max(u.size - u.offset, 0) for u in assigned)
-        size_in -= sum(max(u.size - u.offset, 0) for u in outcome.remainder)
-        aside = {s.unit for s in outcome.set_aside}
-        size_in -= sum(u.size for u in assigned if u.unit in aside)
-        noted = replace(outcome, records=0, allocated=0, seconds=0.0, set_aside=())
-        if any(u.stop for u in assigned):  # it says nothing of the ratio: who knows how long it is
-            noted = replace(NOTHING, remainder=outcome.remainder)
-        else:
-            noted = replace(noted, fetched_bytes=max(size_in, 0))
-        self._backlog.finish(number, noted)
+        places = self._sources_of([*(u.unit for u in assigned), *(made or {})])
+        yields = yields_of(assigned, outcome, made or {}, places, len(self.walks))
+        self._backlog.finish(number, Effect(outcome.remainder, yields))
         return parts_made(assigned, outcome, set(held))
+
+    def sources_in(self, number: int) -> set[int]:
+        """Of which an open assignment has units."""
+        return set(self._sources_of([unit.unit for unit in self.open[number].units]).values())
+
+    def _sources_of(self, units: Sequence[int]) -> dict[int, int]:
+        sources, _ = self._units.segments.places(np.array(units, np.int64))
+        return dict(zip(units, sources.tolist(), strict=True))
+
+    def _apply_up_to(self, number: int) -> None:
+        for done, effect in self._backlog.take_up_to(number):
+            self._queue(effect.remainder)
+            for walk, its in zip(self.walks, effect.yields, strict=False):
+                # Of parts that end before their unit does, nobody knows how long they are.
+                walk.ratio.add(its.bytes_in, its.bytes_out, its.records if its.bytes_out else 0)
+            if len(self.walks) > 1:
+                self._shares.apply(done, counted(self.walks, effect.yields))
+
+    def _queue(self, parts: Sequence[UnitSlice]) -> None:
+        places = self._sources_of([part.unit for part in parts])
+        for part in parts:
+            self.walks[places[part.unit]].next_up.append(part)
 
     def without(self, number: int, aside: SetAside) -> Assignment:
         """Takes a unit on which workers die out of an open assignment, and sets it aside."""
@@ -297,72 +257,101 @@ class Plan:
 
     def set_aside(self, units: Iterable[int]) -> None:
         """These units are not handed out again."""
-        self._count.set_aside(units)
+        for walk, ordinals in self._each(list(units)):
+            walk.count.set_aside(ordinals.tolist())
 
     def take_back(self, units: Iterable[int]) -> None:
         """These units, set aside before, are handed out again when the walk comes by."""
-        self._count.take_back(units)
+        for walk, ordinals in self._each(list(units)):
+            walk.count.take_back(ordinals.tolist())
 
     def gone(self, units: Units) -> None:
         """These units are not in the source any more: they are not handed out until they are back."""
-        self._count.gone(units)
+        for walk, ordinals in self._each(units):
+            walk.count.gone(ordinals)
 
     def back(self, units: Units) -> None:
         """These units, gone before, are in the source again."""
-        self._count.back(units)
+        for walk, ordinals in self._each(units):
+            walk.count.back(ordinals)
 
     def aside(self, units: Units) -> NDArray[np.bool_]:
         """Which of these were set aside."""
-        return self._count.aside(units)
+        return self._told(units, lambda walk, ordinals: walk.count.aside(ordinals))
 
     def hold(self, units: Units) -> None:
         """A live shard holds records of these units, or several do: each names a unit once."""
-        self._count.hold(units)
+        for walk, ordinals in self._each(units):
+            walk.count.hold(ordinals)
 
     def release(self, units: Units) -> None:
         """A shard that held records of these units is gone."""
-        self._count.release(units)
+        for walk, ordinals in self._each(units):
+            walk.count.release(ordinals)
 
     def give_back(self, units: Units, parts: Iterable[UnitSlice]) -> None:
         """A shard is lost that held these units, of some of them only `parts`: what no other has comes
         again at once. A part of a unit of which others hold the rest comes again as that part."""
         self.release(units)
         for part in parts:
-            number = np.array([part.unit])
-            if self._count.held(number)[0] and not self._count.aside(number)[0]:
+            if self._held([part.unit])[0] and not self.aside([part.unit])[0]:
                 self.resume([part])
 
     def partly_held(self, units: Sequence[int]) -> list[int]:
         """Those of these that somebody holds something of."""
         numbers = np.array(units, np.int64)
-        held: list[int] = numbers[self._count.held(numbers)].tolist()
+        held: list[int] = numbers[self._held(numbers)].tolist()
         return held
+
+    def _held(self, units: Units) -> NDArray[np.bool_]:
+        return self._told(units, lambda walk, ordinals: walk.count.held(ordinals))
+
+    def _each(self, units: Units) -> Iterator[tuple[SourceWalk, NDArray[np.int64]]]:
+        """These units by their sources, as ordinals there."""
+        sources, ordinals = self._units.segments.places(np.asarray(units, np.int64))
+        for place, walk in enumerate(self.walks):
+            if len(mine := ordinals[sources == place]):
+                yield walk, mine
+
+    def _told(
+        self, units: Units, ask: Callable[[SourceWalk, NDArray[np.int64]], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_]:
+        sources, ordinals = self._units.segments.places(np.asarray(units, np.int64))
+        found = np.zeros(len(ordinals), np.bool_)
+        for place, walk in enumerate(self.walks):
+            mine = sources == place
+            found[mine] = ask(walk, ordinals[mine])
+        return found
 
     # --- across restarts
 
     def to_json(self) -> dict[str, Any]:
         """All of the plan but its open assignments, and which units live shards hold."""
-        return {
+        told = {
             "version": 1,
             "seed": self._seed,
             "next_number": self.next_number,
-            "blocks": self._cycle.blocks,
-            "passes": self._cycle.passes,
-            "position": self._cycle.position,
+            "remainder": [part_of(u) for walk in self.walks for u in walk.next_up],
             **self._backlog.to_json(),
         }
+        if len(self.walks) == 1:
+            return told | self.walks[0].to_json()
+        walks = [walk.to_json() for walk in self.walks]
+        return told | {"version": 2, "sources": walks, "shares": self._shares.to_json()}
 
     def restore(self, saved: dict[str, Any], open_assignments: Iterable[Assignment]) -> None:
         """Continues a saved plan; the caller then tells what is held and set aside."""
-        for end in saved["blocks"]:
-            self._add_block(end)
+        for walk, told in zip(self.walks, saved.get("sources", [saved]), strict=True):
+            walk.restore(told)
+        if "shares" in saved:
+            self._shares.restore(saved["shares"])
         self.next_number = saved["next_number"]
-        self._cycle.passes, self._cycle.position = saved["passes"], saved["position"]
+        self._queue(slices_of(saved["remainder"], self._units.unit))
         self._backlog.restore(saved, self._units.unit)
         self.hold([u.unit for u in self.left_over])
         for assignment in open_assignments:
             number = assignment.shard.number
-            if number <= self._backlog.applied or self._backlog.finished(number):
+            if number <= self._backlog.applied or number in self._backlog.waiting:
                 continue  # it was finished, but its row outlived a failed write
             self.open[assignment.shard.number] = assignment
             self.hold([u.unit for u in assignment.units])
@@ -370,14 +359,16 @@ class Plan:
     def resume(self, parts: Iterable[UnitSlice]) -> None:
         """What is left of units that live shards hold something of, and nobody else has in hand."""
         for part in parts:
-            self._backlog.append([part])
-            self._count.hold([part.unit])
+            self._queue([part])
+            self.hold([part.unit])
 
-    def skip_to(self, number: int, cursor: int) -> None:
+    def skip_to(self, number: int, cursor: int | Sequence[int]) -> None:
         """Goes on after shard `number` where no plan was saved: its sidecar has the cursor."""
         self.next_number = number + 1
-        self._backlog.skip_to(number)
-        self._cycle.skip_to(cursor)
+        self._backlog.applied = number
+        cursors = [cursor] if isinstance(cursor, int) else cursor
+        for walk, its in zip(self.walks, cursors, strict=False):
+            walk.cycle.skip_to(its)
 
     def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
         """Number `number` is taken by a shard that was made after this plan was last saved, and that
@@ -386,15 +377,20 @@ class Plan:
             self._backlog.finish(unused, NOTHING)
         mine = {(u.unit, u.ordinal) for u in self.left_over}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
-        self._backlog.finish(number, replace(NOTHING, remainder=rest))
+        self._backlog.finish(number, Effect(rest))
         self.hold([u.unit for u in rest])
         self.next_number = number + 1
 
     def drop(self, begun: Container[tuple[int, int]]) -> None:
         """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
-        self.release([u.unit for u in self._backlog.drop(begun)])
+        dropped = self._backlog.drop(begun)
+        for walk in self.walks:
+            dropped += walk.drop(begun)
+        self.release([u.unit for u in dropped])
 
     @property
-    def cursor(self) -> int:
-        """The walk's position, counted over all passes; what sidecars carry."""
-        return self._cycle.cursor
+    def cursor(self) -> int | list[int]:
+        """The walk's position, counted over all passes, of several sources each one's; what sidecars
+        carry."""
+        cursors = [walk.cycle.cursor for walk in self.walks]
+        return cursors[0] if len(cursors) == 1 else cursors

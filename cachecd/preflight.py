@@ -21,6 +21,8 @@ from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
 from cachecd.restraint import Restraint
 from cachecd.sampler.messages import Setup
+from cachecd.segments import source_of
+from cachecd.sourcewalk import SourceRules
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
 _EMPTY_CACHE = 512 << 10
@@ -94,33 +96,48 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         pin=dataset.pin,
         limit=dataset.limit,
         seed=dataset.seed,
-        interleave=dataset.interleave if _source_of(dataset).streams else 1,
-        awaits_classes=_source_of(dataset).awaits_classes,
+        sources=tuple(
+            SourceRules(weight, dataset.interleave if source.streams else 1, source.name)
+            for source, weight in zip(dataset.all_sources, dataset.weights, strict=True)
+        ),
+        awaits_classes=dataset.awaits_classes,
         stratify=dataset.stratify,
     )
 
 
 def generation_of(dataset: DatasetConfig) -> str:
     """Names what decides a record's content: the source, the transform's names, `generation`, and the
-    class names, if they are configured."""
+    class names, if they are configured. Not the weights of several sources: these may change."""
     steps = [[step.name, step.argument] for step in dataset.transform]
-    decides = [listing_of(dataset), steps, dataset.generation]
-    if classes := _source_of(dataset).classes:
-        decides.append(classes)
-    array = _source_of(dataset).array
-    if array is not None and array.random is not None:
-        decides.append({"seed": dataset.seed})  # it decides where the windows lie
-    if (columns := _source_of(dataset).columns) is not None:
-        decides.append({"columns": columns})
+    decides: list[Any] = [listing_of(dataset), steps, dataset.generation]
+    if dataset.classes:
+        decides.append(dataset.classes)
+    for source in dataset.all_sources:
+        if source.array is not None and source.array.random is not None:
+            decides.append({"seed": dataset.seed})  # it decides where the windows lie
+        if source.columns is not None:
+            decides.append({"columns": source.columns})
+        elif dataset.sources:
+            decides.append(None)  # which of them has the columns
     text = json.dumps(decides, sort_keys=True)
     return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def listing_of(dataset: DatasetConfig) -> str:
     """Names what decides a listing and the classes found in it: URL, format, label pattern, what is
-    said of arrays, and which units the dataset takes. Not the configured classes: whoever adds them in
-    the middle of a listing need not begin it anew."""
-    source = _source_of(dataset)
+    said of arrays, and which units the dataset takes; of several sources, all of them in their order. Not
+    the configured classes: whoever adds them in the middle of a listing need not begin it anew."""
+    told: list[Any] = [_told_of(source) for source in dataset.all_sources]
+    if not dataset.sources:
+        (told,) = told
+    if (part := dataset.partition) is not None:
+        told.append({"part": part.index, "of": part.count})
+    if (split := dataset.split) is not None:
+        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
+    return json.dumps(told, sort_keys=any(source.reader for source in dataset.all_sources))
+
+
+def _told_of(source: SourceConfig) -> list[Any]:
     pattern = source.label.pattern if source.label else None
     told: list[Any] = [source.url, source.format, source.endpoint, pattern]
     if source.array is not None:
@@ -131,27 +148,28 @@ def listing_of(dataset: DatasetConfig) -> str:
         told.append({"manifest": source.manifest})
     if source.label is not None and source.label.pattern is None:
         told.append({"label": source.label.manifest or "column"})
-    if (part := dataset.partition) is not None:
-        told.append({"part": part.index, "of": part.count})
-    if (split := dataset.split) is not None:
-        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
-    return json.dumps(told, sort_keys=source.reader is not None)
+    return told
 
 
-def url_of_listing(name: str) -> str:
-    """The source's URL in what `listing_of` gave."""
-    url: str = json.loads(name)[0]
-    return url
+def origin_of(name: str, key: str) -> tuple[str, str]:
+    """The source's URL in what `listing_of` gave, and a unit's key below it."""
+    told = json.loads(name)
+    if isinstance(told[0], str):
+        return told[0], key
+    source, own = source_of(key)
+    return told[source][0], own
+
+
+def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:
+    """The index of a dataset, taken on as it was left, or begun."""
+    early, sources = not rules.awaits, len(dataset.all_sources)
+    name = listing_of(dataset)
+    return Index.open(layout.index, rules.name, name, early=early, sources=sources)
 
 
 def classes_of(dataset: DatasetConfig, index: Index) -> tuple[str, ...]:
     """The names of the label's classes, by number: as configured, else as the listing has found them."""
-    return _source_of(dataset).classes or index.classes
-
-
-def _source_of(dataset: DatasetConfig) -> SourceConfig:
-    assert dataset.source is not None, "the configuration requires a source"
-    return dataset.source
+    return dataset.classes or index.classes
 
 
 def check_disk(config: Config) -> None:
@@ -216,6 +234,8 @@ def needs_restart(old: Config, new: Config) -> list[str]:
         for dataset in values["datasets"].values():
             for key in ("grow", "evict", "limit"):
                 del dataset[key]
+            for source in dataset["sources"]:
+                del source["weight"]
         for key in ("egress_limit", "idle"):
             del values["sampler"][key]
         return values

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.backlog import Made
 from cachecd.catalog import Catalog
 from cachecd.disk import refusing, sync_directory
 from cachecd.errors import DiskError
@@ -50,6 +51,7 @@ class Kept:
     firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
     parts: Sequence[Part] = ()  # of the units that it does not hold whole
     sidecar_bytes: int = 0  # of an adopted one
+    made: Made = field(default_factory=dict)  # of one whose assignment is open
 
 
 @dataclass(slots=True)
@@ -106,7 +108,9 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
                 row = uncertain[np.searchsorted(uncertain["number"], number)]
                 _check_length(path, int(row["data_bytes"]))
                 _check_sidecar(path, int(row["records"]))
-            kept = _from_sidecar(path, shard_id, marks.get(number, (False, False)), found.schemas)
+            kept = _from_sidecar(
+                path, shard_id, marks.get(number, (False, False)), found.schemas, number in opened
+            )
             found.kept.append(kept)
         except (ValueError, CorruptSidecarError) as error:
             _remove(path)
@@ -199,6 +203,7 @@ def _from_sidecar(
     shard_id: ShardId,
     marks: tuple[bool, bool],
     schemas: dict[str, dict[str, Any]],
+    is_open: bool,
 ) -> Kept:
     """A shard as its sidecar describes it; what the catalog has marked it as (retired, barred) stays,
     and its schema is noted."""
@@ -222,7 +227,25 @@ def _from_sidecar(
         schemas[shard.generation] = meta["schema"]
     # Of a hundred thousand metas, what nobody asks for again is most of the memory.
     walk = {key: meta[key] for key in ("index", "cursor", "remainder") if key in meta}
-    return Kept(shard, *marks, units, walk, firsts, parts, files[1].st_size)
+    return Kept(
+        shard,
+        *marks,
+        units,
+        walk,
+        firsts,
+        parts,
+        files[1].st_size,
+        made_of(sidecar) if is_open else {},
+    )
+
+
+def made_of(sidecar: Sidecar) -> Made:
+    """How many records a shard holds of each unit, and their bytes."""
+    units, of = np.unique(sidecar.units, return_inverse=True)
+    sizes = np.diff(sidecar.offsets, append=np.uint64(sidecar.data_bytes)).astype(np.int64)
+    records = np.bincount(of, minlength=len(units)).tolist()
+    data = np.bincount(of, sizes, minlength=len(units)).astype(np.int64).tolist()
+    return dict(zip(units.tolist(), zip(records, data, strict=True), strict=True))
 
 
 def _remove(path: Path) -> None:

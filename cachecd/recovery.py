@@ -69,7 +69,7 @@ def take_up(
     name = rules.name
     saved = catalog.plan(name)
     strata = Strata() if rules.stratify else None
-    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.interleave, strata)
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
     dataset = DatasetState(rules, plan)
     walk = _walk_of(rules, index)
     same_walk = bool(saved) and {key: (saved or {}).get(key) for key in walk} == walk
@@ -123,10 +123,10 @@ def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | 
     highest = max([highest, *(k.shard.id.number for k in found.kept)])
     if saved:
         highest = max(highest, saved["plan"]["next_number"] - 1)
-    cursor = 0
+    cursor: int | list[int] = 0
     youngest = found.kept[-1] if found.kept else None
     if not saved and youngest and youngest.adopted and _speaks_of(youngest, plan, index):
-        cursor = int(youngest.adopted.get("cursor", 0))
+        cursor = youngest.adopted.get("cursor", 0)
     plan.skip_to(highest, cursor)
     if not saved:
         ours = [k for k in found.kept if _speaks_of(k, plan, index)]
@@ -222,7 +222,7 @@ def _adopt(
         catalog.forget_units(shard.id.dataset, shard.id.number)
     elif shard.id.number in plan.open:
         outcome = outcome_of(plan.open[shard.id.number], kept)
-        plan.finish(shard.id.number, outcome, [int(u) for u in kept.units])
+        plan.finish(shard.id.number, outcome, [int(u) for u in kept.units], kept.made)
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
     elif shard.generation == plan.generation:
         plan.hold([int(u) for u in kept.units])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cachecd.index import Index
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo
+from cachecd.sourceindex import SourceIndex
 
 # Which of these units live shards hold something of, or somebody has in hand.
 Holds = Callable[[Sequence[int]], Iterable[int]]
@@ -21,7 +22,7 @@ Holds = Callable[[Sequence[int]], Iterable[int]]
 class Relisting:
     """One listing, from its beginning to its end, over as many attempts as it takes."""
 
-    def __init__(self, index: Index, holds: Holds) -> None:
+    def __init__(self, index: Index | SourceIndex, holds: Holds) -> None:
         self._index = index
         self._holds = holds
         self._known = len(index)

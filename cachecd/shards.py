@@ -12,10 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
+from cachecd.backlog import Made
 from cachecd.catalog import Catalog
 from cachecd.complaints import Complaints
 from cachecd.disk import publish, refusing, sync_directory
@@ -24,6 +23,7 @@ from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, Sh
 from cachecd.layout import Layout
 from cachecd.model import Held, Outcome, Shard, ShardId
 from cachecd.pause import Pause
+from cachecd.reconcile import made_of
 from cachecd.verify import check_file
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
@@ -60,7 +60,7 @@ class ShardWork:
         """Ends in ShardPublished, or in ShardFailed with nothing of it left on disk."""
         try:
             self._check()
-            sealed, units = await asyncio.to_thread(
+            sealed, made = await asyncio.to_thread(
                 publish_shard, self._layout, shard, generation, outcome
             )
         except DiskError as error:
@@ -69,7 +69,7 @@ class ShardWork:
             await self.discard(ShardFailed(shard, "disk", str(error)), halves=halves)
         else:
             self._complaints.works("shard not published", "")
-            self._feed(ShardPublished(sealed, [int(u) for u in units]))
+            self._feed(ShardPublished(sealed, sorted(made), made))
 
     async def discard(self, failed: ShardFailed, *, halves: bool = False) -> None:
         """Ends in `failed`, once nothing of the shard is left: until then its room stays reserved.
@@ -144,20 +144,20 @@ class ShardWork:
 
 def publish_shard(
     layout: Layout, shard: ShardId, generation: str, outcome: Outcome
-) -> tuple[Shard, NDArray[np.uint64]]:
-    """Gives a sealed temporary file its name; the shard and the units it holds.
+) -> tuple[Shard, Made]:
+    """Gives a sealed temporary file its name; the shard and what it holds of which units.
 
     DiskError if that fails: what is left, and under which names, is for the caller to remove.
     """
     temporary, final = layout.temporary(shard), layout.shard(shard)
     with refusing(f"cannot publish {final}"):
         try:
-            units = np.unique(Sidecar.read(str(Layout.sidecar(temporary))).units)
+            made = made_of(Sidecar.read(str(Layout.sidecar(temporary))))
         except CorruptError as error:
             raise DiskError(f"cannot publish {final}: {error}") from error
         publish(temporary, final)
         allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
-    return Shard(shard, generation, outcome.records, outcome.data_bytes, allocated), units
+    return Shard(shard, generation, outcome.records, outcome.data_bytes, allocated), made
 
 
 def _discard(path: Path) -> None:

@@ -111,13 +111,13 @@ class State:
                 if state := self.leases.pop(lease, None):
                     self.restraint.wanted(now)
                     self._ended(state, out)
-            case ev.Listed(dataset, _, complete, fresh):
-                self.datasets[dataset].listed_on(complete, fresh, now)
+            case ev.Listed(dataset, _, complete, fresh, source):
+                self.datasets[dataset].listed_on(complete, fresh, now, source)
             case ev.Relisted(dataset, gone, back):
                 if again := self.datasets[dataset].relisted(gone, back):
                     out.append(ev.SavePlan(dataset, again=again))
-            case ev.ListingStopped(dataset, reason, stuck, down):
-                self.datasets[dataset].listing_stopped(reason, stuck, down, now)
+            case ev.ListingStopped(dataset, reason, stuck, down, source):
+                self.datasets[dataset].listing_stopped(reason, stuck, down, now, source)
             case ev.BlockOrdered(dataset, block, order):
                 self.datasets[dataset].ordered(block, order)
             case ev.SchemaFound(dataset):
@@ -126,8 +126,8 @@ class State:
                 self._progressed(shard, fetched, now)
             case ev.ShardMade(shard, outcome):
                 self._made(shard, outcome, now, out)
-            case ev.ShardPublished(shard, units):
-                self._published(shard, units, out)
+            case ev.ShardPublished():
+                self._published(event, out)
             case ev.ShardFailed(shard, cause, reason, unit):
                 self._failed(shard, cause, reason, unit, now, out)
             case ev.ShardUnlinked(shard, units):
@@ -319,7 +319,7 @@ class State:
         dataset = self.datasets[shard.dataset]
         self._progressed(shard, outcome.fetched_bytes, now)
         dataset.source.end()
-        dataset.second_chances.gave_up(outcome.set_aside, now)
+        dataset.made_of(shard.number, outcome, now)
         if outcome.records:
             dataset.making[shard.number].outcome = outcome
             out.append(ev.PublishShard(shard, outcome))
@@ -327,7 +327,8 @@ class State:
             self.ledger.cancel(shard)
             out.append(finish(dataset, shard.number, outcome))
 
-    def _published(self, shard: Shard, units: Iterable[int], out: list[ev.Command]) -> None:
+    def _published(self, event: ev.ShardPublished, out: list[ev.Command]) -> None:
+        shard, units = event.shard, event.units
         dataset = self.datasets[shard.id.dataset]
         outcome = dataset.making[shard.id.number].outcome
         assert outcome is not None, "published before it was made"
@@ -336,7 +337,7 @@ class State:
         dataset.live.add(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
-        out.append(finish(dataset, shard.id.number, outcome, shard, list(units)))
+        out.append(finish(dataset, shard.id.number, outcome, shard, units, event.made))
         if not dataset.excluded.numbers.isdisjoint(units):  # excluded while it was being made
             self._bar_holder(shard.id, out)
 

@@ -62,6 +62,8 @@ def _dataset(
     reasons = Counter(aside.reason for aside in set_aside)
     if plan.num_gone:
         reasons[_GONE] = plan.num_gone
+    # Of several sources the others go on.
+    unlisted = "" if dataset.rules.several else dataset.missing.reason(0)
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
@@ -85,9 +87,10 @@ def _dataset(
         "whole": dataset.whole,
         "first": dataset.rules.first,
         "fetched_bytes": dataset.egress,
-        "bytes_per_second": round(dataset.rate_now(now)),
+        "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
-        "stopped": dataset.source.reason or dataset.unlisted,
+        "stopped": dataset.source.reason or unlisted,
+        "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
             "units": len(set_aside) + plan.num_gone,
@@ -98,6 +101,33 @@ def _dataset(
             ],
         },
     }  # fmt: skip
+
+
+def sources_of(dataset: DatasetState, now: float) -> list[dict[str, Any]]:
+    """Of several sources: what each has, has given, and is to give, and why it gives nothing."""
+    walks, rules = dataset.plan.walks, dataset.rules.sources
+    records = dataset.plan.records
+    weights = sum(rule.weight for rule in rules)
+    found = []
+    for place, (walk, rule) in enumerate(zip(walks, rules, strict=True)):
+        part = dataset.listing.parts[place : place + 1]
+        found.append(
+            {
+                "source": rule.name,
+                "weight": rule.weight,
+                "wanted_share": round(rule.weight / weights, 6),
+                "records": records[place],
+                "share": round(records[place] / max(sum(records), 1), 6),
+                "units_listed": walk.length,
+                "units": walk.cycle.num_units,
+                "passes": walk.cycle.passes,
+                "pass_done": round(walk.cycle.share, 6),
+                "waiting_units": walk.count.num_free,
+                "listing": part[0].status(now) if part else {},
+                "missing": dataset.missing.reason(place),
+            }
+        )
+    return found
 
 
 def _crowded(state: State) -> str:

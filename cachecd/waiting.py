@@ -47,7 +47,7 @@ def not_ready(
     if why.stuck and why.holder is None:
         return _never(request, _too_small(dataset, room, have, want))
     fetched = sum(making.fetched_bytes for making in dataset.making.values())
-    reason = dataset.source.reason or why.disk or dataset.unlisted
+    reason = dataset.source.reason or why.disk or "; ".join(dataset.missing.unlisted.values())
     if why.stuck and why.holder is not None:
         reason = f"there is no room until lease {why.holder.id} of job {why.holder.job} ends"
     if not reason and dataset.being_verified is not None:
@@ -55,7 +55,7 @@ def not_ready(
     if not reason and not dataset.listed and not plan.num_units:
         reason = f"listing the source: {dataset.waits_for}".removesuffix(": ")
     reason = reason or dataset.waits_for
-    return ReplyWaiting(request, have + fetched, want, dataset.rate_now(now), reason)
+    return ReplyWaiting(request, have + fetched, want, dataset.rate.now(now), reason)
 
 
 def _too_small(dataset: DatasetState, room: Room, have: int, want: int) -> str:

@@ -11,7 +11,7 @@ from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
-from cachecd.preflight import url_of_listing
+from cachecd.preflight import origin_of
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CallerError
 
@@ -23,11 +23,8 @@ class Origin:
     url: str
     unit: UnitSlice
     ordinal: int
-
-    @property
-    def object_url(self) -> str:
-        """Of the whole object."""
-        return f"{self.url.rstrip('/')}/{self.unit.key}"
+    object_url: str
+    """Of the whole object."""
 
 
 def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
@@ -53,6 +50,7 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
                 "numbers: nobody knows any more where its records came from"
             )
         unit = index.unit(int(sidecar.units[record]))
-        return Origin(url_of_listing(index.source), unit, int(sidecar.ordinals[record]))
+        url, key = origin_of(index.source, unit.key)
+        return Origin(url, unit, int(sidecar.ordinals[record]), f"{url.rstrip('/')}/{key}")
     finally:
         index.close()

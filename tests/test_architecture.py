@@ -28,11 +28,16 @@ PARTS = {
     "strata": "client._core",
     "events": "model parts strata unitcount",
     "unitcount": "",
-    "unittable": "model",
+    "segments": "",
+    "unittable": "model segments",
     "marks": "",
     "cycle": "strata client._core",
     "backlog": "model parts",
-    "plan": "backlog cycle model parts strata unitcount unittable",
+    "ratio": "model",
+    "sourcewalk": "cycle model ratio strata unitcount unittable",
+    "shares": "",
+    "filling": "backlog model shares sourcewalk",
+    "plan": "backlog filling model parts shares sourcewalk strata unitcount unittable",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "model shardtable walk",
@@ -40,13 +45,15 @@ PARTS = {
     "second_chance": "model",
     "restraint": "quantities",
     "excluded": "model",
-    "dataset": "errors excluded live model pause plan progress second_chance shardtable strata "
-    "unitcount walk",
+    "missing_sources": "pause",
+    "rate": "",
+    "dataset": "errors excluded live missing_sources model pause plan progress rate second_chance "
+    "shardtable sourcewalk strata unitcount walk",
     "ledger": "model",
     "grant": "dataset model shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
-    "ingest": "dataset events ledger model pause room",
+    "ingest": "backlog dataset events ledger model pause room",
     "state": "dataset events grant ingest ledger model pause restraint room shardtable waiting",
     # The disk
     "locks": "",
@@ -58,11 +65,12 @@ PARTS = {
     "known": "digests",
     "selection": "config model",
     "unittext": "model",
-    "index": "blockfile disk errors known marks model unittext",
+    "index": "blockfile disk errors known marks model segments unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
     "catalog": "database disk live model parts shardtable",
-    "reconcile": "catalog disk errors layout live model parts shardtable client._core client.errors",
+    "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
+    "client.errors",
     # The samplers, which run in processes of their own
     "config": "errors quantities",
     "sampler.messages": "model",
@@ -70,7 +78,7 @@ PARTS = {
     "sampler.lanes": "model",
     "sampler.patience": "",
     "sampler.throttle": "",
-    "sampler": "config digests errors model sampler.draft sampler.lanes sampler.messages "
+    "sampler": "config digests errors model segments sampler.draft sampler.lanes sampler.messages "
     "sampler.patience sampler.throttle client._core client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",
@@ -80,17 +88,21 @@ PARTS = {
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state",
-    "relisting": "index marks model",
+    "sourceindex": "index marks model segments unittext",
+    "relisting": "index marks model sourceindex",
     "progress": "",
     "listpages": "errors model",
-    "listing": "config errors events executors.lister index indexroom listpages model "
-    "progress relisting sampler sampler.lanes selection",
-    "shards": "catalog complaints disk errors events layout model pause verify client._core "
-    "client.errors",
+    "listing": "config errors index indexroom listpages model progress relisting sampler sampler.lanes "
+    "selection sourceindex",
+    "listings": "config errors events executors.lister index indexroom listing listpages progress "
+    "relisting selection sourceindex",
+    "shards": "backlog catalog complaints disk errors events layout model pause reconcile verify "
+    "client._core client.errors",
     "preflight": "config dataset disk errors executors executors.lister index layout ledger quantities "
-    "restraint sampler.messages",
+    "restraint sampler.messages segments sourcewalk",
     "firstlook": "config errors executors.lister model preflight sampler",
-    "sample": "config errors layout model preflight sampler sampler.messages client._core client.schema",
+    "sample": "config errors layout model preflight sampler sampler.messages segments client._core "
+    "client.schema",
     "sampleview": "quantities sample client.schema",
     "postmortem": "sampler",
     "survey": "errors model sampler client._core",
@@ -109,7 +121,7 @@ PARTS = {
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
-    "leases ledger listing meter missing_classes model ordering preflight probing reconcile recovery "
+    "leases ledger listings meter missing_classes model ordering preflight probing reconcile recovery "
     "replies saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
@@ -128,6 +140,7 @@ ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 PURE = {
     "restraint",
     "backlog",
+    "filling",
     "parts",
     "model",
     "quantities",
@@ -141,14 +154,20 @@ PURE = {
     "ingest",
     "live",
     "marks",
+    "missing_sources",
     "pause",
     "progress",
+    "rate",
+    "ratio",
     "room",
     "rounds",
     "sampler.lanes",
     "sampler.patience",
     "second_chance",
+    "segments",
     "shardtable",
+    "shares",
+    "sourcewalk",
     "state",
     "strata",
     "unitcount",

@@ -56,7 +56,7 @@ def listed(index: Index) -> list[ObjectInfo]:
     units = [index.unit(n) for n in range(len(index))]
     assert [(u.unit, u.ordinal, u.offset) for u in units] == [(n, 0, 0) for n in range(len(index))]
     assert index.sizes(np.arange(len(index), dtype=np.uint64)).tolist() == [u.size for u in units]
-    assert index.total_bytes == sum(u.size for u in units)
+    assert sum(index.segments.bytes) == sum(u.size for u in units)
     return [ObjectInfo(u.key, u.size, u.etag, u.begin, u.label) for u in units]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cachecd import listing as module
+from cachecd import listings as module
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped
@@ -19,7 +19,8 @@ from cachecd.executors.lister import Lister
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
-from cachecd.listing import CircleError, Listing, keep_listed
+from cachecd.listing import CircleError, Listing
+from cachecd.listings import keep_listed
 from cachecd.model import ObjectInfo
 from cachecd.progress import Progress
 from cachecd.sampler.lanes import Lanes

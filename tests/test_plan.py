@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
+from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, mixed, records_of
 from tests.world import SHARD_SIZE, Units
 
@@ -33,7 +34,7 @@ class Listing(Units):
 
 
 def plan_of(sizes: list[int], seed: int = 17, interleave: int = 1) -> Plan:
-    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE, interleave)
+    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE, [SourceRules(interleave=interleave)])
     plan.extend()
     return plan
 
@@ -173,7 +174,7 @@ def runs(
     """Shards of a plan whose listing gets on by up to so many units between any two of its steps; and
     that is begun anew from what it saved whenever chance has it so."""
     units = Listing(sizes)
-    plan = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
+    plan = Plan("train", "g", units, 17, SHARD_SIZE, [SourceRules(interleave=interleave)])
     shards, held = {}, Counter()
     while True:
         units.listed = min(units.listed + chance.randint(0, steps), len(sizes))
@@ -190,7 +191,7 @@ def runs(
         elif isinstance(found, Exhausted):
             return [shards[n] for n in sorted(shards)]
         if chance.random() < 0.1:
-            again = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
+            again = Plan("train", "g", units, 17, SHARD_SIZE, [SourceRules(interleave=interleave)])
             again.restore(plan.to_json(), plan.open.values())
             again.extend(units.listed == len(sizes))
             again.hold(sorted(held.elements()))
@@ -269,7 +270,9 @@ def test_of_objects_that_are_read_from_their_start_alone_a_shard_has_whole_ones(
         def unit(self, number: int) -> UnitSlice:
             return replace(super().unit(number), key=f"{number}.tar.GZ")
 
-    plan = Plan("train", "g", Packed([SHARD_SIZE // 4] * 1000), 17, SHARD_SIZE, 16)
+    plan = Plan(
+        "train", "g", Packed([SHARD_SIZE // 4] * 1000), 17, SHARD_SIZE, [SourceRules(interleave=16)]
+    )
     plan.extend()
     assert len(plan.assign().units) == 3
 

@@ -16,7 +16,8 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
 from cachecd.executors.lister import Lister
 from cachecd.indexroom import DatasetRoom
-from cachecd.listing import Listing, keep_listed
+from cachecd.listing import Listing
+from cachecd.listings import keep_listed
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo
 from cachecd.progress import Progress

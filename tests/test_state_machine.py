@@ -20,6 +20,7 @@ from cachecd import events as ev
 from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside
 from cachecd.preflight import minimum
+from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, full
 from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
 
@@ -61,6 +62,7 @@ class Policy(RuleBasedStateMachine):
         stratify,
     ):
         first *= SHARD_SIZE
+        sources = (SourceRules(interleave=interleave),)
         wait = wait and per_epoch is not None
         rules = (
             DatasetRules(
@@ -70,10 +72,10 @@ class Policy(RuleBasedStateMachine):
                 per_epoch,
                 wait=wait,
                 refresh=refresh,
-                interleave=interleave,
+                sources=sources,
                 stratify=stratify,
             ),
-            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, interleave=interleave),
+            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, sources=sources),
             DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),
         )
         least = minimum(rules, SHARD_SIZE) - minimum((), SHARD_SIZE)

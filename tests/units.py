@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cachecd.ledger import BLOCK, footprint
 from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
+from cachecd.segments import Segments
 from cachecd.strata import Block, Order, stratified
 from tests.policy_model import Records
 
@@ -32,12 +33,17 @@ class Units:
         return len(self._sizes)
 
     @property
-    def total_bytes(self) -> int:
-        return int(self._sizes.sum())
-
-    @property
     def ends(self) -> list[int]:
         return [len(self)]
+
+    @property
+    def segments(self) -> Segments:
+        segments = Segments()
+        segments.add(0, len(self), int(self._sizes[: len(self)].sum()))
+        return segments
+
+    def ends_of(self, source: int) -> list[int]:
+        return self.ends
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         return self._sizes[numbers]

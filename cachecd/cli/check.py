@@ -13,7 +13,7 @@ import typer
 from cachecd.quantities import Percent, approximate_size, format_rate, format_size
 
 if TYPE_CHECKING:
-    from cachecd.config import Config, DatasetConfig
+    from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.dataset import DatasetRules
     from cachecd.preflight import Figures
     from cachecd.sample import Sample
@@ -174,18 +174,12 @@ def _summary(
 
 
 def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
-    grow, source = dataset.grow, dataset.source
-    assert source is not None, "the configuration requires a source"
-    yield f"{source.format} of {source.url or source.reader}"
-    if source.url and source.reader:
-        yield f"read by {source.reader}"
-    if source.manifest:
-        yield f"listed by {source.manifest}"
-    if source.label and source.label.manifest:
-        yield f"labels of {source.label.manifest}"
-    if source.label and source.label.pattern:
-        given = f", of {len(source.classes)} classes" if source.classes else ""
-        yield f"labels by {source.label.pattern}{given}"
+    grow = dataset.grow
+    whole = sum(dataset.weights)
+    for source, weight in zip(dataset.all_sources, dataset.weights, strict=True):
+        if dataset.sources:
+            yield f"{weight / whole:.1%} of the records:"
+        yield from _source(source)
     if dataset.transform:
         yield f"prepared by {', '.join(step.name for step in dataset.transform)}"
     if dataset.pin:
@@ -200,3 +194,16 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     if dataset.limit is not None:
         yield f"at most {format_size(dataset.limit)} of the cache"
     yield f"at the limit, at most {dataset.evict.refresh:.0%} is replaced an epoch"
+
+
+def _source(source: SourceConfig) -> Iterator[str]:
+    yield f"{source.format} of {source.url or source.reader}"
+    if source.url and source.reader:
+        yield f"read by {source.reader}"
+    if source.manifest:
+        yield f"listed by {source.manifest}"
+    if source.label and source.label.manifest:
+        yield f"labels of {source.label.manifest}"
+    if source.label and source.label.pattern:
+        given = f", of {len(source.classes)} classes" if source.classes else ""
+        yield f"labels by {source.label.pattern}{given}"

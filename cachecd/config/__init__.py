@@ -18,14 +18,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from cachecd.config.dataset import (
-    DatasetConfig,
-    EvictConfig,
-    GrowConfig,
-    LabelConfig,
-    SourceConfig,
-    WeightedSource,
-)
+from cachecd.config.dataset import DatasetConfig, EvictConfig, GrowConfig
 from cachecd.config.models import (
     CacheConfig,
     Config,
@@ -34,6 +27,8 @@ from cachecd.config.models import (
     default_endpoint,
 )
 from cachecd.config.selection import PartitionConfig, SplitConfig
+from cachecd.config.source import LabelConfig, SourceConfig
+from cachecd.config.sources import WeightedSource
 from cachecd.config.transforms import TransformStep
 from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
 from cachecd.quantities import Percent

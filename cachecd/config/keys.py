@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from cachecd.config.models import Config
+from cachecd.config.section import SectionModel
 from cachecd.config.values import refuse_for_now
 
 Loc = tuple[str | int, ...]
@@ -19,10 +20,11 @@ Loc = tuple[str | int, ...]
 @dataclass(frozen=True, slots=True)
 class Section:
     """What may stand at a place: the keys of `model`, or names (of datasets) for each of which it
-    stands."""
+    stands, or a list of as many as there are."""
 
     model: type[BaseModel]
     named: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ ROOT = Section(Config)
 
 def below(section: Section, name: str) -> Section | None:
     """The section that stands at `name` of `section`; None for a single value or an unknown key."""
-    if section.named:
+    if section.named or section.listed:
         return Section(section.model)
     field = section.model.model_fields.get(name)
     return None if field is None else _section(field.annotation)
@@ -66,7 +68,7 @@ def every_key(section: Section = ROOT, prefix: str = "") -> Iterator[Key]:
         path = f"{prefix}{name}"
         inner = below(section, name)
         key = Key(path, field)
-        if inner is None or not key.available:
+        if inner is None or inner.listed or not key.available:
             yield key
         else:
             yield from every_key(
@@ -82,6 +84,10 @@ def _section(annotation: Any) -> Section | None:
     if origin is dict:
         inner = _section(get_args(annotation)[1])
         return None if inner is None else Section(inner.model, named=True)
+    if origin is tuple:
+        inner = _section(get_args(annotation)[0])
+        sections = inner is not None and issubclass(inner.model, SectionModel)
+        return Section(inner.model, listed=True) if inner and sections else None
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return Section(annotation)
     return None

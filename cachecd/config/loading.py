@@ -33,6 +33,7 @@ _EXPECTED = {
     "tuple_type": "a list",
     "string_pattern_mismatch": "a name of at most 64 letters, digits, dashes and underscores",
     "too_short": "at least one",
+    "finite_number": "a finite number",
 }
 
 

@@ -98,7 +98,8 @@ class Lister:
         number = next(self._numbers)
         process = self._start(number)
         try:
-            asked = pages.List(source.model_dump(mode="json"), self._connections, after, self._path)
+            named = source.model_dump(mode="json", exclude={"weight"})
+            asked = pages.List(named, self._connections, after, self._path)
             told = _Told(process, self._bounds)
             told.ask(pages.pack(asked))
             while True:

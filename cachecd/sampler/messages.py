@@ -159,5 +159,6 @@ def _outcome(fields: dict[str, Any]) -> Outcome:
             **fields,
             "remainder": tuple(UnitSlice(**u) for u in fields["remainder"]),
             "set_aside": tuple(SetAside(**s) for s in fields["set_aside"]),
+            "unreachable": tuple((place, why) for place, why in fields["unreachable"]),
         }
     )

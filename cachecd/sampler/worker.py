@@ -6,80 +6,26 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
-from cachecd.model import ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
 from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft, Sealed
-from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
 from cachecd.sampler.mixing import mix
+from cachecd.sampler.origins import Origin, Origins, Progress, Reader
 from cachecd.sampler.patience import Retry
-from cachecd.sampler.sources import Position, Source, open_source
+from cachecd.sampler.sources import Position
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.throttle import Throttle
 from cachecd_client.schema import Schema
 
 _HEARTBEAT = 0.25  # seconds between two Working messages
-
-
-@dataclass(slots=True)
-class _Dataset:
-    config: DatasetConfig
-    store: Store
-    sources: dict[tuple[str, ...], Source] = field(default_factory=dict)  # by the label's classes
-    growth: float = 1.0  # bytes written for each byte fetched, as far as seen
-
-    @property
-    def parted(self) -> bool:
-        """Whether a manifest names the units: then they may be parts of objects."""
-        return self.config.source is not None and self.config.source.manifest is not None
-
-    def source(self, classes: tuple[str, ...]) -> Source:
-        if classes not in self.sources:
-            self.sources = {classes: open_source(self.config, classes)}
-        return self.sources[classes]
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Of one assignment."""
-
-    unit: int | None = None
-    fetched_bytes: int = 0
-    set_aside: list[SetAside] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """The store, no faster than allowed, and what comes of it counted."""
-
-    store: Store
-    throttle: Throttle
-    progress: _Progress
-
-    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-        await self.throttle.take(stop - start)
-        data = await self.store.get(key, size, etag, start, stop)
-        self.progress.fetched_bytes += stop - start
-        return data
-
-    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
-        await self.throttle.take(length)
-        size, data = await self.store.tail(key, length, etag)
-        self.progress.fetched_bytes += min(size, length)
-        return size, data
-
-    async def find(self, key: str) -> ObjectInfo:
-        return await self.store.find(key)
-
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        return self.store.list()
 
 
 class Worker:
@@ -104,7 +50,7 @@ class Worker:
         self._mark = mark
         self._retry = retry
         self._failed = failed
-        self._datasets: dict[str, _Dataset] = {}
+        self._datasets: dict[str, Origins] = {}
         self._throttle = Throttle(setup.bandwidth, link)
         self.path: str | None = None
         """The temporary file of the assignment in hand."""
@@ -115,15 +61,13 @@ class Worker:
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
                 dataset = self._dataset(name)
-                if dataset.config.source is not None and not dataset.config.source.awaits_classes:
-                    dataset.source(dataset.config.source.classes)
+                if not dataset.config.awaits_classes:
+                    dataset.read_with(dataset.config.classes)
 
-    def _dataset(self, name: str) -> _Dataset:
+    def _dataset(self, name: str) -> Origins:
         if name not in self._datasets:
             config = DatasetConfig.model_validate(self._setup.datasets[name])
-            assert config.source is not None
-            store = open_store(config.source, self._setup.connections, self._retry)
-            self._datasets[name] = _Dataset(config, store)
+            self._datasets[name] = Origins(config, self._setup.connections, self._retry)
         return self._datasets[name]
 
     async def make(self, make: Make) -> Made | Failed:
@@ -139,7 +83,7 @@ class Worker:
             make.meta,
             make.classes,
         )
-        progress = _Progress()
+        progress = Progress()
         heartbeat = asyncio.create_task(self._report(shard, progress))
         try:
             remainder = await self._fill(make, draft, progress)
@@ -155,6 +99,7 @@ class Worker:
                     seconds=time.monotonic() - began,
                     remainder=remainder,
                     set_aside=tuple(progress.set_aside),
+                    unreachable=tuple(progress.unreachable.items()),
                 ),
             )
         # A transform that cannot be imported stops the dataset as a source does that is not there.
@@ -174,41 +119,41 @@ class Worker:
             draft.abort()
             self.path = None
 
-    async def _fill(self, make: Make, draft: Draft, progress: _Progress) -> tuple[UnitSlice, ...]:
+    async def _fill(self, make: Make, draft: Draft, progress: Progress) -> tuple[UnitSlice, ...]:
         """Adds units to the draft until it is full; returns what did not fit."""
         dataset = self._dataset(make.assignment.shard.dataset)
-        source = dataset.source(make.classes)
-        units: list[UnitSlice] = []
+        units: list[_Unit] = []
         for unit in make.assignment.units:
-            reason = source.refusal(unit, make.capacity)
+            origin, own = dataset.of(unit, make.classes)
+            reason = origin.source.refusal(own, make.capacity)
             if reason is None:
-                units.append(unit)
+                reader = Reader(origin.store, self._throttle, progress)
+                units.append(_Unit(unit, own, origin, reader))
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
-        config = dataset.config
-        assert config.source is not None
-        streams = config.source.streams and not any(unit.seems_packed for unit in units)
-        lanes = config.lanes if streams else 1
-        reader = _Reader(dataset.store, self._throttle, progress)
+        streams = [each.origin.streams(each.own) for each in units]
+        lanes = dataset.config.lanes
         assigned = _Assigned(
             dataset,
-            source,
             units,
             draft,
             progress,
-            reader,
             self._mark,
             self._failed,
             self._setup.connections,
-            lanes,
+            lanes if any(streams) else 1,
         )
-        most_open = float("inf") if streams else WINDOW
+        # What is not read as a stream is in memory as long as it is in hand.
+        in_memory = [
+            0 if stream else each.own.size for stream, each in zip(streams, units, strict=True)
+        ]
         try:
-            return await mix(units, assigned, draft, config.lanes, most_open)
+            whole = [each.listed for each in units]
+            return await mix(whole, assigned, draft, lanes, in_memory, WINDOW)
         finally:
             assigned.close()
 
-    async def _report(self, shard: ShardId, progress: _Progress) -> None:
+    async def _report(self, shard: ShardId, progress: Progress) -> None:
         """Says now and then how far it is: silence means that something hangs."""
         while True:
             await asyncio.sleep(_HEARTBEAT)
@@ -216,39 +161,44 @@ class Worker:
                 self._send(Working(shard, progress.fetched_bytes, progress.unit))
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A unit as it is listed, and as it is called in the source that it is of."""
+
+    listed: UnitSlice
+    own: UnitSlice
+    origin: Origin
+    reader: Reader
+
+
 class _Assigned:
     """The units of one assignment that can be used, their bytes fetched ahead."""
 
     def __init__(
         self,
-        dataset: _Dataset,
-        source: Source,
-        units: list[UnitSlice],
+        dataset: Origins,
+        units: list[_Unit],
         draft: Draft,
-        progress: _Progress,
-        reader: _Reader,
+        progress: Progress,
         mark: Callable[[int], None],
-        failed: Callable[[UnitError], None],
+        failed: Callable[[Exception], None],
         connections: int,
         lanes: int,
     ) -> None:
         self._dataset = dataset
-        self._source = source
         self._units = units
         self._draft = draft
         self._progress = progress
-        self._reader = reader
         self._mark = mark
         self._failed = failed
-        self._spans = [source.span(unit) for unit in units]
+        self._spans = [each.origin.source.span(each.own) for each in units]
         lanes = min(lanes, max(len(units), 1))
         self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
 
     async def _piece(self, place: int, start: int, stop: int) -> Buffer:
-        unit = self._units[place]
-        part = self._source.ranged or self._dataset.parted
-        size = None if part else unit.size
-        return await self._reader.get(unit.key, size, unit.etag, start, stop)
+        unit, origin = self._units[place].own, self._units[place].origin
+        size = None if origin.parted else unit.size
+        return await self._units[place].reader.get(unit.key, size, unit.etag, start, stop)
 
     def _wanted(self) -> float:
         dataset, used = self._dataset, self._ahead.used
@@ -257,12 +207,12 @@ class _Assigned:
         return self._draft.room / dataset.growth
 
     def begin(self, place: int) -> AsyncGenerator[Position, None]:
-        unit = self._units[place]
-        content = UnitContent(unit, self._ahead.chunks(place), self._reader)
-        return self._source.pour(unit, content, self._draft)
+        each = self._units[place]
+        content = UnitContent(each.own, self._ahead.chunks(place), each.reader)
+        return each.origin.source.pour(each.own, content, self._draft)
 
     def work(self, place: int) -> None:
-        unit = self._units[place].unit
+        unit = self._units[place].own.unit
         if self._progress.unit != unit:
             self._progress.unit = unit
             self._mark(unit)
@@ -271,16 +221,32 @@ class _Assigned:
         _, offset = position
         span = self._spans[place]
         if offset and span is not None:
-            self._ahead.note(place, self._units[place].begin + offset - span[0])
+            self._ahead.note(place, self._units[place].own.begin + offset - span[0])
 
     def ended(self, place: int, error: UnitError | None) -> None:
         self._ahead.leave(place)
         if error is not None:
             self._failed(error)
-            unit = self._units[place]
+            unit = self._units[place].listed
             self._progress.set_aside.append(
                 SetAside(unit.unit, unit.key, str(error), error.passing)
             )
+
+    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
+        config, away = self._dataset.config, self._progress.unreachable
+        # Of one source nothing else can be had, and sets that are to be the same on every run wait.
+        if not config.sources or config.grow.wait:
+            raise error
+        self._ahead.leave(place)
+        self._failed(error)
+        away[self._units[place].origin.place] = str(error)
+        if not self._draft.records and not any(
+            each.origin.place not in away for each in self._units
+        ):
+            raise error
+
+    def is_away(self, place: int) -> bool:
+        return self._units[place].origin.place in self._progress.unreachable
 
     def close(self) -> None:
         """Fetches no more."""

@@ -96,11 +96,6 @@ def test_aliases_stand_for_what_they_name(loaded, good):
 
 
 LATER = {
-    "datasets.train.sources": (
-        "source:\n",
-        "sources: [{url: 's3://b', format: files}]\n    source:\n",
-        "7:14",
-    ),
     "server.http": ("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}", "2:16"),
 }
 

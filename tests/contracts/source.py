@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
-from cachecd.errors import UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.mixing import mix
@@ -155,6 +155,12 @@ class _Given:
     def ended(self, place: int, error: UnitError | None) -> None:
         if error is not None:
             self.bench.set_aside[self.units[place].unit] = str(error)
+
+    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
+        raise error
+
+    def is_away(self, place: int) -> bool:
+        return False
 
 
 def read_back(path: Path) -> Shard:

@@ -46,8 +46,9 @@ class Source(Protocol):
         """
 
 
-def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
-    """The source of a dataset. `classes` are the names of the label's classes.
+def open_source(config: DatasetConfig, classes: tuple[str, ...], place: int = 0) -> Source:
+    """The source of a dataset, or of several the one at this place. `classes` are the names of the label's
+    classes.
 
     Imports the transform's modules, and raises what they raise.
     """
@@ -56,13 +57,13 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
     from cachecd.sampler.sources.tfrecord import Examples, Verbatim
     from cachecd.sampler.transforms import build
 
-    assert config.source is not None
+    source = config.all_sources[place]
     transform = build(config.transform)
-    match config.source.format:
+    match source.format:
         case "files":
-            return Records(Files(config.source, classes), transform)
+            return Records(Files(source, classes), transform)
         case "tfrecord" if transform is None:
-            return Verbatim()
+            return Verbatim(several=bool(config.sources))
         case "tfrecord":
             return Records(Examples(), transform)
         case "webdataset":
@@ -72,16 +73,16 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
         case "npy":
             from cachecd.sampler.sources.npy import Arrays
 
-            assert config.source.array is not None, "the configuration requires it"
-            return Records(Arrays(config.source.array, config.seed), transform)
+            assert source.array is not None, "the configuration requires it"
+            return Records(Arrays(source.array, config.seed), transform)
         case "python":
             from cachecd.sampler.sources.python import Python
 
-            return Records(Python(config.source), transform)
+            return Records(Python(source), transform)
         case "parquet":
             with extra("parquet"):
                 from cachecd.sampler.sources.parquet.rows import Parquet
 
-            return Records(Parquet(config.source, transform is not None), transform)
+            return Records(Parquet(source, transform is not None), transform)
         case other:
             raise NotImplementedError(f"format {other}")

@@ -1,0 +1,211 @@
+"""What the configuration says of a source: where it lies, what it is, and what of it is wanted."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, model_validator
+
+from cachecd.config.array import ArrayConfig
+from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
+from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
+from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
+from cachecd.config.section import SectionModel, conflict
+from cachecd.config.values import Boolean, ClassName, Format, StoreAddress, Text, UrlOrNone
+
+
+class LabelConfig(SectionModel):
+    """Where the label of a `files` record comes from."""
+
+    pattern: Text | None = Field(
+        None,
+        description=(
+            "Regular expression, searched in each object's key; its only group, or the group "
+            "named label, is the class's name."
+        ),
+        examples=["^([^/]+)/"],
+    )
+    classes: tuple[ClassName, ...] | None = Field(
+        None,
+        json_schema_extra={"minItems": 1},
+        description=(
+            "The names of all classes, in the order of their numbers. With it the source is "
+            "sampled while it is still being listed, and every machine and every run has the same "
+            "numbers; objects of other classes are set aside. Without it, classes are numbered in "
+            "the order of their names once the listing has come to its end, and nothing is sampled "
+            "before. Another list is another generation."
+        ),
+        examples=[["cat", "dog"]],
+    )
+    manifest: TableUrl | None = LABELS
+    column: Boolean = Field(
+        False, description="Take the column label of source.manifest, where that has one."
+    )
+
+    @model_validator(mode="after")
+    def _names_one_class(self) -> LabelConfig:
+        given = [name for name in ("pattern", "manifest", "column") if getattr(self, name)]
+        if len(given) != 1:
+            raise conflict(
+                (),
+                f"found {' and '.join(given) or 'neither pattern, manifest nor column'}, expected exactly "
+                "one of pattern, manifest and column",
+            )
+        if self.pattern is not None:
+            _check_pattern(self.pattern)
+        if self.classes == ():
+            raise conflict(("classes",), "found none, expected at least one")
+        first: dict[str, int] = {}
+        for number, name in enumerate(self.classes or ()):
+            if first.setdefault(name, number) != number:
+                raise conflict(
+                    ("classes", number),
+                    f"found {name!r} again, which is class {first[name]} already, expected each "
+                    "class once",
+                )
+        return self
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern)
+    except re.error as error:
+        raise conflict(
+            ("pattern",), f"found {pattern!r}, expected a regular expression: {error}"
+        ) from None
+    if groups.groups != 1 and "label" not in groups.groupindex:
+        raise conflict(
+            ("pattern",),
+            f"found {pattern!r} with {groups.groups} groups, expected exactly one, or one "
+            "named label: (?P<label>...)",
+        )
+
+
+class SourceConfig(SectionModel):
+    """A remote store and what its objects are."""
+
+    url: UrlOrNone = Field(
+        "",
+        description=(
+            "The prefix under which all objects lie. s3:// is spoken natively; every other scheme "
+            "goes through fsspec. Credentials come from the provider's chain (environment, "
+            "profile, role), never from here. Only format python does without."
+        ),
+        examples=["s3://bucket/train/", "file:///data/train/"],
+    )
+    format: Format = Field(
+        description=(
+            "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
+            "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
+            "records are carried over verbatim), parquet (its rows are records), npy (windows of "
+            "arrays: .npy, raw binary, zarr, HDF5) or python (your own class says; see reader)."
+        )
+    )
+    endpoint: StoreAddress | None = Field(
+        None,
+        description=(
+            "Address of an S3 service other than Amazon's. AWS_ENDPOINT_URL counts when this is "
+            "left out."
+        ),
+        examples=["https://minio.example:9000"],
+    )
+    region: Text | None = Field(
+        None,
+        description="Region of the bucket, when neither the environment nor the profile says it.",
+        examples=["eu-central-1"],
+    )
+    anonymous: Boolean = Field(
+        False,
+        description="Read without credentials and without looking for any: for public buckets.",
+    )
+    requester_pays: Boolean = Field(
+        False,
+        description=(
+            "Have the bill for listing and reading sent to whom the credentials belong to, as the "
+            "owners of some s3:// buckets require."
+        ),
+    )
+    label: LabelConfig | None = Field(
+        None, description="For files: adds the feature label (int64) to every record."
+    )
+    array: ArrayConfig | None = Field(
+        None, description="For npy: which windows of which arrays make the records."
+    )
+    columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
+    manifest: TableUrl | None = MANIFEST
+    reader: Reader | None = READER
+    options: Options = OPTIONS
+
+    @model_validator(mode="after")
+    def _names_a_place(self) -> SourceConfig:
+        check_reader(self.format, self.reader, self.options)
+        if not self.url and self.format != "python":
+            raise conflict(("url",), "missing: The prefix under which all objects lie")
+        check_manifest(self.url, self.manifest)
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_pays(self) -> SourceConfig:
+        if self.requester_pays and not self.url.startswith(("s3://", "s3a://")):
+            scheme = self.url.partition("://")[0]
+            raise conflict(
+                ("requester_pays",), f"found true for {scheme}://, expected it for s3:// alone"
+            )
+        if self.requester_pays and self.anonymous:
+            raise conflict(
+                ("requester_pays",),
+                "found true with anonymous: true, expected one of them: nobody can be billed",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _label_has_a_use(self) -> SourceConfig:
+        if self.label is not None and self.format != "files":
+            raise conflict(
+                ("label",),
+                f"found a label for format {self.format}, expected none: its records carry their "
+                "own features",
+            )
+        if self.label is not None and self.label.column and self.manifest is None:
+            raise conflict(("label", "column"), "found true without source.manifest, expected one")
+        return self
+
+    @model_validator(mode="after")
+    def _arrays_have_windows(self) -> SourceConfig:
+        if self.format == "npy" and self.array is None:
+            raise conflict((), "found no array, expected array: {window: ...} for format npy")
+        if self.format != "npy" and self.array is not None:
+            raise conflict(
+                ("array",), f"found array for format {self.format}, expected it for npy alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_a_use(self) -> SourceConfig:
+        if self.columns is not None and self.format != "parquet":
+            raise conflict(
+                ("columns",),
+                f"found columns for format {self.format}, expected none: only parquet has columns",
+            )
+        return self
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the label's classes, by number, as far as they are given."""
+        return (self.label.classes or ()) if self.label else ()
+
+    @property
+    def streams(self) -> bool:
+        """Whether a unit is read from any of its records on, without what is before it: then it may be
+        cut at will."""
+        return self.format in ("tfrecord", "webdataset")
+
+    @property
+    def awaits_classes(self) -> bool:
+        """Whether the classes are numbered when the listing has come to its end, and not before."""
+        return self.label is not None and not self.label.classes
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.url or self.reader or self.format
