@@ -70,8 +70,11 @@ def fill(
         return None
     leads = shares.leads()
     begun: set[int] = set()
+    # Whose next unit does not fit: it is first in the next shard. Others fill a shard that would be less
+    # than half full, but no more than that: small units would go into the rest of each.
+    passed: set[int] = set()
     while len(filling.taken) < MAX_UNITS and not (filling.taken and filling.filled >= target):
-        ready = (source for source in range(len(walks)) if source not in filling.without)
+        ready = (s for s in range(len(walks)) if s not in filling.without | passed)
         source = min(ready, key=leads.__getitem__, default=-1)
         if source < 0:
             break
@@ -83,11 +86,14 @@ def fill(
                 return None
             filling.without.add(source)
             continue
-        if filling.taken and filling.filled + found.cost > target:
-            break
-        if found.slice is not None:
-            if found.slice.unit in begun:  # a shard holds one stretch of a unit
+        # A shard holds one stretch of a unit.
+        again = found.slice is not None and found.slice.unit in begun
+        if again or (filling.taken and filling.filled + found.cost > target):
+            if filling.filled * 2 > target:
                 break
+            passed.add(source)
+            continue
+        if found.slice is not None:
             begun.add(found.slice.unit)
         records = found.cost * expected[source]
         filling.take(source, found, records)
