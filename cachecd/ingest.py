@@ -92,6 +92,7 @@ class Ingest:
         self.turns += 1
         dataset.turn = self.turns
         dataset.making[assignment.shard.number] = Making()
+        dataset.rate.begin(now)
         out.append(StartShard(assignment))
         return True
 

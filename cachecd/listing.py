@@ -31,6 +31,7 @@ from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.sweep import Sweep
 from cachecd.selection import Takes
 from cachecd.sourceindex import SourceIndex
+from cachecd.unittext import encoded
 
 # A store whose contents change while it is listed may name an object twice, but not many.
 _MOST_REPEATED = 10_000
@@ -200,8 +201,8 @@ class Listing:
                 "listing goes round in circles"
             )
         self._find_classes((o.key, o.label) for o in batch)
-        keys = [self._after.encode("utf-8", "surrogatepass")]
-        keys += [o.key.encode("utf-8", "surrogatepass") for o in batch]
+        keys = [encoded(self._after)]
+        keys += [encoded(o.key) for o in batch]
         ordered = all(a < b for a, b in pairwise(keys if self._after else keys[1:]))
         return taken, numbers, rewritten, ordered or self._lanes is not None
 

@@ -15,10 +15,14 @@ class Rate:
     at: float = 0
     began: float = 0
 
-    def add(self, amount: int, now: float) -> None:
-        """So many bytes just arrived."""
+    def begin(self, now: float) -> None:
+        """Bytes are asked for; unless they were before."""
         if not self.began:
             self.began = self.at = now
+
+    def add(self, amount: int, now: float) -> None:
+        """So many bytes just arrived."""
+        self.begin(now)
         keep = 0.5 ** ((now - self.at) / _CONSTANT)
         self.value = self.value * keep + amount * (0.6931 / _CONSTANT)
         self.at = now

@@ -33,6 +33,7 @@ from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 from cachecd.segments import key_in, source_of
+from cachecd.unittext import encoded
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 
@@ -234,19 +235,15 @@ def _slice(number: int, found: ObjectInfo) -> UnitSlice:
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
     """What the source lists from shortly before the key on, up to where it would have been."""
     # What is less than the key and begins like it: few objects lie between.
-    wanted, before = _encoded(key), ""
+    wanted, before = encoded(key), ""
     ordered = source.manifest is None and source.reader is None  # those may name it anywhere
     for page in list_units(source, store, key[:-1]):
         keys = [before, *(found.key for found in page)]
-        ordered = ordered and all(_encoded(a) <= _encoded(b) for a, b in pairwise(keys))
+        ordered = ordered and all(encoded(a) <= encoded(b) for a, b in pairwise(keys))
         yield from page
         before = keys[-1]
-        if ordered and _encoded(before) > wanted:
+        if ordered and encoded(before) > wanted:
             return
-
-
-def _encoded(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")
 
 
 def _read_back(path: Path, sample: Sample, most: int) -> None:

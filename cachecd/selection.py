@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Callable
 
 from cachecd.config import DatasetConfig, PartitionConfig, SplitConfig
+from cachecd.keypattern import found_in
 from cachecd.model import ObjectInfo
+from cachecd.unittext import encoded
 
 Takes = Callable[[ObjectInfo], bool]
 
@@ -28,25 +29,17 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
 
 
 def _in_part(part: PartitionConfig, unit: ObjectInfo) -> bool:
-    name = _encoded(unit.key) + b"\xff" + unit.begin.to_bytes(8)
+    name = encoded(unit.key) + b"\xff" + unit.begin.to_bytes(8)
     return _hash(b"cachecd partition 1", name) % part.count == part.index
 
 
 def _on_side(split: SplitConfig, held_out: bool, unit: ObjectInfo) -> bool:
     """Of all units of an object, and of all objects of a group, the same."""
     name = unit.key
-    if split.group is not None and (found := _compiled(split.group).search(name)) is not None:
-        group = found["group"] if "group" in found.re.groupindex else found[1]
-        name = group if group is not None else name
-    return (_hash(b"cachecd split 1", _encoded(name)) < split.eval * 2.0**64) == held_out
+    if split.group is not None and (group := found_in(name, split.group, "group")) is not None:
+        name = group
+    return (_hash(b"cachecd split 1", encoded(name)) < split.eval * 2.0**64) == held_out
 
 
 def _hash(purpose: bytes, name: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=purpose).digest())
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-_compiled = functools.cache(re.compile)

@@ -21,6 +21,7 @@ PARTS = {
     # Values
     "model": "",
     "quantities": "",
+    "keypattern": "",
     "errors": "client.errors",
     "layout": "model",
     # Policy: no I/O, no clock
@@ -63,7 +64,7 @@ PARTS = {
     "leases": "disk errors layout locks client.errors client.protocol",
     "blockfile": "disk errors client._core",
     "known": "digests",
-    "selection": "config model",
+    "selection": "config keypattern model unittext",
     "unittext": "model",
     "index": "blockfile disk errors known marks model segments unittext",
     "indexroom": "errors ledger",
@@ -72,14 +73,15 @@ PARTS = {
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
-    "config": "errors quantities",
+    "config": "errors keypattern quantities",
     "sampler.messages": "model",
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.lanes": "model",
     "sampler.patience": "",
     "sampler.throttle": "",
-    "sampler": "config digests errors model segments sampler.draft sampler.lanes sampler.messages "
-    "sampler.patience sampler.throttle client._core client.errors client.inflate client.schema",
+    "sampler": "config digests errors keypattern model sampler.draft sampler.lanes "
+    "sampler.messages sampler.patience sampler.throttle segments unittext client._core "
+    "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",
     "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
@@ -92,8 +94,8 @@ PARTS = {
     "relisting": "index marks model sourceindex",
     "progress": "",
     "listpages": "errors model",
-    "listing": "config errors index indexroom listpages model progress relisting sampler sampler.lanes "
-    "selection sourceindex",
+    "listing": "config errors index indexroom listpages model progress relisting sampler "
+    "sampler.lanes selection sourceindex unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
     "relisting selection sourceindex",
     "shards": "backlog catalog complaints disk errors events layout model pause reconcile verify "
@@ -101,8 +103,8 @@ PARTS = {
     "preflight": "config dataset disk errors executors executors.lister index layout ledger quantities "
     "restraint sampler.messages segments sourcewalk",
     "firstlook": "config errors executors.lister model preflight sampler",
-    "sample": "config errors layout model preflight sampler sampler.messages segments client._core "
-    "client.schema",
+    "sample": "config errors layout model preflight sampler sampler.messages segments unittext "
+    "client._core client.schema",
     "sampleview": "quantities sample client.schema",
     "postmortem": "sampler",
     "survey": "errors model sampler client._core",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Integer, Real, Text
+from cachecd.keypattern import complaint
 
 
 class SplitConfig(SectionModel):
@@ -47,20 +47,9 @@ class SplitConfig(SectionModel):
 
     @model_validator(mode="after")
     def _names_one_group(self) -> SplitConfig:
-        if self.group is None:
-            return self
-        try:
-            groups = re.compile(self.group)
-        except re.error as error:
-            raise conflict(
-                ("group",), f"found {self.group!r}, expected a regular expression: {error}"
-            ) from None
-        if groups.groups != 1 and "group" not in groups.groupindex:
-            raise conflict(
-                ("group",),
-                f"found {self.group!r} with {groups.groups} groups, expected exactly one, or one "
-                "named group: (?P<group>...)",
-            )
+        why = complaint(self.group, "group") if self.group is not None else ""
+        if why:
+            raise conflict(("group",), why)
         return self
 
 

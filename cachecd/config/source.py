@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
@@ -12,6 +10,7 @@ from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Boolean, ClassName, Format, StoreAddress, Text, UrlOrNone
+from cachecd.keypattern import complaint
 
 
 class LabelConfig(SectionModel):
@@ -51,8 +50,8 @@ class LabelConfig(SectionModel):
                 f"found {' and '.join(given) or 'neither pattern, manifest nor column'}, expected exactly "
                 "one of pattern, manifest and column",
             )
-        if self.pattern is not None:
-            _check_pattern(self.pattern)
+        if self.pattern is not None and (why := complaint(self.pattern, "label")):
+            raise conflict(("pattern",), why)
         if self.classes == ():
             raise conflict(("classes",), "found none, expected at least one")
         first: dict[str, int] = {}
@@ -64,21 +63,6 @@ class LabelConfig(SectionModel):
                     "class once",
                 )
         return self
-
-
-def _check_pattern(pattern: str) -> None:
-    try:
-        groups = re.compile(pattern)
-    except re.error as error:
-        raise conflict(
-            ("pattern",), f"found {pattern!r}, expected a regular expression: {error}"
-        ) from None
-    if groups.groups != 1 and "label" not in groups.groupindex:
-        raise conflict(
-            ("pattern",),
-            f"found {pattern!r} with {groups.groups} groups, expected exactly one, or one "
-            "named label: (?P<label>...)",
-        )
 
 
 class SourceConfig(SectionModel):

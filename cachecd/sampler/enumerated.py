@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from cachecd.model import ObjectInfo
+from cachecd.unittext import encoded
 
 _PAGE = 1000
 _LONGEST = 1.0  # seconds that a unit waits for others: who enumerates may be slow
@@ -20,9 +21,9 @@ def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[Obje
     """
     page: list[ObjectInfo] = []
     begun = 0.0
-    behind = _encoded(after)
+    behind = encoded(after)
     for unit in units:
-        if behind and _encoded(unit.key) <= behind:
+        if behind and encoded(unit.key) <= behind:
             continue
         behind = b""
         if not page:
@@ -42,12 +43,8 @@ def unlistable(unit: ObjectInfo) -> str | None:
     if "\0" in unit.key:
         return f"the name {unit.key[:60]!r} contains NUL"
     for what, text in (("name", unit.key), ("etag and label", unit.etag + unit.label)):
-        if len(_encoded(text)) > _MOST_TEXT:
-            return f"{what} of {len(_encoded(text))} bytes, expected at most {_MOST_TEXT}"
+        if len(encoded(text)) > _MOST_TEXT:
+            return f"{what} of {len(encoded(text))} bytes, expected at most {_MOST_TEXT}"
     if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 62):
         return f"{unit.size} bytes from byte {unit.begin}, expected at least 0 and below 2**62"
     return None
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

@@ -17,6 +17,7 @@ from cachecd.sampler.manifest import BadRowError, Told, key_of, rows_of, text_of
 from cachecd.sampler.stores.answers import without_secrets
 from cachecd.sampler.stores.backend import Backend
 from cachecd.sampler.tables import BadRow
+from cachecd.unittext import encoded
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class LabelTable:
 
     def of(self, keys: Sequence[str]) -> list[str]:
         """The label of each key, "" for one that has none."""
-        asked = digests_of([_encoded(key) for key in keys])
+        asked = digests_of([encoded(key) for key in keys])
         at = np.searchsorted(self._high, asked[:, 0])
         labels = []
         for place, (high, low) in zip(at.tolist(), asked.tolist(), strict=True):
@@ -96,7 +97,7 @@ def read_labels(source: SourceConfig, url: str) -> LabelTable:
     rows = _labels(source, told)
     while some := list(islice(rows, _BATCH)):
         told.good += len(some)
-        digests.append(digests_of([_encoded(key) for key, _ in some]))
+        digests.append(digests_of([encoded(key) for key, _ in some]))
         found = [numbers_of.setdefault(label, len(numbers_of)) for _, label in some]
         numbers.append(np.array(found, np.int32))
     told.end()
@@ -117,7 +118,3 @@ def _labels(source: SourceConfig, told: Told) -> Iterator[tuple[str, str]]:
             yield key, label
         else:
             told.bad(row.place, "it has no label")
-
-
-def _encoded(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")

@@ -6,7 +6,6 @@ int64, the number of its class.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import AsyncGenerator, Iterable
@@ -14,6 +13,7 @@ from typing import Any
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
+from cachecd.keypattern import found_in
 from cachecd.model import UnitSlice
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Feature, Schema
@@ -82,14 +82,7 @@ def label_of(source: SourceConfig, key: str, listed: str = "") -> str | None:
         return None
     if source.label.pattern is None:
         return listed or None
-    found = _compiled(source.label.pattern).search(key)
-    if found is None:
-        return None
-    name: str | None = found["label"] if "label" in found.re.groupindex else found[1]
-    return name or None  # no class has an empty name
-
-
-_compiled = functools.cache(re.compile)
+    return found_in(key, source.label.pattern, "label") or None  # no class has an empty name
 
 
 def class_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from cachecd.sampler.sources.aligned import open_aligned, stem_of
 from cachecd.sampler.sources.arrays import matches, zarr_root
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.sources.windows import Cut
+from cachecd.unittext import encoded
 
 if TYPE_CHECKING:
     from cachecd.sampler.fetch import Store
@@ -121,6 +122,6 @@ def _groups(config: ArrayConfig, store: Store, after: str) -> Iterator[ObjectInf
             stem = stem_of(file.match, about.key)
             if stem is not None and found.get(stem, (len(files),))[0] > number:
                 found[stem] = number, about
-    keys = {about.key.encode("utf-8", "surrogatepass"): about for _, about in found.values()}
-    behind = after.encode("utf-8", "surrogatepass")
+    keys = {encoded(about.key): about for _, about in found.values()}
+    behind = encoded(after)
     yield from (keys[key] for key in sorted(keys) if key > behind)

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
+from cachecd.unittext import encoded
 
 # What a unit is to be fetched from, in bytes of all its arrays together: as much as one request asks
 # for (ahead.PIECE). Of two arrays of 256 MiB on a local S3 server, with windows of 75 KiB, one process
@@ -52,7 +53,7 @@ class Windows:
                 f"array.window ({config.window}) and array.stride ({stride}) have to be multiples of "
                 f"{grain}: one row of another array lasts {grain} rows of the first"
             )
-        text = key.encode("utf-8", "surrogatepass")
+        text = encoded(key)
         secret = blake2b(text, digest_size=32, key=seed.to_bytes(8), person=b"cachecd-windows1")
         return Windows(rows, config.window, stride, config.random, grain, secret.digest())
 
