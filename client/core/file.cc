@@ -104,6 +104,10 @@ void File::Truncate(uint64_t bytes) {
   if (RetryInterrupted([&] { return ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0) Fail();
 }
 
+void File::StartSync(uint64_t begin, uint64_t bytes) {
+  sync_file_range(fd_, static_cast<off_t>(begin), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
 void File::Sync() {
   if (RetryInterrupted([&] { return fsync(fd_); }) != 0) Fail();
 }

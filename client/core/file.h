@@ -39,6 +39,9 @@ class File {
   // Allocates blocks for [0, bytes), so that writing there cannot fail for want of space.
   void Reserve(uint64_t bytes);
   void Truncate(uint64_t bytes);
+  // Has the kernel begin to write these bytes, of which Sync then need not wait for all; a failure
+  // shows there. Does nothing where that is not known.
+  void StartSync(uint64_t begin, uint64_t bytes);
   void Sync();
   void Close();
 

@@ -15,6 +15,8 @@ namespace {
 // One write call per MiB; longer records, and runs of them, are written from where they lie.
 constexpr size_t kBuffer = 1 << 20;
 constexpr size_t kDirect = 1 << 18;
+// Written to disk while more is fetched, rather than all at the end.
+constexpr uint64_t kStartSync = 8 << 20;
 
 uint64_t WholeBlocks(uint64_t bytes) {
   return (bytes + ShardWriter::kBlock - 1) / ShardWriter::kBlock * ShardWriter::kBlock;
@@ -71,7 +73,15 @@ void ShardWriter::Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal) {
 
 void ShardWriter::Flush() {
   if (!buffer_.empty()) file_->Write({buffer_.data(), buffer_.size()});
+  Wrote(buffer_.size());
   buffer_.clear();
+}
+
+void ShardWriter::Wrote(uint64_t bytes) {
+  written_ += bytes;
+  if (written_ - started_ < kStartSync) return;
+  file_->StartSync(started_, written_ - started_);
+  started_ = written_;
 }
 
 void ShardWriter::Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer) {
@@ -82,6 +92,7 @@ void ShardWriter::Put(const uint8_t* header, ByteSpan payload, const uint8_t* fo
                      {const_cast<uint8_t*>(payload.data), payload.size},
                      {const_cast<uint8_t*>(footer), kFrameFooter}};
     file_->Write(parts, 3);
+    Wrote(frame_bytes);
     return;
   }
   buffer_.insert(buffer_.end(), header, header + kFrameHeader);
@@ -93,6 +104,7 @@ void ShardWriter::PutRun(ByteSpan frames) {
   if (buffer_.size() + frames.size > kBuffer || frames.size >= kDirect) Flush();
   if (frames.size >= kDirect) {
     file_->Write(frames);
+    Wrote(frames.size);
   } else {
     buffer_.insert(buffer_.end(), frames.begin(), frames.end());
   }

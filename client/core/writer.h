@@ -72,6 +72,7 @@ class ShardWriter {
   void Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer);
   void PutRun(ByteSpan frames);
   void Flush();
+  void Wrote(uint64_t bytes);
   template <typename Step>
   auto AbortOnFailure(Step step);
 
@@ -82,6 +83,8 @@ class ShardWriter {
   std::optional<File> file_;  // none after Finish and Abort
   SidecarContents contents_;
   std::vector<uint8_t> buffer_;  // appended, not yet written
+  uint64_t written_ = 0;
+  uint64_t started_ = 0;  // up to where the kernel was told to write
 };
 
 }  // namespace cachecd
