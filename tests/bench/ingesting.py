@@ -67,11 +67,11 @@ def first_batch(
     folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
 ) -> dict[str, float]:
     """From the daemon's start to the first batch of its first lease, with which training can begin."""
-    dataset = {"train": {"source": source, "grow": {"first": "4MiB"}}}
+    dataset = {"train": {"source": source, "grow": {"first": "1MiB"}}}
     began = time.monotonic()
     with (
         Daemon(
-            folder, dataset, server.environ, limit="8GiB", shard_size="4MiB", sampler=sampler
+            folder, dataset, server.environ, limit="8GiB", shard_size="1MiB", sampler=sampler
         ) as daemon,
         daemon.start().connect(timeout=PATIENCE) as cache,
         cache.acquire("train", timeout=PATIENCE) as epoch,

@@ -1,0 +1,49 @@
+"""The benchmark of ingest runs, and measures what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.ingest import BARS, FIGURES, ROOT
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """One in which a socket's path stays short enough."""
+    with tempfile.TemporaryDirectory(prefix="cachecd-") as folder:
+        yield Path(folder)
+
+
+def test_it_measures_contenders_against_the_same_objects_and_leaves_nothing_behind(
+    tmp_path, short_folder
+):
+    folder = short_folder
+    command = [sys.executable, "-m", "tests.bench.ingest", "--folder", str(folder)]
+    command += ["--repeats", "1", "--large", "2", "--small", "300", "--many", "300"]
+    command += ["--only", "obstore", "ours"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "figures.json")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())
+    against = {name for name, (_, other, _) in BARS.items() if other == "obstore"}
+    assert found["bars"].keys() == against
+    for case in found["cases"].values():
+        assert case.keys() == {"obstore", "ours"}
+        assert case["ours"].keys() == FIGURES.keys()
+        assert all(value[0] > 0 for values in case.values() for value in values.values())
+    assert 0 < found["first_batch_s"][0] < 100
+    assert list(folder.iterdir()) == []
