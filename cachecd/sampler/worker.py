@@ -240,9 +240,7 @@ class _Assigned:
         self._ahead.leave(place)
         self._failed(error)
         away[self._units[place].origin.place] = str(error)
-        if not self._draft.records and not any(
-            each.origin.place not in away for each in self._units
-        ):
+        if not self._draft.records and len(away) == len(config.sources):
             raise error
 
     def is_away(self, place: int) -> bool:
