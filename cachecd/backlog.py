@@ -123,9 +123,9 @@ class Backlog:
         for number, (data, sidecar, fetched, remainder, *yields) in saved["outcomes"].items():
             rest: Sequence[UnitSlice] = slices_of(remainder, unit)
             found = [Yield(*each) for each in (yields[0] if yields else ())]
-            self.waiting[int(number)] = Effect(
-                tuple(rest), tuple(found or [Yield(fetched, data + sidecar)])
-            )
+            if not yields and (fetched or data or sidecar):  # else nothing came, of however many
+                found = [Yield(fetched, data + sidecar)]
+            self.waiting[int(number)] = Effect(tuple(rest), tuple(found))
 
 
 def _stored(effect: Effect) -> list[Any]:

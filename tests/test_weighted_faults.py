@@ -10,7 +10,7 @@ from cachecd.plan import Plan
 from cachecd.sourcewalk import SourceRules
 from cachecd.state import State
 from cachecd.status import document
-from tests.sources import Kind, Several
+from tests.sources import Kind, Several, work
 from tests.units import FOOTPRINT, SHARD_SIZE
 
 TWO = (SourceRules(), SourceRules())
@@ -79,3 +79,18 @@ def test_of_sources_that_are_all_away_it_is_said_that_nothing_comes():
     assert stopped() == ""
     policy.started(policy.away(2, 1), 1.0)
     assert stopped() == "no route; no route"
+
+
+def test_what_each_source_has_given_is_known_though_a_shard_that_overtook_is_not_applied():
+    units = listed(Kind(100), Kind(100))
+    for _ in range(2):
+        plan = plan_of(units)
+        plan.extend()
+        plan.assign()
+        done = work(units, plan.open[1])
+        plan.overtake(3)  # its first two are still being made
+        again = plan_of(units)
+        again.restore(plan.to_json(), plan.open.values())
+        assert again.records == [0, 0]
+        again.finish(1, done.outcome, sorted(done.made), done.made)
+        assert sum(again.records) == done.outcome.records
