@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cachecd import events as ev
 from cachecd.dataset import DatasetRules, DatasetState
 from cachecd.ledger import METADATA_SLACK, Ledger
@@ -94,3 +96,21 @@ def test_what_each_source_has_given_is_known_though_a_shard_that_overtook_is_not
         assert again.records == [0, 0]
         again.finish(1, done.outcome, sorted(done.made), done.made)
         assert sum(again.records) == done.outcome.records
+
+
+def test_what_a_sidecar_has_beside_its_records_shows_in_no_later_shard():
+    # Its text has units' numbers, which depend on how the listings fell among each other.
+    def shards(beside: int) -> list[tuple[UnitSlice, ...]]:
+        units = listed(Kind(3000, written=1700), Kind(3000, records=7, size=90, written=110))
+        plan, found = plan_of(units), []
+        plan.extend()
+        for number in range(1, 60):
+            plan.assign()
+            found.append(plan.open[number].units)
+            done = work(units, plan.open[number])
+            size = done.outcome.sidecar_bytes + beside
+            outcome = replace(done.outcome, sidecar_bytes=size)
+            plan.finish(number, outcome, sorted(done.made), done.made)
+        return found
+
+    assert shards(1000) == shards(1500)
