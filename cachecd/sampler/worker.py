@@ -135,6 +135,7 @@ class Worker:
         lanes = dataset.config.lanes
         assigned = _Assigned(
             dataset,
+            make.waits,
             units,
             draft,
             progress,
@@ -177,6 +178,7 @@ class _Assigned:
     def __init__(
         self,
         dataset: Origins,
+        waits: bool,
         units: list[_Unit],
         draft: Draft,
         progress: Progress,
@@ -186,6 +188,7 @@ class _Assigned:
         lanes: int,
     ) -> None:
         self._dataset = dataset
+        self._waits = waits
         self._units = units
         self._draft = draft
         self._progress = progress
@@ -235,7 +238,7 @@ class _Assigned:
     def unreachable(self, place: int, error: SourceUnreachableError) -> None:
         config, away = self._dataset.config, self._progress.unreachable
         # Of one source nothing else can be had, and sets that are to be the same on every run wait.
-        if not config.sources or config.grow.wait:
+        if not config.sources or self._waits:
             raise error
         self._ahead.leave(place)
         self._failed(error)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from cachecd.model import UnitSlice
-from cachecd.sampler.messages import Failed, Made
-from tests.sampler.test_worker import Bench
+from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.sampler.messages import Failed, Made, Make
+from tests.sampler.test_worker import CAPACITY, Bench
 
 UNITS = [UnitSlice(0, "1/a", 5), UnitSlice(1, "1/b", 5)]
 
@@ -36,3 +37,13 @@ def test_of_units_of_nothing_but_a_source_that_is_away_nothing_is_made_and_all_a
 def test_if_all_are_away_the_shard_fails(bench, tmp_path):
     (tmp_path / "there").rename(tmp_path / "gone")
     assert isinstance(bench.make([UnitSlice(2, "0/a", 5), *UNITS]), Failed)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_shard_that_waits_for_all_of_them_fails_without_one(bench, waits):
+    # Whatever the process was told when it began: a running daemon takes up another grow.wait.
+    units = (UnitSlice(2, "0/a", 5), *UNITS)
+    assignment = Assignment(ShardId("train", 1), "g", units)
+    path = str(bench.folder / "1.tfrecord")
+    make = Make(assignment, path, CAPACITY, None, (), {}, waits=waits)
+    assert isinstance(asyncio.run(bench.worker.make(make)), Failed) == waits
