@@ -301,6 +301,7 @@ class Index:
             if self.segments.marked(source) != self.segments.lengths[source]:
                 self._file.append(_SOURCE_FINISHED, source, len(self), b"")
                 self._mark(source)
+            self._known = None  # read again by whoever lists
 
     def _mark(self, source: int) -> None:
         if source < len(self.segments.lengths):  # more, if this one was opened to be read alone

@@ -167,3 +167,8 @@ def test_what_is_said_to_be_listed_can_be_read_at_that_instant(tmp_path):
         index.append([ObjectInfo(f"{place}/{len(index)}", len(index) + 7)])
     index.close()
     assert read == [7, 8, 9]
+
+
+def test_keys_that_a_listing_knew_take_no_memory_when_it_is_over(keep):
+    index, _ = keep(Store(1200), Store(500))
+    assert index._known is None
