@@ -8,6 +8,7 @@ import structlog
 
 from cachecd.events import SavePlan
 from cachecd.model import SetAside
+from cachecd.unittext import for_the_log
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -26,5 +27,6 @@ class Asides(dict[str, list[SetAside]]):
             again = set(command.again)
             known[:] = [aside for aside in known if aside.unit not in again]
         for aside in command.set_aside:
-            _log.warning("unit set aside", dataset=command.dataset, key=aside.key, why=aside.reason)
+            key = for_the_log(aside.key)
+            _log.warning("unit set aside", dataset=command.dataset, key=key, why=aside.reason)
             known.append(aside)

@@ -33,6 +33,9 @@ class Effect:
 
 
 NOTHING = Effect()
+# What a record takes of a sidecar. Of several sources that is all that counts: its text names units by
+# their numbers, which depend on how the listings fell among each other.
+_OF_SIDECAR = 20
 # Of each unit that a shard holds: how many records, and their bytes.
 Made = Mapping[int, tuple[int, int]]
 
@@ -61,8 +64,7 @@ def yields_of(
     if count == 1:
         bytes_out, records = [outcome.data_bytes + outcome.sidecar_bytes], [0]
     else:
-        a_record = outcome.sidecar_bytes / max(sum(records), 1)
-        bytes_out = [its + int(a_record * some) for its, some in zip(data, records, strict=True)]
+        bytes_out = [its + _OF_SIDECAR * some for its, some in zip(data, records, strict=True)]
     told = [
         Yield(max(size, 0), its, some, bad)
         for size, its, some, bad in zip(sizes, bytes_out, records, asides, strict=True)
@@ -123,9 +125,9 @@ class Backlog:
         for number, (data, sidecar, fetched, remainder, *yields) in saved["outcomes"].items():
             rest: Sequence[UnitSlice] = slices_of(remainder, unit)
             found = [Yield(*each) for each in (yields[0] if yields else ())]
-            self.waiting[int(number)] = Effect(
-                tuple(rest), tuple(found or [Yield(fetched, data + sidecar)])
-            )
+            if not yields and (fetched or data or sidecar):  # else nothing came, of however many
+                found = [Yield(fetched, data + sidecar)]
+            self.waiting[int(number)] = Effect(tuple(rest), tuple(found))
 
 
 def _stored(effect: Effect) -> list[Any]:

@@ -333,7 +333,7 @@ class Daemon:
     def _start_shard(self, command: ev.StartShard) -> None:
         assignment = command.assignment
         shard, name = assignment.shard, assignment.shard.dataset
-        index = self._indexes[name]
+        index, dataset = self._indexes[name], self.state.datasets[name]
         try:
             self._saver.begin(name)
         except DiskError as error:
@@ -346,7 +346,8 @@ class Daemon:
                 capacity=self._config.cache.shard_size,
                 schema=self._schemas.get((name, assignment.generation)),
                 classes=preflight.classes_of(self._config.datasets[name], index),
-                meta=meta_of(assignment, self.state.datasets[name].plan, index),
+                meta=meta_of(assignment, dataset.plan, index),
+                waits=dataset.rules.wait,
             )
         )
 

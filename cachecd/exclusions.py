@@ -16,6 +16,7 @@ from cachecd.excluded import Excluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
 from cachecd.saving import PlanSaver
+from cachecd.unittext import for_the_log
 from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 
@@ -93,7 +94,8 @@ class Exclusions:
                 f"the listing of {dataset} has no unit of the object {key!r}{part}; it has "
                 f"{len(index)} units{more}; a key is relative to the source's URL"
             )
-        _log.info("unit excluded", dataset=dataset, key=key, begin=begin, undo=undo)
+        shown = for_the_log(key)
+        _log.info("unit excluded", dataset=dataset, key=shown, begin=begin, undo=undo)
         if undo:
             self._feed(UnitsIncluded(dataset, units))
             return len(units), 0

@@ -63,7 +63,6 @@ class Index:
         self.discarded = ""
         self._file = file
         self._early = early
-        self._length = 0
         # Of each block: its first unit, and where its entries and its texts begin.
         self._firsts: list[int] = []
         self._entries_at: list[int] = []
@@ -106,7 +105,7 @@ class Index:
         return index
 
     def __len__(self) -> int:
-        return self._length
+        return self.segments.total
 
     @property
     def id(self) -> str:
@@ -135,7 +134,7 @@ class Index:
     def last_key(self) -> str | None:
         """The key after which a listing that was cut off goes on; None if it begins anew, since it
         was complete once, or is not in the order of its keys. Reads some of the file."""
-        last = None if self.complete or not self._length else self._keys().last
+        last = None if self.complete or not len(self) else self._keys().last
         return None if last is None else decoded(last)
 
     def labelled(self, begin: int, end: int) -> Iterator[tuple[str, str]]:
@@ -147,8 +146,8 @@ class Index:
 
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""
-        if not 0 <= number < self._length:
-            raise IndexError(f"unit {number}, the index of {self.path.stem} has {self._length}")
+        if not 0 <= number < len(self):
+            raise IndexError(f"unit {number}, the index of {self.path.stem} has {len(self)}")
         block = bisect_right(self._firsts, number) - 1
         size, name, about = self._texts(block, number - self._firsts[block])
         etag, _, label = about.partition(MARK)
@@ -158,7 +157,7 @@ class Index:
 
     def find(self, key: str) -> list[UnitSlice]:
         """All units of the object `key`. Reads little of the file if it was listed in order."""
-        wanted, length = encoded(key), self._length
+        wanted, length = encoded(key), len(self)
         numbers: list[int] = []
         for block, first in enumerate(self._firsts):
             if first >= length:  # just being taken on
@@ -175,7 +174,7 @@ class Index:
             return np.zeros(0, np.int64)
         order = np.argsort(numbers)
         ascending = numbers[order]
-        if ascending[-1] >= self._length:
+        if ascending[-1] >= len(self):
             raise IndexError(f"unit {ascending[-1]}, the index of {self.path.stem} has {len(self)}")
         blocks = len(self._firsts)
         firsts, entries_at = (
@@ -279,7 +278,7 @@ class Index:
         # Cut off between two units of an object, a listing cannot go on behind that object.
         ascending = all(a < b for a, b in pairwise(keys)) and not any(MARK in k for k in keys)
         kind = _UNITS if ascending else _UNSORTED_UNITS
-        at = self._file.append(kind, len(keys), self._length, entries.tobytes() + texts)
+        at = self._file.append(kind, len(keys), len(self), entries.tobytes() + texts)
         self._take_on(at, keys[0], entries, ascending)
         self._known = None  # read anew, if the next line fails
         known.add(min(keys), max(keys), len(keys), ascending)
@@ -290,7 +289,7 @@ class Index:
         merged = tuple(dict.fromkeys((*self.classes, *classes)))
         with self._writing:
             if not self._is_finished(merged):
-                self._file.append(_FINISHED, 0, self._length, json.dumps(merged).encode())
+                self._file.append(_FINISHED, 0, len(self), json.dumps(merged).encode())
                 self.segments.mark(0)
             self.complete, self.classes = True, merged
             self._known = None  # read again when the source is listed again
@@ -300,8 +299,9 @@ class Index:
         is."""
         with self._writing:
             if self.segments.marked(source) != self.segments.lengths[source]:
-                self._file.append(_SOURCE_FINISHED, source, self._length, b"")
+                self._file.append(_SOURCE_FINISHED, source, len(self), b"")
                 self._mark(source)
+            self._known = None  # read again by whoever lists
 
     def _mark(self, source: int) -> None:
         if source < len(self.segments.lengths):  # more, if this one was opened to be read alone
@@ -316,11 +316,11 @@ class Index:
         """These units are gone, or back if they were, durably. Ascending, each once."""
         body = zlib.compress(np.diff(numbers, prepend=0).astype("<u8").tobytes(), 1)
         with self._writing:
-            self._file.append(_GONE, 0, self._length, body)
+            self._file.append(_GONE, 0, len(self), body)
             self.gone.toggle(numbers)
 
     def _is_finished(self, classes: Iterable[str]) -> bool:
-        whole = self.complete and self.segments.marked(0) == self._length
+        whole = self.complete and self.segments.marked(0) == len(self)
         return whole and set(classes) <= set(self.classes)
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ class Index:
 
     def _load(self, source: bytes | None) -> None:
         for kind, units, first, at, body in self._file.load(source):
-            if first != self._length:
+            if first != len(self):
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")
             if kind == _FINISHED:
                 self.complete, self.classes = True, tuple(json.loads(body))
@@ -352,15 +352,14 @@ class Index:
     def _take_on(
         self, at: int, first_key: bytes, entries: NDArray[np.void], ascending: bool
     ) -> None:
-        """Makes a block that has been written visible to readers: its length last."""
+        """Makes a block that has been written visible to readers: to the segments last."""
         units, several = len(entries), len(self.segments.lengths) > 1
         self._ascending.append(ascending)
         self._texts_at.append(at + units * _ENTRY.itemsize)
         self._entries_at.append(at)
-        self._firsts.append(self._length)
+        self._firsts.append(len(self))
         source = source_of(decoded(first_key.partition(MARK)[0]))[0] if several else 0
         self.segments.add(source, units, int(entries["size"].sum()))
-        self._length += units
 
     def _keys(self) -> KnownKeys:
         """Of all units; found out for each listing anew, and forgotten after it."""
@@ -379,7 +378,7 @@ class Index:
         return self._texts(block, 0)[1], self._texts(block, self._units_of(block) - 1)[1]
 
     def _units_of(self, block: int) -> int:
-        end = self._firsts[block + 1] if block + 1 < len(self._firsts) else self._length
+        end = self._firsts[block + 1] if block + 1 < len(self._firsts) else len(self)
         return end - self._firsts[block]
 
     def _keys_of(self, block: int) -> list[bytes]:

@@ -21,6 +21,10 @@ class MissingSources:
         away = self.away.get(source)
         return (away.reason if away else "") or self.unlisted.get(source, "")
 
+    def reasons(self, sources: int) -> list[str]:
+        """Why nothing comes of those of so many of which nothing does."""
+        return [why for source in range(sources) if (why := self.reason(source))]
+
     def read(
         self, tried: Iterable[int], unreachable: Iterable[tuple[int, str]], now: float
     ) -> None:

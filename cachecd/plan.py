@@ -9,7 +9,7 @@ next shards, first come, first served. And what a byte of the source became (the
 how many units the next shards are given.
 
 Of several sources each has a walk of its own, and a shard is given units of all of them, such that their
-records follow the weights (docs/decisions/0012).
+records follow the weights (docs/decisions/0013).
 
 While the listing runs, the walk goes over the blocks that are listed. Where it comes to their end it
 waits for the next one, rather than begin the next pass or close a shard early, so that how fast the

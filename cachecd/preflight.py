@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.config import EVERY_HOST, Config, DatasetConfig, SourceConfig
 from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
@@ -152,12 +152,13 @@ def _told_of(source: SourceConfig) -> list[Any]:
 
 
 def origin_of(name: str, key: str) -> tuple[str, str]:
-    """The source's URL in what `listing_of` gave, and a unit's key below it."""
+    """The source's URL in what `listing_of` gave, and that of the object of a unit."""
     told = json.loads(name)
-    if isinstance(told[0], str):
-        return told[0], key
-    source, own = source_of(key)
-    return told[source][0], own
+    if not isinstance(told[0], str):
+        place, key = source_of(key)
+        told = told[place]
+    url = told[0]
+    return url, key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:

@@ -199,6 +199,7 @@ class Sampler:
                 None,
                 classes,
                 {"dataset": shard.dataset, "number": shard.number},
+                waits=self._dataset.grow.wait,
             )
             with contextlib.redirect_stdout(sys.stderr):
                 worker.prepare()

@@ -39,7 +39,8 @@ class Segments:
         self.bytes = [0] * sources
         """Of the units of each."""
         self._marks: list[list[int]] = [[] for _ in range(sources)]  # lengths when it was complete
-        self._length = 0
+        self.total = 0
+        """How many there are of all together: at least as many as each source is said to have."""
         # Of each run: its source, its first ordinal and its first number; and the same for each source.
         self._sources: list[int] = []
         self._ordinals: list[int] = []
@@ -53,10 +54,10 @@ class Segments:
             ordinal = self.lengths[source]
             self._sources.append(source)
             self._ordinals.append(ordinal)
-            self._begins.append(self._length)  # last: a reader finds a run by it
-            self._own_begins[source].append(self._length)
+            self._begins.append(self.total)  # last: a reader finds a run by it
+            self._own_begins[source].append(self.total)
             self._own_ordinals[source].append(ordinal)
-        self._length += units
+        self.total += units
         self.lengths[source] += units
         self.bytes[source] += size
 

@@ -62,8 +62,9 @@ def _dataset(
     reasons = Counter(aside.reason for aside in set_aside)
     if plan.num_gone:
         reasons[_GONE] = plan.num_gone
-    # Of several sources the others go on.
-    unlisted = "" if dataset.rules.several else dataset.missing.reason(0)
+    # Of several sources the others go on, if there are any.
+    sources = len(dataset.rules.sources)
+    missing = dataset.missing.reasons(sources)
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
@@ -89,7 +90,7 @@ def _dataset(
         "fetched_bytes": dataset.egress,
         "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
-        "stopped": dataset.source.reason or unlisted,
+        "stopped": dataset.source.reason or ("; ".join(missing) if len(missing) == sources else ""),
         "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {

@@ -1,4 +1,4 @@
-"""What a unit is called in an index, as bytes. Pure; the format is in docs/formats.md."""
+"""What a unit is called in an index, as bytes, and in the log. Pure; the format is in docs/formats.md."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def encoded(text: str) -> bytes:
 
 def decoded(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
+
+
+def for_the_log(key: str) -> str:
+    """The key, without the query of one that is a URL, which may be signed."""
+    return key.partition("?")[0] if "://" in key else key
 
 
 def most_bytes(text: str) -> int:

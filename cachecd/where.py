@@ -50,7 +50,7 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
                 "numbers: nobody knows any more where its records came from"
             )
         unit = index.unit(int(sidecar.units[record]))
-        url, key = origin_of(index.source, unit.key)
-        return Origin(url, unit, int(sidecar.ordinals[record]), f"{url.rstrip('/')}/{key}")
+        url, whole = origin_of(index.source, unit.key)
+        return Origin(url, unit, int(sidecar.ordinals[record]), whole)
     finally:
         index.close()

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cachecd import listings as module
@@ -150,3 +151,24 @@ def test_what_is_gone_from_one_source_is_gone_from_it_alone(keep):
     right.found = Store(1000).found
     _, fed = keep(left, right)
     assert [len(e.back) for e in fed if isinstance(e, Relisted) and len(e.back)] == [2]
+
+
+def test_what_is_said_to_be_listed_can_be_read_at_that_instant(tmp_path):
+    class Watched(list[int]):
+        def __setitem__(self, place, length):
+            super().__setitem__(place, length)
+            last = index.segments.numbers(place, np.array([length - 1], np.uint64))
+            read.append(int(index.sizes(last)[0]))
+
+    read: list[int] = []
+    index = Index.open(tmp_path, "train", "s", sources=2)
+    index.segments.lengths = Watched(index.segments.lengths)
+    for place in (0, 1, 0):
+        index.append([ObjectInfo(f"{place}/{len(index)}", len(index) + 7)])
+    index.close()
+    assert read == [7, 8, 9]
+
+
+def test_keys_that_a_listing_knew_take_no_memory_when_it_is_over(keep):
+    index, _ = keep(Store(1200), Store(500))
+    assert index._known is None

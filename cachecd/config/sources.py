@@ -41,7 +41,7 @@ def check_sources(sources: tuple[WeightedSource, ...], stratify: bool) -> None:
         )
     for place, source in enumerate(sources):
         others = sources[:place]
-        same = [n for n, other in enumerate(others) if _but_weight(other) == _but_weight(source)]
+        same = [n for n, other in enumerate(others) if _what(other) == _what(source)]
         if same:
             raise conflict(
                 ("sources", place),
@@ -63,5 +63,6 @@ def check_sources(sources: tuple[WeightedSource, ...], stratify: bool) -> None:
             )
 
 
-def _but_weight(source: WeightedSource) -> WeightedSource:
-    return source.model_copy(update={"weight": 1.0})
+def _what(source: WeightedSource) -> WeightedSource:
+    """All but the weight; a URL names a folder whether it ends in a slash or not."""
+    return source.model_copy(update={"weight": 1.0, "url": source.url.rstrip("/")})

@@ -37,7 +37,8 @@ class Make:
 
     `schema` is the dataset's, as JSON, or None: then the first record decides and Described says so.
     `classes` are the label's class names, configured or found in the listing. `meta` goes into the
-    sidecar, to which the sampler adds "schema" and "remainder".
+    sidecar, to which the sampler adds "schema" and "remainder". `waits`: one of
+    several sources that cannot be read fails it, instead of being left out.
     """
 
     assignment: Assignment
@@ -46,6 +47,7 @@ class Make:
     schema: dict[str, Any] | None
     classes: tuple[str, ...]
     meta: dict[str, Any]
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

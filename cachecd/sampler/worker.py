@@ -135,6 +135,7 @@ class Worker:
         lanes = dataset.config.lanes
         assigned = _Assigned(
             dataset,
+            make.waits,
             units,
             draft,
             progress,
@@ -177,6 +178,7 @@ class _Assigned:
     def __init__(
         self,
         dataset: Origins,
+        waits: bool,
         units: list[_Unit],
         draft: Draft,
         progress: Progress,
@@ -186,6 +188,7 @@ class _Assigned:
         lanes: int,
     ) -> None:
         self._dataset = dataset
+        self._waits = waits
         self._units = units
         self._draft = draft
         self._progress = progress
@@ -235,14 +238,12 @@ class _Assigned:
     def unreachable(self, place: int, error: SourceUnreachableError) -> None:
         config, away = self._dataset.config, self._progress.unreachable
         # Of one source nothing else can be had, and sets that are to be the same on every run wait.
-        if not config.sources or config.grow.wait:
+        if not config.sources or self._waits:
             raise error
         self._ahead.leave(place)
         self._failed(error)
         away[self._units[place].origin.place] = str(error)
-        if not self._draft.records and not any(
-            each.origin.place not in away for each in self._units
-        ):
+        if not self._draft.records and len(away) == len(config.sources):
             raise error
 
     def is_away(self, place: int) -> bool:

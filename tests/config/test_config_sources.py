@@ -35,6 +35,11 @@ MISTAKES = {
         "",
         "sources.1: found the same source as sources.0",
     ),
+    "the same with a slash and without": (
+        f"{ONE}, {ONE.replace('one/', 'one')}",
+        "",
+        "sources.1: found the same source as sources.0",
+    ),
     "a weight of nothing": (f"{ONE.replace('3}', '0}')}, {TWO}", "", "more than 0"),
     "a negative weight": (f"{ONE.replace('3}', '-1}')}, {TWO}", "", "more than 0"),
     "no number": (f"{ONE.replace('3}', '.nan}')}, {TWO}", "", "sources.0.weight: found nan"),

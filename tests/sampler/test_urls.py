@@ -160,6 +160,17 @@ def test_what_one_server_refuses_costs_its_object_alone(here, there, tmp_path):
         get(store, f"{there.endpoint}/good", 5)
 
 
+def test_servers_that_drip_keep_nobody_from_reading_of_others(here, there, tmp_path):
+    there.script["/good"] = [scripted.body(b"12345")]
+    here.script["/slow"] = [scripted.drip(here, 1 << 20, every=0.02)]
+    config = source(tmp_path, [{"url": f"{there.endpoint}/good", "size": 5}])
+    store = open_store(config, 2, Retry(tries=2, first=0.001, silence=0.3, slowest=1 << 30))
+    for _ in range(2):
+        with pytest.raises(UnitError, match="while other objects can be read"):
+            get(store, f"{here.endpoint}/slow", 1 << 20)
+        assert get(store, f"{there.endpoint}/good", 5) == b"12345"
+
+
 def test_a_weak_etag_is_compared_and_not_insisted_on(here, tmp_path):
     def strict(handler) -> None:  # type: ignore[no-untyped-def]
         refused = "If-Match" in handler.headers

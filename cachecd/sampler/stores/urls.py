@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import ssl
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ _Found = TypeVar("_Found")
 
 _HOSTS = 256  # to which connections are kept, those used last
 _MOST_HOPS = 5
+_AT_ONCE = 256 << 10  # bytes taken from a connection at a time, at most
 _NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _TOTAL = re.compile(r"bytes [0-9*-]+/([0-9]{1,19})")
 
@@ -90,7 +92,13 @@ class UrlsBackend:
         return ()
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        return await self._by_thread(lambda: self._read(key, start, stop, size, etag))
+        given_up = threading.Event()
+        try:
+            return await self._by_thread(
+                lambda: self._read(key, start, stop, size, etag, given_up.is_set)
+            )
+        finally:
+            given_up.set()
 
     async def find(self, key: str) -> ObjectInfo:
         return await self._by_thread(lambda: self._find(key))
@@ -102,7 +110,15 @@ class UrlsBackend:
     async def _by_thread(self, work: Callable[[], _Found]) -> _Found:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
+    def _read(
+        self,
+        key: str,
+        start: int,
+        stop: int,
+        size: int | None,
+        etag: str,
+        given_up: Callable[[], bool],
+    ) -> bytes:
         # A weak one matches none, by the rules of HTTP.
         headers = {"If-Match": etag} if etag and not etag.startswith("W/") else {}
         part = (start, stop) != (0, size)  # all of it is not a range: an empty object has none
@@ -116,7 +132,7 @@ class UrlsBackend:
                 raise resized(found, size)
             if etag and _bare(answer.headers.get("ETag", etag)) != _bare(etag):
                 raise refusal(412, "", self.where)
-            return answer.read(stop - start + 1)
+            return _body(answer, stop - start + 1, given_up)
 
     def _find(self, key: str) -> ObjectInfo:
         with contextlib.suppress(TransientError), self._asked("HEAD", key, {}) as answer:
@@ -176,6 +192,17 @@ class UrlsBackend:
         if not self._proxies or urllib.request.proxy_bypass(parts.netloc):
             return self._direct
         return self._proxies.get(parts.scheme, self._direct)
+
+
+def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bool]) -> bytes:
+    """Up to so many bytes. Where a server drips them, the thread is free soon after nobody waits for it
+    any more: it is needed for the other servers."""
+    found = bytearray()
+    while len(found) < most and not given_up():
+        if not (piece := answer.read1(min(most - len(found), _AT_ONCE))):
+            break
+        found += piece
+    return bytes(found)
 
 
 def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
