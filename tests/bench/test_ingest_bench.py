@@ -27,7 +27,7 @@ def test_it_measures_contenders_against_the_same_objects_and_leaves_nothing_behi
 ):
     folder = short_folder
     command = [sys.executable, "-m", "tests.bench.ingest", "--folder", str(folder)]
-    command += ["--repeats", "1", "--large", "2", "--small", "300", "--many", "300"]
+    command += ["--repeats", "1", "--large", "2", "--small", "1500", "--many", "300"]
     command += ["--only", "obstore", "ours"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "figures.json")],
