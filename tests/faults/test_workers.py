@@ -43,7 +43,7 @@ class Workers:
         )
         self.executor = self.bench.executor
         self._number = 0
-        self._loop.run_until_complete(self.executor.start())
+        self._loop.run_until_complete(self.bench.start())
 
     def close(self) -> None:
         pids = self.executor.pids
