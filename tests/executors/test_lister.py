@@ -130,7 +130,8 @@ def test_a_listing_that_is_left_leaves_no_process(lister, tmp_path):
     one.close()
     thread.join(20)
     assert raised
-    assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+    # They are killed by then; how soon the kernel is done with one is its own affair.
+    until(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
     with pytest.raises(SourceUnreachableError, match="the daemon ends"):
         list(one.units(source("Counted", units=1)))
 
