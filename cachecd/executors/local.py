@@ -115,7 +115,9 @@ class LocalExecutor:
         """Ends what was launched and is not started. Idempotent."""
         while self._launched:
             self._launched.pop().abandon()
-        self._unlink()
+        if self._link >= 0:
+            os.close(self._link)
+            self._link = -1
 
     def submit(self, make: Make) -> None:
         self._waiting.append(make)
@@ -124,8 +126,6 @@ class LocalExecutor:
     async def close(self, grace: float) -> None:
         self._closing.set()
         self._waiting.clear()
-        while self._launched:
-            self._launched.pop().abandon()
         for process in self._processes:
             process.hang_up()
         if self._keepers:
@@ -135,12 +135,7 @@ class LocalExecutor:
         await asyncio.gather(*self._keepers)
         if self._started:
             end_marked(self._name)
-        self._unlink()
-
-    def _unlink(self) -> None:
-        if self._link >= 0:
-            os.close(self._link)
-            self._link = -1
+        self.abandon()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Has it done, by the end of `close` at the latest."""
@@ -157,8 +152,7 @@ class LocalExecutor:
     def _launch_one(self) -> SamplerProcess:
         self._started += 1
         environ = os.environ if self._environ is None else self._environ
-        mark = {MARK: mark_of(self._name, self._started)}
-        marked = {**environ, **mark}
+        marked = {**environ, MARK: mark_of(self._name, self._started)}
         return SamplerProcess(self._command, marked, self._started, self._link, self._setup)
 
     async def _connect(self, process: SamplerProcess) -> None:
