@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bench.ingest import FIGURES, ROOT
+from tests.bench.ingest import FIGURES
+from tests.bench.shortform import run
 
 
 @pytest.fixture
@@ -26,19 +23,9 @@ def test_it_measures_contenders_against_the_same_objects_and_leaves_nothing_behi
     tmp_path, short_folder
 ):
     folder = short_folder
-    command = [sys.executable, "-m", "tests.bench.ingest", "--folder", str(folder)]
-    command += ["--repeats", "1", "--large", "2", "--small", "0", "--many", "100"]
-    command += ["--only", "obstore", "ours"]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "figures.json")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "figures.json").read_text())
+    arguments = ["--folder", str(folder), "--repeats", "1", "--only", "obstore", "ours"]
+    arguments += ["--large", "2", "--small", "0", "--many", "100"]
+    found, _ = run("ingest", *arguments, figures=tmp_path / "figures.json")
     assert found["bars"].keys() == {"64 MiB objects, against obstore"}
     for case in found["cases"].values():
         assert case.keys() == {"obstore", "ours"}
