@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.live import flags_of
-from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitName
+from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
 from cachecd.shardtable import ROW, Rows
 
-VERSION = 3
+VERSION = 4
 # A larger damaged file would take room a second time, which the limit may not leave.
 _KEPT_DAMAGED = 256 << 10
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
@@ -50,8 +50,8 @@ CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
     passing INTEGER NOT NULL, PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS excluded (
-    dataset TEXT NOT NULL, key TEXT NOT NULL, begin INTEGER NOT NULL,
-    PRIMARY KEY (dataset, key, begin)) WITHOUT ROWID;
+    dataset TEXT NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, begin INTEGER NOT NULL,
+    PRIMARY KEY (dataset, source, key, begin)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS plans (
     dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS schemas (
@@ -192,10 +192,12 @@ class Catalog:
         )
         return [SetAside(unit, key, why, bool(passing)) for unit, key, why, passing in rows]
 
-    def excluded(self, dataset: str) -> list[UnitName]:
-        """The units that a person has taken out; they outlast plans and listings."""
-        rows = self._db.execute("SELECT key, begin FROM excluded WHERE dataset = ?", (dataset,))
-        return [(key, begin) for key, begin in rows]
+    def excluded(self, dataset: str) -> list[ExcludedName]:
+        """The units that a person has taken out; they outlast plans, listings and sources."""
+        rows = self._db.execute(
+            "SELECT source, key, begin FROM excluded WHERE dataset = ?", (dataset,)
+        )
+        return [(source, key, begin) for source, key, begin in rows]
 
     def holders(self, dataset: str, units: Iterable[int]) -> Iterator[list[int]]:
         """The shards that hold records of any of these units and are not barred: of some shards at a
@@ -228,8 +230,8 @@ class Catalog:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
-        excluded: Iterable[UnitName] = (),
-        included: Iterable[UnitName] = (),
+        excluded: Iterable[ExcludedName] = (),
+        included: Iterable[ExcludedName] = (),
     ) -> None:
         """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
         units' come. The rows of units that are tried `again` go. Shard `barred` is so from now on.
@@ -265,10 +267,11 @@ class Catalog:
                 [(name, a.unit, a.key, a.reason, a.passing) for a in set_aside],
             )
             self._db.executemany(
-                "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?)", [(name, *u) for u in excluded]
+                "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
+                [(name, *u) for u in excluded],
             )
             self._db.executemany(
-                "DELETE FROM excluded WHERE dataset = ? AND key = ? AND begin = ?",
+                "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
                 [(name, *u) for u in included],
             )
             self._db.execute(

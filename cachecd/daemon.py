@@ -23,7 +23,6 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
-from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
@@ -40,6 +39,7 @@ from cachecd.probing import Probes
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
 from cachecd.replies import reply_of
+from cachecd.rules import DatasetRules
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
 from cachecd.scrub import Scrub

@@ -10,57 +10,28 @@ from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
 from cachecd.live import LiveShards
 from cachecd.missing_sources import MissingSources
-from cachecd.model import EXCLUDED, Assignment, Lease, Outcome, SetAside, Shard, UnitSlice
+from cachecd.model import (
+    EXCLUDED,
+    Assignment,
+    ExcludedName,
+    Lease,
+    Outcome,
+    SetAside,
+    Shard,
+    UnitSlice,
+)
 from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.progress import Progress
 from cachecd.rate import Rate
+from cachecd.rules import DatasetRules
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
-from cachecd.sourcewalk import SourceRules
 from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 from cachecd.walk import Walk
 
 _TRIES_PER_UNIT = 2
-AWAITS_CLASSES = (
-    "classes are numbered when the listing has come to its end, and nothing is sampled before; "
-    "label.classes in the configuration names them and ends the wait"
-)
-AWAITS_STRATA = (
-    "stratify: the classes' shares are known when the listing has come to its end, and nothing is sampled "
-    "before"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetRules:
-    """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed. So it is with `stratify`, which has each class in its share all along the walk."""
-
-    name: str
-    generation: str
-    first: int
-    per_epoch: int | None = None
-    wait: bool = False
-    refresh: float = 0.25
-    pin: bool = False
-    limit: int | None = None
-    seed: int = 0
-    awaits_classes: bool = False
-    sources: tuple[SourceRules, ...] = (SourceRules(),)
-    stratify: bool = False
-
-    @property
-    def several(self) -> bool:
-        """Whether it has several sources."""
-        return len(self.sources) > 1
-
-    @property
-    def awaits(self) -> str:
-        """Why nothing may be sampled before the listing has come to its end; "" if it may."""
-        stratified = AWAITS_STRATA if self.stratify else ""
-        return AWAITS_CLASSES if self.awaits_classes else stratified
 
 
 @dataclass(slots=True)
@@ -104,13 +75,14 @@ class DatasetState:
     source: Pause = field(default_factory=Pause)
     second_chances: SecondChances = field(init=False)
     egress: int = 0  # bytes fetched in all
-    excluded: Excluded = field(default_factory=Excluded)
+    excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
         self.allowed = self._least_allowed()
         self.second_chances = SecondChances(self.rules.pin)
+        self.excluded = Excluded([source.name for source in self.rules.sources])
 
     def _least_allowed(self) -> float:
         unbounded = self.rules.pin or (self.rules.per_epoch is None and not self.rules.wait)
@@ -346,19 +318,22 @@ class DatasetState:
 
     # --- what a person has taken out
 
-    def exclude(self, units: tuple[UnitSlice, ...]) -> tuple[SetAside, ...]:
-        """Sets these units aside for good, under whatever number they are listed again."""
-        self.excluded.add(units)
+    def exclude(
+        self, units: tuple[UnitSlice, ...]
+    ) -> tuple[tuple[SetAside, ...], tuple[ExcludedName, ...]]:
+        """Sets these units aside for good, under whatever number they are listed again, by these names."""
+        names = self.excluded.add(units)
         numbers = {unit.unit for unit in units}
         self.plan.set_aside(numbers)
         self.plan.drop({(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers})
-        return tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units)
+        return tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units), names
 
-    def include(self, units: tuple[UnitSlice, ...]) -> None:
-        """They are fetched again when the walk comes by."""
-        self.excluded.remove(units)
+    def include(self, units: tuple[UnitSlice, ...]) -> tuple[ExcludedName, ...]:
+        """They are fetched again when the walk comes by; these names are not to be kept."""
+        names = self.excluded.remove(units)
         self.plan.take_back([unit.unit for unit in units])
         self.exhausted = False
+        return names
 
     def take_out(self, number: int) -> tuple[SetAside, ...]:
         """Takes the excluded units out of an open assignment that nobody is at."""

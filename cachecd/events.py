@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from cachecd.model import (
     Assignment,
+    ExcludedName,
     Held,
     Lease,
     Outcome,
     SetAside,
     Shard,
     ShardId,
-    UnitName,
     UnitSlice,
 )
 from cachecd.parts import Part
@@ -308,8 +308,8 @@ class SavePlan:
     set_aside: tuple[SetAside, ...] = ()
     again: tuple[int, ...] = ()
     barred: int | None = None
-    excluded: tuple[UnitName, ...] = ()
-    included: tuple[UnitName, ...] = ()
+    excluded: tuple[ExcludedName, ...] = ()
+    included: tuple[ExcludedName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from cachecd.model import Outcome, UnitName, UnitSlice
+from cachecd.model import ExcludedName, Outcome, UnitName, UnitSlice
+from cachecd.segments import key_in, source_of
 
 
 class Excluded:
-    """One dataset's.
+    """One dataset's, of these `sources`.
 
-    `names` outlast a listing: under whatever number such a unit turns up, it is not fetched. `numbers`
-    are those under which they are known to this listing so far. `shards` hold records of one, and are
-    to be barred once it is known what else they hold.
+    Names outlast a listing: under whatever number such a unit turns up, it is not fetched. They are of a
+    source, not of its place among several. `numbers` are those under which they are known to this listing
+    so far. `shards` hold records of one, and are to be barred once it is known what else they hold.
     """
 
-    def __init__(self) -> None:
-        self.names: set[UnitName] = set()
+    def __init__(self, sources: Sequence[str] = ("",)) -> None:
+        self._sources = [_told_apart(n, sources) for n in range(len(sources))]
+        self._kept: dict[UnitName, set[ExcludedName]] = {}
+        self.of_others = 0
+        """How many are of sources that are not there, and nothing is excluded by."""
         self.numbers: set[int] = set()
         self.shards: set[int] = set()
 
-    def add(self, units: Iterable[UnitSlice]) -> None:
-        """From now on these are."""
-        for unit in units:
-            self.names.add(unit.name)
-            self.numbers.add(unit.unit)
+    @property
+    def names(self) -> Collection[UnitName]:
+        """As the listing has them."""
+        return self._kept.keys()
 
-    def remove(self, units: Iterable[UnitSlice]) -> None:
-        """From now on these are not."""
+    def keep(self, kept: Iterable[ExcludedName]) -> None:
+        """These were excluded before.
+
+        A source that is alone stands for all that are not there any more: it may be a copy of theirs, and
+        what was bad there is bad here. Of several, none does: these wait for theirs.
+        """
+        for name in kept:
+            source, key, begin = name
+            if len(self._sources) == 1:
+                self._kept.setdefault((key, begin), set()).add(name)
+            elif source in self._sources:
+                known = key_in(self._sources.index(source), key), begin
+                self._kept.setdefault(known, set()).add(name)
+            else:
+                self.of_others += 1
+
+    def add(self, units: Iterable[UnitSlice]) -> tuple[ExcludedName, ...]:
+        """From now on these are; under these names they are to be kept."""
+        added = []
         for unit in units:
-            self.names.discard(unit.name)
+            self.numbers.add(unit.unit)
+            name = self._kept_of(unit.name)
+            self._kept.setdefault(unit.name, set()).add(name)
+            added.append(name)
+        return tuple(added)
+
+    def remove(self, units: Iterable[UnitSlice]) -> tuple[ExcludedName, ...]:
+        """From now on these are not; these names are not to be kept."""
+        removed: list[ExcludedName] = []
+        for unit in units:
             self.numbers.discard(unit.unit)
+            removed += sorted(self._kept.pop(unit.name, ()))
+        return tuple(removed)
 
     def out_of(self, outcome: Outcome) -> Outcome:
         """The outcome of a shard, without what is left of units that were excluded while it was made, and
@@ -45,4 +76,17 @@ class Excluded:
 
     def among(self, units: Iterable[UnitSlice]) -> list[UnitSlice]:
         """Those of these that are."""
-        return [unit for unit in units if unit.name in self.names] if self.names else []
+        return [unit for unit in units if unit.name in self._kept] if self._kept else []
+
+    def _kept_of(self, name: UnitName) -> ExcludedName:
+        key, begin = name
+        place, own = source_of(key) if len(self._sources) > 1 else (0, key)
+        return self._sources[place], own, begin
+
+
+def _told_apart(place: int, sources: Sequence[str]) -> str:
+    """A source's URL; of several parts of one store, the later ones' with a number."""
+    # A URL names a folder whether it ends in a slash or not.
+    urls = [source.rstrip("/") for source in sources]
+    before = urls[:place].count(urls[place])
+    return f"{urls[place]} ({before + 1})" if before else urls[place]

@@ -64,6 +64,12 @@ class Exclusions:
         """What was excluded before is looked for again: a daemon that was killed may not have come to all
         its shards, and the source may have been listed anew."""
         for dataset, found in excluded.items():
+            if found.of_others:
+                _log.warning(
+                    "exclusions of sources that are not configured now",
+                    dataset=dataset,
+                    number=found.of_others,
+                )
             if found.names:
                 self._spawn(self._again(dataset, frozenset(found.names)))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from cachecd.dataset import DatasetRules
 from cachecd.model import Lease
+from cachecd.rules import DatasetRules
 from cachecd.shardtable import ShardSet
 
 # A rank that was granted a lease locks its manifest at once; half a minute covers one that is

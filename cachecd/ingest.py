@@ -121,16 +121,16 @@ def _take_out(dataset: DatasetState, number: int, out: list[Command]) -> None:
 
 def exclude(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
     """A person takes these units out."""
-    numbers, names = tuple(u.unit for u in units), tuple(u.name for u in units)
-    asides = dataset.exclude(units)
+    numbers = tuple(u.unit for u in units)
+    asides, names = dataset.exclude(units)
     # Again: they may have been set aside for another reason.
     return SavePlan(dataset.rules.name, set_aside=asides, again=numbers, excluded=names)
 
 
 def include(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
     """A person takes that back."""
-    dataset.include(units)
-    numbers, names = tuple(u.unit for u in units), tuple(u.name for u in units)
+    names = dataset.include(units)
+    numbers = tuple(u.unit for u in units)
     return SavePlan(dataset.rules.name, again=numbers, included=names)
 
 

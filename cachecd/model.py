@@ -37,6 +37,8 @@ class ObjectInfo:
 
 
 UnitName = tuple[str, int]
+# (source, key in it, begin): what stays a unit's name where sources come, go and change places.
+ExcludedName = tuple[str, str, int]
 EXCLUDED = "excluded by hand"  # why a unit is set aside that a person has taken out
 
 

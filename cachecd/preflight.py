@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachecd.config import EVERY_HOST, Config, DatasetConfig, SourceConfig
-from cachecd.dataset import DatasetRules
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
@@ -20,6 +19,7 @@ from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
 from cachecd.restraint import Restraint
+from cachecd.rules import DatasetRules
 from cachecd.sampler.messages import Setup
 from cachecd.segments import source_of
 from cachecd.sourcewalk import SourceRules

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cachecd.catalog import Catalog, SavedPlan
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -21,6 +21,7 @@ from cachecd.model import EXCLUDED, Assignment, Held, Lease, ShardId, UnitSlice
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
+from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
 from cachecd.shardtable import ROW, Rows
 from cachecd.state import State
@@ -98,7 +99,7 @@ def take_up(
     dataset.debt = max(dataset.debt, owed)
     asides = catalog.set_aside(name)
     plan.set_aside(aside.unit for aside in asides)
-    dataset.excluded.names.update(catalog.excluded(name))
+    dataset.excluded.keep(catalog.excluded(name))
     dataset.excluded.numbers.update(aside.unit for aside in asides if aside.reason == EXCLUDED)
     if rules.pin:
         lost = _parts_lost(found, plan, catalog, index)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
 from cachecd.ledger import Ledger
@@ -25,6 +25,7 @@ from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.restraint import Restraint
 from cachecd.room import Room
+from cachecd.rules import DatasetRules
 from cachecd.shardtable import Numbers, Rows
 from cachecd.waiting import Hindrances, not_ready
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.dataset import DatasetRules
 from cachecd.events import SavePlan
 from cachecd.model import Assignment, Lease, Shard, ShardId
+from cachecd.rules import DatasetRules
 
 Records = set[tuple[int, int]]
 

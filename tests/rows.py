@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
-from cachecd.model import SetAside, Shard, ShardId, UnitName
+from cachecd.model import ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of, parts_written
 from cachecd.reconcile import Found, Kept
 from tests.policy_model import Records
@@ -40,7 +40,7 @@ class Rows:
         self._plans: dict[str, str] = {}
         self._open: dict[tuple[str, int], tuple[str, list[Part]]] = {}
         self._aside: dict[tuple[str, int], SetAside] = {}
-        self._excluded: set[tuple[str, UnitName]] = set()
+        self._excluded: set[tuple[str, ExcludedName]] = set()
 
     def _write(self) -> None:
         if self.refuses:
@@ -69,12 +69,12 @@ class Rows:
     def set_aside(self, dataset: str) -> list[SetAside]:
         return [aside for (name, _), aside in sorted(self._aside.items()) if name == dataset]
 
-    def excluded(self, dataset: str) -> list[UnitName]:
+    def excluded(self, dataset: str) -> list[ExcludedName]:
         return sorted(unit for name, unit in self._excluded if name == dataset)
 
     def excluded_units(self, dataset: str) -> set[int]:
         """Their numbers, as `Units` names them."""
-        return {int(key.removeprefix("key-")) for key, _ in self.excluded(dataset)}
+        return {int(key.removeprefix("key-")) for _, key, _ in self.excluded(dataset)}
 
     def holders(self, dataset: str, units: Container[int]) -> list[int]:
         return [
@@ -126,8 +126,8 @@ class Rows:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
-        excluded: Iterable[UnitName] = (),
-        included: Iterable[UnitName] = (),
+        excluded: Iterable[ExcludedName] = (),
+        included: Iterable[ExcludedName] = (),
     ) -> None:
         self._write()
         if done is not None:

@@ -45,17 +45,19 @@ PARTS = {
     "pause": "",
     "second_chance": "model",
     "restraint": "quantities",
-    "excluded": "model",
+    "excluded": "model segments",
     "missing_sources": "pause",
     "rate": "",
-    "dataset": "errors excluded live missing_sources model pause plan progress rate second_chance "
-    "shardtable sourcewalk strata unitcount walk",
+    "rules": "sourcewalk",
+    "dataset": "errors excluded live missing_sources model pause plan progress rate rules "
+    "second_chance shardtable strata unitcount walk",
     "ledger": "model",
-    "grant": "dataset model shardtable",
+    "grant": "model rules shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "backlog dataset events ledger model pause room",
-    "state": "dataset events grant ingest ledger model pause restraint room shardtable waiting",
+    "state": "dataset events grant ingest ledger model pause restraint room rules shardtable "
+    "waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -100,8 +102,8 @@ PARTS = {
     "relisting selection sourceindex",
     "shards": "backlog catalog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
-    "preflight": "config dataset disk errors executors executors.lister index layout ledger quantities "
-    "restraint sampler.messages segments sourcewalk",
+    "preflight": "config disk errors executors executors.lister index layout ledger quantities "
+    "restraint rules sampler.messages segments sourcewalk",
     "firstlook": "config errors executors.lister model preflight sampler",
     "sample": "config errors layout model preflight sampler sampler.messages segments unittext "
     "client._core client.schema",
@@ -110,8 +112,8 @@ PARTS = {
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
-    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile saving "
-    "shardtable state strata client._core client.protocol",
+    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
+    "saving shardtable state strata client._core client.protocol",
     "replies": "events layout client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -122,9 +124,9 @@ PARTS = {
     "probing": "complaints errors events grant layout leases",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
-    "daemon": "aside catalog complaints config dataset errors events exclusions executors index layout "
+    "daemon": "aside catalog complaints config errors events exclusions executors index layout "
     "leases ledger listings meter missing_classes model ordering preflight probing reconcile recovery "
-    "replies saving scrub selection shards sampler.messages state status "
+    "replies rules saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
@@ -133,7 +135,7 @@ PARTS = {
     "verify": "layout client._core client.errors",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
-    "cli": "config dataset demo errors firstlook layout model postmortem preflight proposal quantities "
+    "cli": "config demo errors firstlook layout model postmortem preflight proposal quantities rules "
     "sample sampler sampleview service survey verify where client client.errors",
     "__main__": "cli",
 }
@@ -163,6 +165,7 @@ PURE = {
     "ratio",
     "room",
     "rounds",
+    "rules",
     "sampler.lanes",
     "sampler.patience",
     "second_chance",

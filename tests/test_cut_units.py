@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
+from cachecd.rules import DatasetRules
 from tests.policy_model import Records
 from tests.units import full, records_of
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers

@@ -8,9 +8,10 @@ import pytest
 
 from cachecd import events as ev
 from cachecd.catalog import Catalog, SavedPlan
-from cachecd.dataset import DatasetRules
+from cachecd.excluded import Excluded
 from cachecd.index import Index
-from cachecd.model import EXCLUDED, ObjectInfo, SetAside, Shard, ShardId
+from cachecd.model import EXCLUDED, ObjectInfo, SetAside, Shard, ShardId, UnitSlice
+from cachecd.rules import DatasetRules
 from tests.test_index import SOURCE
 from tests.units import full
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
@@ -128,7 +129,7 @@ def test_it_outlasts_a_restart_a_new_generation_and_a_new_listing_by_its_name():
 
 def test_a_unit_that_turns_up_in_a_listing_under_a_known_name_is_not_fetched():
     w = world(shards=12, units=3)
-    w.state.datasets["train"].excluded.names = {(f"key-{n}", 0) for n in (*range(3, 13), 15)}
+    w.state.datasets["train"].excluded.keep([("", f"key-{n}", 0) for n in (*range(3, 13), 15)])
     w.settle()
     w.sources["train"].append([UNIT] * 17)
     w.feed(ev.Listed("train", 20, complete=True))
@@ -170,14 +171,14 @@ def test_the_catalog_keeps_names_over_plans_and_finds_the_shards_that_hold_a_uni
         shard = Shard(ShardId("train", number), "g", 1, 1, 1)
         catalog.save_progress(plan, shard=shard, units=units)
     assert [n for some in catalog.holders("train", [2]) for n in some] == [1, 3]
-    catalog.save_progress(plan, barred=3, excluded=[("k", 0), ("k", 5)])
+    catalog.save_progress(plan, barred=3, excluded=[("u", "k", 0), ("u", "k", 5)])
     assert [n for some in catalog.holders("train", [2, 7]) for n in some] == [1]
     catalog.forget_plan("train")
     catalog.close()
     again = Catalog(tmp_path / "catalog.sqlite")
-    assert again.excluded("train") == [("k", 0), ("k", 5)]
-    again.save_progress(plan, included=[("k", 0)])
-    assert (again.excluded("train"), again.excluded("eval")) == ([("k", 5)], [])
+    assert again.excluded("train") == [("u", "k", 0), ("u", "k", 5)]
+    again.save_progress(plan, included=[("u", "k", 0)])
+    assert (again.excluded("train"), again.excluded("eval")) == ([("u", "k", 5)], [])
     again.close()
 
 
@@ -197,3 +198,28 @@ def test_the_units_of_an_object_are_found_by_its_key_beside_who_writes_the_index
     assert index.path.stat().st_size > length, "nothing is cut off by who only looks"
     beside.close()
     index.close()
+
+
+def unit_of(key: str, begin: int = 0) -> UnitSlice:
+    return UnitSlice(5, key, 10, begin=begin)
+
+
+def test_of_several_what_is_of_a_source_that_is_not_there_waits_for_it_and_one_alone_stands_for_all():
+    kept = [("s3://a", "x", 0), ("s3://b", "x", 7)]
+    several = Excluded(["s3://b", "s3://c"])
+    several.keep(kept)
+    assert (set(several.names), several.of_others) == ({("0/x", 7)}, 1)
+    alone = Excluded(["s3://copy"])
+    alone.keep(kept)
+    assert (set(alone.names), alone.of_others) == ({("x", 0), ("x", 7)}, 0)
+    assert alone.remove([unit_of("x", 7)]) == (("s3://b", "x", 7),), "as it is kept"
+    assert set(alone.names) == {("x", 0)}
+
+
+def test_two_parts_of_one_store_are_told_apart_and_a_slash_at_the_end_is_no_other_source():
+    both = Excluded(["s3://a", "s3://a/"])
+    names = both.add([unit_of("0/x"), unit_of("1/x"), unit_of("1/y")])
+    assert names == (("s3://a", "x", 0), ("s3://a (2)", "x", 0), ("s3://a (2)", "y", 0))
+    again = Excluded(["s3://b", "s3://a/", "s3://a"])
+    again.keep(names)
+    assert set(again.names) == {("1/x", 0), ("2/x", 0), ("2/y", 0)}

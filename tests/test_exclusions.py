@@ -106,7 +106,7 @@ def test_a_disk_that_fails_is_told_and_the_next_request_looks_again(search, monk
 def test_a_start_looks_again_for_what_was_excluded_before(search):
     async def start():
         excluded = Excluded()
-        excluded.names = {("b", 1), ("gone", 0)}
+        excluded.keep([("", "b", 1), ("", "gone", 0)])
         search.exclusions.start({"train": excluded, "eval": Excluded()})
         while len(search.events) < 2:
             await asyncio.sleep(0.001)

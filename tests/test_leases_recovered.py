@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.layout import Layout
 from cachecd.leases import write_manifest
 from cachecd.ledger import Ledger
 from cachecd.model import Shard, ShardId
 from cachecd.plan import Plan
 from cachecd.recovery import recover_leases
+from cachecd.rules import DatasetRules
 from cachecd.state import State
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest, encode_manifest

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cachecd.catalog import Catalog
-from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -19,6 +18,7 @@ from cachecd.ledger import Ledger, footprint
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, Shard, ShardId
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import Recovered, recover, saved_plan
+from cachecd.rules import DatasetRules
 from cachecd.state import State
 from cachecd_client._core import ShardWriter
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.grant import GRACE
 from cachecd.model import Outcome, ShardId
+from cachecd.rules import DatasetRules
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 

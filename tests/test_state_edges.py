@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.model import ShardId
+from cachecd.rules import DatasetRules
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 

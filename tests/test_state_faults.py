@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.ledger import METADATA_SLACK
 from cachecd.model import ShardId
+from cachecd.rules import DatasetRules
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside
 from cachecd.preflight import minimum
+from cachecd.rules import DatasetRules
 from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, full
 from tests.world import FOOTPRINT, SHARD_SIZE, Units, World

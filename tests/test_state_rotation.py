@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.model import ShardId
+from cachecd.rules import DatasetRules
 from cachecd.status import document
 from tests.world import FOOTPRINT, UNIT, Units, World, granted, numbers, world
 

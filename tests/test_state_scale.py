@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.ledger import BLOCK, Ledger
 from cachecd.model import ShardId
 from cachecd.plan import Plan
+from cachecd.rules import DatasetRules
 from cachecd.shardtable import ROW
 from cachecd.state import State
 from cachecd.status import document

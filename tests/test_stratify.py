@@ -12,9 +12,9 @@ import pytest
 
 from cachecd import events as ev
 from cachecd.config import DatasetConfig
-from cachecd.dataset import AWAITS_CLASSES, AWAITS_STRATA
 from cachecd.plan import Blocked
 from cachecd.preflight import generation_of, listing_of
+from cachecd.rules import AWAITS_CLASSES, AWAITS_STRATA
 from cachecd.status import document
 from cachecd.strata import stratified
 from tests.test_recovery import Cache

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.model import Outcome, ShardId, UnitSlice
 from cachecd.plan import Plan
+from cachecd.rules import DatasetRules
 from cachecd.sourcewalk import SourceRules
 from cachecd.state import State
 from cachecd.status import document

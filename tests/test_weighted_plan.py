@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.model import Assignment, Outcome, SetAside
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
+from cachecd.rules import DatasetRules
 from cachecd.sourcewalk import SourceRules
 from tests.sources import Kind, Several, work
 from tests.units import SHARD_SIZE

@@ -13,7 +13,6 @@ from typing import Any
 
 from cachecd import events as ev
 from cachecd.catalog import SavedPlan
-from cachecd.dataset import DatasetRules
 from cachecd.errors import DiskError
 from cachecd.grant import GRACE
 from cachecd.ledger import METADATA_SLACK, Ledger
@@ -22,6 +21,7 @@ from cachecd.parts import part_of
 from cachecd.reconcile import Found
 from cachecd.recovery import held_by, meta_of, saved_plan, take_up
 from cachecd.restraint import Restraint
+from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed

@@ -14,8 +14,8 @@ from cachecd.quantities import Percent, approximate_size, format_rate, format_si
 
 if TYPE_CHECKING:
     from cachecd.config import Config, DatasetConfig, SourceConfig
-    from cachecd.dataset import DatasetRules
     from cachecd.preflight import Figures
+    from cachecd.rules import DatasetRules
     from cachecd.sample import Sample
 
 

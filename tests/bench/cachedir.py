@@ -17,7 +17,7 @@ import numpy as np
 
 from cachecd.catalog import Catalog
 from cachecd.config import load
-from cachecd.dataset import DatasetRules, DatasetState
+from cachecd.dataset import DatasetState
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK
@@ -25,6 +25,7 @@ from cachecd.model import Shard, ShardId
 from cachecd.plan import Plan
 from cachecd.preflight import figures, listing_of
 from cachecd.recovery import saved_plan
+from cachecd.rules import DatasetRules
 from cachecd.sampler.fetch import open_store
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema

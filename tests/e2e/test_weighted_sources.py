@@ -114,3 +114,27 @@ def test_without_one_of_them_the_others_go_on_and_it_is_said_which_until_it_is_b
     found = keys(served)
     assert max(found.values()) == 1
     assert len(found) == 800 + 400
+
+
+def test_it_follows_its_source_to_another_place_among_several_and_to_being_alone(served):
+    """What a person has excluded."""
+    served.document["sampler"].pop("bandwidth")
+    served.start()
+    wait_until(lambda: train(served)["listed"], what="all is listed")
+    with served.connect() as cache:
+        assert cache.exclude("train", "0/image-0007")[0] == 1
+    images, texts = served.document["datasets"]["train"]["sources"]
+    alone = {name: images[name] for name in ("url", "format")}
+    for config, known in (
+        ({"sources": [texts, images]}, "1/image-0007"),
+        ({"source": alone}, "image-0007"),
+        ({"sources": [images, texts]}, "0/image-0007"),
+    ):
+        assert served.terminate() == 0
+        served.document["datasets"]["train"] = config
+        served.start()
+        wait_until(lambda: train(served)["whole"], what="all is cached")
+        found = keys(served)
+        assert b"image-0007" not in found
+        assert found[b"image-0008"] == 1
+        assert [one["key"] for one in train(served)["set_aside"]["examples"]] == [known]

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from cachecd import events as ev
-from cachecd.dataset import DatasetRules
 from cachecd.model import Outcome, SetAside, ShardId
+from cachecd.rules import DatasetRules
 from cachecd.second_chance import FIRST, LONGEST, SecondChances
 from cachecd.status import document
 from tests.units import full
