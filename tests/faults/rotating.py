@@ -133,25 +133,58 @@ class Rotating:
         return self.daemon.said()[-3000:]
 
     def check(self, what: str) -> None:
-        """Call it while nothing goes on: nothing is half there, left over, twice or miscounted."""
-        status, cache = self.status(), self.daemon.cache
-        train = status["datasets"]["train"]
-        shards = inventory(cache)
-        assert len(shards) == train["shards"] + train["retired_shards"] + train["barred_shards"], (
-            what
-        )
-        assert not repeated(shards), what
-        assert sorted(os.listdir(cache / "shards" / "train")) == sorted(
-            f"{number:010d}.tfrecord{suffix}" for number in shards for suffix in ("", ".idx")
-        ), what
-        assert os.listdir(cache / "tmp") == [], what
-        leases = {f"{lease['lease']}.json" for lease in status["leases"]}
-        assert set(os.listdir(cache / "leases")) == leases, what
-        assert allocated(cache) <= status["cache"]["limit"], what
-        shards_bytes = allocated(cache / "shards" / "train")
-        own = os.stat(cache / "shards" / "train").st_blocks * 512
-        assert shards_bytes - own == train["allocated"], what
+        """At rest, nothing is half there, left over, twice or miscounted.
+
+        The daemon measures its directory each second and may find room for one more shard just now: what
+        it says before and after must be the same, or all is looked at again.
+        """
+        cache = self.daemon.cache
+        looks: list[_Look] = []
+
+        def looked() -> bool:
+            before = self.status()
+            looks.append(_Look(before, cache))
+            return self.idle() and _figures(before) == _figures(self.status())
+
+        wait_until(looked, 30, f"{what}: at rest\n{self.tail()}")
+        looks[-1].check(what)
         for batch in self.held.numpy(64, drop_last=False):
             rows = zip(batch["key"], batch["payload"], batch["_valid"], strict=True)
             for key, payload in [row[:2] for row in rows if row[2]]:
                 assert self.objects[bytes(key).decode()] == bytes(payload), what
+
+
+def _figures(status: Mapping[str, Any]) -> list[Any]:
+    """What changes when a shard is begun, made or unlinked, or a lease taken or dropped."""
+    train, cache = status["datasets"]["train"], status["cache"]
+    shards = [train[f"{kind}shards"] for kind in ("", "retired_", "barred_", "evicted_")]
+    leases = [lease["lease"] for lease in status["leases"]]
+    return [*shards, train["making"], train["allocated"], cache["reserved"], leases]
+
+
+class _Look:
+    """What lies on disk, and what the daemon says lies there."""
+
+    def __init__(self, status: dict[str, Any], cache: Path) -> None:
+        self.status = status
+        self.shards = inventory(cache)
+        self.names = sorted(os.listdir(cache / "shards" / "train"))
+        self.temporary = os.listdir(cache / "tmp")
+        self.leases = set(os.listdir(cache / "leases"))
+        self.total = allocated(cache)
+        shards = cache / "shards" / "train"
+        self.blocks = {p.name: p.stat().st_blocks * 512 for p in shards.iterdir()}
+
+    def check(self, what: str) -> None:
+        """Both are the same."""
+        status, train = self.status, self.status["datasets"]["train"]
+        told = train["shards"] + train["retired_shards"] + train["barred_shards"]
+        assert len(self.shards) == told, what
+        assert not repeated(self.shards), what
+        assert self.names == sorted(
+            f"{number:010d}.tfrecord{suffix}" for number in self.shards for suffix in ("", ".idx")
+        ), what
+        assert self.temporary == [], what
+        assert self.leases == {f"{lease['lease']}.json" for lease in status["leases"]}, what
+        assert self.total <= status["cache"]["limit"], what
+        assert sum(self.blocks.values()) == train["allocated"], (what, self.blocks)
