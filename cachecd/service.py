@@ -64,11 +64,12 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
         executor = preflight.executor_of(config)
         owned.callback(executor.abandon)
-        if not options.offline:
-            executor.launch()  # it imports while we look
-            if preflight.is_empty(config):
-                for name, what in check_sources(config).items():
-                    _log.warning("source looked at", dataset=name, what=what)
+        if not options.offline and preflight.is_empty(config):
+            # They import while we look. Beside a recovery they would only take a core from it, and
+            # nobody waits for them: measured, 0.1 s of 1.7 with 100,000 shards.
+            executor.launch()
+            for name, what in check_sources(config).items():
+                _log.warning("source looked at", dataset=name, what=what)
         with refusing(f"cannot prepare {layout.root}"):
             for directory in (layout.shards, layout.tmp, layout.leases, layout.index):
                 directory.mkdir(mode=0o750, exist_ok=True)

@@ -103,7 +103,10 @@ class LocalExecutor:
             ) from error
 
     async def start(self, deliver: Callable[[FromSampler], None]) -> None:
-        """Those that are launched are given what is submitted from now on."""
+        """They are launched, if that was not done, and given what is submitted from now on. ConfigError as
+        of `launch`."""
+        if self._link < 0:
+            self.launch()
         self._deliver = deliver
         while self._launched:
             process = self._launched[-1]
