@@ -38,7 +38,8 @@ class Probes:
         """So that a job that was launched again under its name gets no set of the one that ended."""
         asked = dataset, job, epoch
         leases = [state.lease for state in self._known.values()]
-        self.these([one.id for one in leases if (one.dataset, one.job, one.epoch) == asked])
+        if same := [one.id for one in leases if (one.dataset, one.job, one.epoch) == asked]:
+            self.these(same)
 
     def these(self, names: Iterable[str]) -> None:
         """Leases by name."""

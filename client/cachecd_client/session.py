@@ -38,7 +38,7 @@ from cachecd_client.protocol import (
     StatusReply,
     Waiting,
 )
-from cachecd_client.transport import Transport
+from cachecd_client.transport import Conversation, Transport
 from cachecd_client.waiting import Wait
 
 log = logging.getLogger("cachecd")
@@ -222,38 +222,41 @@ class Cache:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
         wait = Wait(dataset, timeout)
         lost: LeaseLostError | None = None
-        for _ in range(_GRANTS):
-            granted = self._granted(dataset, epoch, job or self._job, wait)
-            try:
-                held = HeldLease(_manifest_path(granted, os.environ))
-            except LeaseLostError as error:
-                lost = error
-                continue
-            self._held.add(held)
-            try:
-                self._say_held(held)
-                found = Epoch(held, self._transport, self._release, number=epoch, of=of)
-            except LeaseLostError as error:
-                self._held.discard(held)
-                held.close()
-                lost = error
-                continue
-            except BaseException:
-                self._release(held)
-                raise
-            self._know(found)
-            return found
+        with self._transport.conversation() as daemon:
+            for _ in range(_GRANTS):
+                granted = self._granted(daemon, dataset, epoch, job or self._job, wait)
+                try:
+                    held = HeldLease(_manifest_path(granted, os.environ))
+                except LeaseLostError as error:
+                    lost = error
+                    continue
+                self._held.add(held)
+                try:
+                    self._say_held(daemon, held)
+                    found = Epoch(held, self._transport, self._release, number=epoch, of=of)
+                except LeaseLostError as error:
+                    self._held.discard(held)
+                    held.close()
+                    lost = error
+                    continue
+                except BaseException:
+                    self._release(held)
+                    raise
+                self._know(found)
+                return found
         assert lost is not None
         raise lost
 
     def _know(self, epoch: Epoch) -> None:
         self._epochs.add(weakref.ref(epoch, self._epochs.discard))
 
-    def _granted(self, dataset: str, epoch: int, job: str, wait: Wait) -> Granted:
+    def _granted(
+        self, daemon: Conversation, dataset: str, epoch: int, job: str, wait: Wait
+    ) -> Granted:
         while True:
             # A new question each time: a repeated id would get the old answer.
             request = Acquire(_new_id(), dataset, job, epoch, self._rank, self._world)
-            match self._ask(request):
+            match self._ask(request, daemon):
                 case Granted() as granted:
                     return granted
                 case Waiting() as waiting:
@@ -261,17 +264,17 @@ class Cache:
                 case other:
                     raise AssertionError(f"{other} is no answer to {request}")
 
-    def _say_held(self, held: HeldLease) -> None:
+    def _say_held(self, daemon: Conversation, held: HeldLease) -> None:
         try:
-            self._ask(Held(_new_id(), held.manifest.lease, self._rank))
+            self._ask(Held(_new_id(), held.manifest.lease, self._rank), daemon)
         except DaemonUnreachableError as error:
             # The lock is what counts, and it is there: a daemon that starts again will find it.
             log.warning("%s: leased, but %s", held.manifest.dataset, error)
 
-    def _ask(self, request: Request) -> Reply:
+    def _ask(self, request: Request, daemon: Conversation | None = None) -> Reply:
         if not self._end.alive:
             raise CallerError("this session is closed: connect() again")
-        return self._transport.ask(request, self._timeout)
+        return (daemon or self._transport).ask(request, self._timeout)
 
     def _release(self, held: HeldLease) -> None:
         try:

@@ -1,4 +1,4 @@
-"""One request to the daemon, one reply."""
+"""Requests to the daemon, each with its reply."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 import time
+from typing import Self
 
 import zmq
 
@@ -46,12 +47,11 @@ _REFUSALS: dict[str, type[CallerError] | type[LeaseLostError]] = {
 
 
 class Transport:
-    """The way to one daemon; holds nothing open between requests.
+    """The way to one daemon; holds nothing open between conversations.
 
-    A request is repeated, with its id, until it is answered or its time is up, each time on a fresh
-    socket (the ZeroMQ guide's "Lazy Pirate"), so it survives a restart of the daemon. Safe to
-    use from any thread, in forked children, and pickled: a request makes its own socket, about a
-    millisecond, and there are few requests an epoch.
+    Safe to use from any thread, in forked children, and pickled: a conversation makes its own socket,
+    about a millisecond, and there are few an epoch. One that stayed open would keep two threads of
+    ZeroMQ's in the trainer, whose forks would then be those of a process with threads.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -75,39 +75,14 @@ class Transport:
         what answers speaks another version, or is no daemon; a Refused raises the error that its
         code names.
         """
-        deadline = time.monotonic() + timeout
-        patience = _FIRST_PATIENCE
-        frames: list[bytes] | None = None
-        while frames is None:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise DaemonUnreachableError(self._diagnosis(timeout))
-            frames = self._exchange(encode(request), min(patience, remaining))
-            patience = min(2 * patience, _LAST_PATIENCE)
-        reply = self._decode(frames, request)
-        if isinstance(reply, Refused):
-            raise _REFUSALS.get(reply.code, RequestError)(reply.message)
-        return reply
+        with self.conversation() as conversation:
+            return conversation.ask(request, timeout)
 
-    def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
-        milliseconds = math.ceil(timeout * 1000)
-        try:
-            with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-                socket.linger = 0
-                socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
-                socket.reconnect_ivl_max = 200
-                socket.maxmsgsize = MAX_REPLY_BYTES
-                # A peer that is none of ZeroMQ is given up, and then nothing can be sent at all.
-                socket.sndtimeo = milliseconds
-                socket.connect(self.endpoint)
-                socket.send_multipart(frames)
-                return socket.recv_multipart() if socket.poll(milliseconds) else None
-        except zmq.Again:
-            return None
-        except zmq.ZMQError as error:  # for example no file descriptor left
-            raise DaemonUnreachableError(f"no socket to {self.endpoint}: {error}") from error
+    def conversation(self) -> Conversation:
+        """For several requests, one after another: for use in a ``with``, by one thread."""
+        return Conversation(self)
 
-    def _decode(self, frames: list[bytes], request: Request) -> Reply:
+    def decode(self, frames: list[bytes], request: Request) -> Reply:
         try:
             reply = decode_reply(frames)
             if not isinstance(reply, (Refused, *ANSWERS[type(request)])):
@@ -135,7 +110,7 @@ class Transport:
                 "cachecd-client"
             ) from error
 
-    def _diagnosis(self, timeout: float) -> str:
+    def diagnosis(self, timeout: float) -> str:
         """Why nobody answers, from a plain connection to the socket."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
@@ -154,6 +129,83 @@ class Transport:
             f"no daemon answered on {self.endpoint} within {timeout:.3g} s: {why}. Start one with "
             "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
         )
+
+
+class Conversation:
+    """Requests over one socket, as long as they are answered.
+
+    A request is repeated, with its id, until it is answered or its time is up, each time on a fresh
+    socket (the ZeroMQ guide's "Lazy Pirate"), so it survives a restart of the daemon.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        """Made by `Transport.conversation`."""
+        self._transport = transport
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+
+    def ask(self, request: Request, timeout: float) -> Reply:
+        """As `Transport.ask`."""
+        deadline = time.monotonic() + timeout
+        patience = _FIRST_PATIENCE
+        frames: list[bytes] | None = None
+        while frames is None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise DaemonUnreachableError(self._transport.diagnosis(timeout))
+            frames = self._exchange(encode(request), min(patience, remaining))
+            patience = min(2 * patience, _LAST_PATIENCE)
+        reply = self._transport.decode(frames, request)
+        if isinstance(reply, Refused):
+            raise _REFUSALS.get(reply.code, RequestError)(reply.message)
+        return reply
+
+    def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
+        milliseconds = math.ceil(timeout * 1000)
+        answer = None
+        try:
+            socket = self._open()
+            # A peer that is none of ZeroMQ is given up, and then nothing can be sent at all.
+            socket.sndtimeo = milliseconds
+            socket.send_multipart(frames)
+            if socket.poll(milliseconds):
+                answer = socket.recv_multipart()
+        except zmq.Again:
+            pass
+        except zmq.ZMQError as error:  # for example no file descriptor left
+            raise DaemonUnreachableError(
+                f"no socket to {self._transport.endpoint}: {error}"
+            ) from error
+        finally:
+            if answer is None:
+                self.close()
+        return answer
+
+    def _open(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            self._context = zmq.Context()
+            self._socket = socket = self._context.socket(zmq.REQ)
+            socket.linger = 0
+            socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
+            socket.reconnect_ivl_max = 200
+            socket.maxmsgsize = MAX_REPLY_BYTES
+            socket.connect(self._transport.endpoint)
+        return self._socket
+
+    def close(self) -> None:
+        """Idempotent; another request opens a new socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _peer(connected: socket.socket) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 from cachecd_client.epoch import Epoch
 from cachecd_client.protocol import Acquire, Reply, Request
 from cachecd_client.session import Cache
-from cachecd_client.transport import Transport
+from cachecd_client.transport import Conversation, Transport
 from tests.bench.cachedir import DATASET, CacheFolder, make
 
 ROOT = Path(__file__).parents[2]
@@ -140,11 +140,22 @@ class TimedTransport(Transport):
         super().__init__(endpoint)
         self.replies_ms: list[float] = []
 
+    def conversation(self) -> Conversation:
+        return TimedConversation(self)
+
+
+class TimedConversation(Conversation):
+    """Of a TimedTransport."""
+
+    def __init__(self, transport: TimedTransport) -> None:
+        super().__init__(transport)
+        self._replies_ms = transport.replies_ms
+
     def ask(self, request: Request, timeout: float) -> Reply:
         began = time.perf_counter()
         reply = super().ask(request, timeout)
         if isinstance(request, Acquire):
-            self.replies_ms.append((time.perf_counter() - began) * 1000)
+            self._replies_ms.append((time.perf_counter() - began) * 1000)
         return reply
 
 

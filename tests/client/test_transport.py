@@ -75,6 +75,30 @@ def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon, wait_until):
     assert replies[0].status == {"daemon": "scripted"}
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(daemon, wait_until):
+    scripted = daemon()
+
+    def open_now():
+        return [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
+
+    before = open_now()
+    with Transport(scripted.endpoint).conversation() as conversation:
+        assert [conversation.ask(AskStatus(i), 20).id for i in "12"] == ["1", "2"]
+        scripted.kill()
+        with pytest.raises(DaemonUnreachableError):
+            conversation.ask(AskStatus("3"), 0.1)
+        scripted.start()
+        assert [conversation.ask(AskStatus(i), 20).id for i in "45"] == ["4", "5"]
+        scripted.kill()
+        scripted.start()
+        assert conversation.ask(AskStatus("6"), 20).id == "6"
+        conversation.close()
+        assert conversation.ask(AskStatus("7"), 20).id == "7"
+        assert open_now() > before
+    wait_until(lambda: open_now() == before)
+
+
 def test_threads_may_ask_at_once(daemon):
     way = Transport(daemon().endpoint)
     replies = []
@@ -234,7 +258,7 @@ REPLIES = st.fixed_dictionaries(
 def test_whatever_answers_it_is_a_reply_that_fits_or_a_clear_error(frames):
     way, request = Transport("ipc:///run/a.sock"), Acquire("1", "train", "job", 0)
     with contextlib.suppress(ProtocolVersionError):
-        reply = way._decode(frames, request)
+        reply = way.decode(frames, request)
         assert isinstance(reply, (Granted, Waiting, Refused))
         assert reply.id in ("1", "")
 
