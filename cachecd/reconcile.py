@@ -51,7 +51,7 @@ class Kept:
     firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
     parts: Sequence[Part] = ()  # of the units that it does not hold whole
     sidecar_bytes: int = 0  # of an adopted one
-    made: Made = field(default_factory=dict)  # of one whose assignment is open
+    made: Made | None = None  # of one whose assignment is open
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ def _from_sidecar(
         firsts,
         parts,
         files[1].st_size,
-        made_of(sidecar) if is_open else {},
+        made_of(sidecar) if is_open else None,
     )
 
 
