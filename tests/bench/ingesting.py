@@ -17,14 +17,19 @@ PATIENCE = 300.0  # seconds
 
 
 def ingest(
-    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
+    folder: Path,
+    server: S3Server,
+    source: dict[str, Any],
+    sampler: dict[str, Any],
+    interleave: int,
 ) -> dict[str, float]:
     """Caches all of the source in `folder`, which is to be empty.
 
     What is measured begins when the source is listed, the samplers are warm and the first shards are
     sealed: then the daemon is told to take the rest.
     """
-    train: dict[str, Any] = {"source": source, "grow": {"first": "1MiB", "per_epoch": "0"}}
+    grow: dict[str, Any] = {"first": "1MiB", "per_epoch": "0"}
+    train = {"source": source, "grow": grow, "interleave": interleave}
     with (
         Daemon(
             folder,
@@ -45,7 +50,7 @@ def ingest(
             deadline = time.monotonic() + PATIENCE
             while not condition(found := status()):
                 assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {found}"
-                time.sleep(0.1)
+                time.sleep(0.02)
             return found
 
         before = until(lambda s: s["listed"] and s["shards"] and not s["making"])
