@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from cachecd.layout import Layout
+from cachecd.model import ShardId
+from cachecd.where import find_origin
 from cachecd_client._core import masked_crc32c
 from cachecd_client.schema import Feature, Schema
 from tests.e2e.daemons import Daemon, wait_until
@@ -71,6 +76,20 @@ def keys(served: Daemon) -> Counter[bytes]:
         )
 
 
+def assert_known_where_from(served: Daemon) -> None:
+    """A record of each source."""
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        batch = next(iter(epoch.numpy(64, drop_last=False, ids=True)))
+    found = {bytes(key).decode(): place for place, key in enumerate(batch["key"])}
+    for source, of in ((0, "images/image-"), (1, "texts/")):
+        key = next(key for key in found if key.startswith(("image-", "text-")[source]))
+        shard = ShardId("train", int(batch["_shard"][found[key]]))
+        origin = find_origin(Layout(served.cache), shard, int(batch["_record"][found[key]]))
+        name = key if source == 0 else f"{key.split('-')[1]}.tfrecord"
+        assert origin.unit.key == f"{source}/{name}"
+        assert origin.object_url.endswith(f"{of.split('/')[0]}/{name}")
+
+
 def share_of_images(found: Counter[bytes]) -> float:
     return sum(key.startswith(b"image") for key in found) / len(found)
 
@@ -90,11 +109,29 @@ def test_records_come_by_weight_and_none_twice_however_often_it_is_killed(served
     assert max(found.values()) == 1
     assert share_of_images(found) == pytest.approx(0.75, abs=0.06)
     assert told[0]["share"] == pytest.approx(0.75, abs=0.06)
+    assert_known_where_from(served)
     # All of one is cached long before all of the other, which then comes alone.
     wait_until(lambda: train(served)["whole"], what="all is cached")
     found = keys(served)
     assert max(found.values()) == 1
     assert len(found) == 800 + 400
+
+
+def test_a_reload_takes_up_other_weights_for_the_next_shards(served):
+    served.start()
+    wait_until(lambda: train(served)["shards"] >= 2, what="some of both")
+    generation = train(served)["generation"]
+    for source, weight in zip(served.document["datasets"]["train"]["sources"], (1, 3), strict=True):
+        source["weight"] = weight
+    served.write_config()
+    os.kill(served.pid, signal.SIGHUP)
+    wait_until(
+        lambda: [one["wanted_share"] for one in train(served)["sources"]] == [0.25, 0.75],
+        what="it is taken up",
+    )
+    wait_until(lambda: train(served)["records"] >= 450, what="more")
+    assert share_of_images(keys(served)) < 0.65
+    assert train(served)["generation"] == generation
 
 
 def test_without_one_of_them_the_others_go_on_and_it_is_said_which_until_it_is_back(
