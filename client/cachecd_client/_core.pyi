@@ -156,6 +156,12 @@ class FrameScanner:
     def finish(self) -> NDArray[np.uint64]:
         """Offsets of all frames, when the stream has ended; CorruptRecordError if within one."""
 
+def count_records(files: Sequence[tuple[str, NDArray[np.uint64] | None]]) -> NDArray[np.uint64]:
+    """How many records each of BatchReader's `files` has, by its offsets, sidecar, or a walk.
+
+    Several files are looked at at a time, without the GIL. OSError; CorruptRecordError.
+    """
+
 def read_record(path: str, offset: int) -> bytes:
     """One record's payload, both CRCs checked. CorruptRecordError."""
 
@@ -244,7 +250,11 @@ class BatchReader:
     one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
       which is faster.
     report: called by next() with those of `corrupt` that are new, before it returns the batch.
-    The order depends on files, seed, shuffle, window, rank and world alone.
+    stages: what is read, in place of all records: stages that follow one another, each an array
+      uint64 [slices, 3] of (index into files, first record, records). Each stage is shuffled by itself,
+      the first with `seed`, the others with seeds that follow from it. ValueError for a slice of what
+      is not there.
+    The order depends on files, seed, shuffle, window, stages, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
 
@@ -271,10 +281,11 @@ class BatchReader:
         dlpack: set[str] = set(),
         one_by_one: bool = False,
         report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
+        stages: Sequence[NDArray[np.uint64]] | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:
-        """Of the whole file set."""
+        """Of the whole file set, or of all stages."""
     @property
     def num_batches(self) -> int:
         """That this rank is given in all, `start` included."""

@@ -75,6 +75,7 @@ std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
 
 // BatchReader's, as _core.pyi describes them. TypeError, ValueError, SchemaMismatch.
 std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names);
+std::vector<std::vector<Slice>> StagesArgument(nb::object stages);
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);
 
 nb::dlpack::dtype DlpackType(Element element);

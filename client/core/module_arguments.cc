@@ -90,6 +90,27 @@ std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) 
   return inputs;
 }
 
+std::vector<std::vector<Slice>> StagesArgument(nb::object stages) {
+  using Table = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+  std::vector<std::vector<Slice>> found;
+  if (stages.is_none()) return found;
+  for (nb::handle item : nb::iter(stages)) {
+    Table table;
+    if (!nb::try_cast(item, table, false)) {
+      throw nb::type_error("stages: expected arrays uint64 [slices, 3] of (file, first, count)");
+    }
+    std::vector<Slice> slices;
+    for (size_t i = 0; i < table.shape(0); ++i) {
+      const uint64_t* row = table.data() + 3 * i;
+      if (row[0] > UINT32_MAX) throw std::invalid_argument("stages: no such file");
+      slices.push_back({static_cast<uint32_t>(row[0]), row[1], row[2]});
+    }
+    found.push_back(std::move(slices));
+  }
+  if (found.empty()) throw std::invalid_argument("stages: expected one at least, or None");
+  return found;
+}
+
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
   constexpr const char* kExpected =
       "features: expected (name, kind, dtype, shape, raw) or (..., options) tuples";

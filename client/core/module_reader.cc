@@ -336,9 +336,9 @@ void BindReader(nb::module_& module) {
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
              bool pad_tail, uint64_t start, uint64_t threads, uint64_t prefetch_bytes,
              const std::string& on_corrupt, bool ids, uint64_t window, nb::object names,
-             nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report) {
+             nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report, nb::object stages) {
             ReaderOptions options;
-            options.order = {seed, shuffle, rank, world, window};
+            options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
             options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids};
             options.drop_last = drop_last;
             options.start = start;
@@ -355,7 +355,7 @@ void BindReader(nb::module_& module) {
           nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
           nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
           nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false,
-          nb::arg("report") = nb::none())
+          nb::arg("report") = nb::none(), nb::arg("stages") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -1,7 +1,8 @@
 #include "order.h"
 
 #include <algorithm>
-#include <numeric>
+#include <stdexcept>
+#include <string>
 
 namespace cachecd {
 namespace {
@@ -16,53 +17,90 @@ uint64_t Key(uint64_t seed, Shuffle shuffle, uint64_t block) {
   return seed + 0x9e3779b97f4a7c15u * (4 * block + static_cast<uint64_t>(shuffle));
 }
 
+// The seed of a stage: the first has the order's own. Mixed by SplitMix64's finalizer (Steele, Lea,
+// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), so that no key of one
+// stage is one of another.
+uint64_t StageSeed(uint64_t seed, uint64_t stage) {
+  if (stage == 0) return seed;
+  uint64_t mixed = seed + 0x9e3779b97f4a7c15u * stage;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+  return mixed ^ (mixed >> 31);
+}
+
+void CheckSlice(const Slice& slice, const std::vector<FileExtent>& files) {
+  if (slice.file >= files.size()) {
+    throw std::invalid_argument("a slice of file " + std::to_string(slice.file) + " of " +
+                                std::to_string(files.size()));
+  }
+  const uint64_t records = files[slice.file].records;
+  if (slice.first > records || slice.count > records - slice.first) {
+    throw std::invalid_argument("a slice of " + std::to_string(slice.count) + " records from " +
+                                std::to_string(slice.first) + " on, file " +
+                                std::to_string(slice.file) + " has " + std::to_string(records));
+  }
+}
+
 }  // namespace
 
 RecordOrder::RecordOrder(const std::vector<FileExtent>& files, const Order& order)
-    : shuffle_(order.shuffle), files_(files.size()) {
-  uint64_t bytes = 0;
-  for (const FileExtent& file : files) bytes += file.bytes;
-  const bool whole = order.window == 0 || bytes <= order.window;
-  if (shuffle_ && !whole) {
-    const Permutation permutation(files.size(), Key(order.seed, Shuffle::kFiles, 0));
-    for (size_t i = 0; i < files.size(); ++i) files_[i] = static_cast<uint32_t>(permutation[i]);
-  } else {
-    std::iota(files_.begin(), files_.end(), 0u);
+    : shuffle_(order.shuffle), starts_{0} {
+  if (order.stages.empty()) {
+    std::vector<Slice> all;
+    for (uint32_t i = 0; i < files.size(); ++i) all.push_back({i, 0, files[i].records});
+    AddStage(files, all, order.seed, order.window);
   }
-  starts_.push_back(0);
-  for (const uint32_t file : files_) starts_.push_back(starts_.back() + files[file].records);
+  for (size_t i = 0; i < order.stages.size(); ++i) {
+    for (const Slice& slice : order.stages[i]) CheckSlice(slice, files);
+    AddStage(files, order.stages[i], StageSeed(order.seed, i), order.window);
+  }
+}
 
-  size_t first = 0;
+void RecordOrder::AddStage(const std::vector<FileExtent>& files, const std::vector<Slice>& slices,
+                           uint64_t seed, uint64_t window) {
+  uint64_t bytes = 0;
+  for (const Slice& slice : slices) bytes += files[slice.file].bytes;
+  const bool whole = window == 0 || bytes <= window;
+  const size_t begin = slices_.size();
+  if (shuffle_ && !whole) {
+    const Permutation permutation(slices.size(), Key(seed, Shuffle::kFiles, 0));
+    for (size_t i = 0; i < slices.size(); ++i) slices_.push_back(slices[permutation[i]]);
+  } else {
+    slices_.insert(slices_.end(), slices.begin(), slices.end());
+  }
+  for (size_t i = begin; i < slices_.size(); ++i) {
+    starts_.push_back(starts_.back() + slices_[i].count);
+  }
+  const Part stage{seed, blocks_.size(), starts_[begin], starts_.back()};
+  size_t first = begin;
   uint64_t held = 0;
-  for (size_t i = 0; i < files_.size(); ++i) {
-    const uint64_t next = files[files_[i]].bytes;
+  for (size_t i = begin; i < slices_.size(); ++i) {
+    const uint64_t next = files[slices_[i].file].bytes;
     // A file of more than a third of the window is a block of its own.
-    if (!whole && starts_[i] != starts_[first] && held + next > order.window / kBlocksInWindow) {
-      AddBlock(first, i, order.seed);
+    if (!whole && starts_[i] != starts_[first] && held + next > window / kBlocksInWindow) {
+      AddBlock(stage, first, i);
       first = i;
       held = 0;
     }
     held += next;
   }
-  // Files without records that come last belong to no block.
-  if (num_records() != starts_[first]) AddBlock(first, files_.size(), order.seed);
+  // Slices without records that come last belong to no block.
+  if (stage.end != starts_[first]) AddBlock(stage, first, slices_.size());
 }
 
-void RecordOrder::AddBlock(size_t first_file, size_t end_file, uint64_t seed) {
-  const uint64_t begin = starts_[first_file];
-  const uint64_t end = starts_[end_file];
-  const uint64_t number = blocks_.size();
-  // A set of one block is shuffled once, by the seed itself.
-  const bool only = number == 0 && end == num_records();
+void RecordOrder::AddBlock(const Part& stage, size_t first_slice, size_t end_slice) {
+  const uint64_t begin = starts_[first_slice];
+  const uint64_t end = starts_[end_slice];
+  const uint64_t number = blocks_.size() - stage.first_block;
+  // A stage of one block is shuffled once, by the seed itself.
+  const bool only = number == 0 && end == stage.end;
   const uint64_t stretch =
-      only || blocks_.empty()
-          ? begin
-          : blocks_.back().begin + (blocks_.back().end - blocks_.back().begin) / 2;
+      number == 0 ? begin : blocks_.back().begin + (blocks_.back().end - blocks_.back().begin) / 2;
   const uint64_t stretch_end = only ? begin : begin + (end - begin) / 2;
-  blocks_.push_back({first_file, end_file, begin, end,
-                     Permutation(end - begin, only ? seed : Key(seed, Shuffle::kWithin, number)),
-                     stretch,
-                     Permutation(stretch_end - stretch, Key(seed, Shuffle::kAcross, number))});
+  blocks_.push_back(
+      {first_slice, end_slice, begin, end,
+       Permutation(end - begin, only ? stage.seed : Key(stage.seed, Shuffle::kWithin, number)),
+       stretch, Permutation(stretch_end - stretch, Key(stage.seed, Shuffle::kAcross, number))});
 }
 
 RecordOrder::Place RecordOrder::operator[](uint64_t position) const {
@@ -84,18 +122,20 @@ RecordOrder::Place RecordOrder::operator[](uint64_t position) const {
   const Block& block = blocks_[number];
   if (shuffle_) record = block.begin + block.within[record - block.begin];
   const auto start =
-      std::upper_bound(starts_.begin() + static_cast<ptrdiff_t>(block.first_file),
-                       starts_.begin() + static_cast<ptrdiff_t>(block.end_file), record) -
+      std::upper_bound(starts_.begin() + static_cast<ptrdiff_t>(block.first_slice),
+                       starts_.begin() + static_cast<ptrdiff_t>(block.end_slice), record) -
       1;
-  const auto file = static_cast<size_t>(start - starts_.begin());
-  return {static_cast<uint32_t>(number), static_cast<uint32_t>(file - block.first_file),
-          files_[file], record - *start};
+  const auto slice = static_cast<size_t>(start - starts_.begin());
+  return {static_cast<uint32_t>(number), static_cast<uint32_t>(slice - block.first_slice),
+          slices_[slice].file, slices_[slice].first + (record - *start)};
 }
 
 std::vector<uint32_t> RecordOrder::Files(size_t block) const {
-  const auto begin = files_.begin();
-  return {begin + static_cast<ptrdiff_t>(blocks_[block].first_file),
-          begin + static_cast<ptrdiff_t>(blocks_[block].end_file)};
+  std::vector<uint32_t> files;
+  for (size_t i = blocks_[block].first_slice; i < blocks_[block].end_slice; ++i) {
+    files.push_back(slices_[i].file);
+  }
+  return files;
 }
 
 size_t RecordOrder::LastBlock(uint64_t position) const {

@@ -9,6 +9,9 @@
 // shuffles follow one another, one within each block and one within each stretch from the middle of
 // a block to the middle of the next. So a record moves by up to two blocks, what is read at any
 // time lies in two adjacent blocks, and the third of the window is left for the one to come.
+//
+// An order may be of slices of files, in stages that follow one another, each an order by itself:
+// the first with the seed, the others with seeds that follow from it.
 
 #ifndef CACHECD_CORE_ORDER_H_
 #define CACHECD_CORE_ORDER_H_
@@ -21,12 +24,20 @@
 
 namespace cachecd {
 
+// Records `first` to `first` + `count` of a file, as numbered by the caller.
+struct Slice {
+  uint32_t file;
+  uint64_t first;
+  uint64_t count;
+};
+
 struct Order {
   uint64_t seed = 0;
   bool shuffle = true;
   uint64_t rank = 0;
   uint64_t world = 1;
   uint64_t window = 0;  // bytes of files that may be read from at a time; 0: all
+  std::vector<std::vector<Slice>> stages = {};  // none: one of all files
 };
 
 struct FileExtent {
@@ -37,13 +48,14 @@ struct FileExtent {
 // Immutable, so thread-safe.
 class RecordOrder {
  public:
+  // std::invalid_argument for a slice of what is not there.
   RecordOrder(const std::vector<FileExtent>& files, const Order& order);
 
   uint64_t num_records() const { return starts_.back(); }
 
   struct Place {
     uint32_t block;
-    uint32_t slot;   // the file's among Files(block)
+    uint32_t slot;   // its place among Files(block)
     uint32_t file;   // as numbered by the caller
     uint64_t index;  // of the record within the file
   };
@@ -53,7 +65,7 @@ class RecordOrder {
 
   size_t num_blocks() const { return blocks_.size(); }
 
-  // The block's files, as numbered by the caller.
+  // The file of each of the block's slices, as numbered by the caller.
   std::vector<uint32_t> Files(size_t block) const;
 
   // The last block that positions up to this one are read from.
@@ -61,9 +73,9 @@ class RecordOrder {
 
  private:
   struct Block {
-    size_t first_file;  // in files_
-    size_t end_file;
-    uint64_t begin;  // its records', in the order of files_
+    size_t first_slice;
+    size_t end_slice;
+    uint64_t begin;  // its records', in the order of slices_
     uint64_t end;
     Permutation within;
     // Over the records from the middle of the block before to the middle of this one.
@@ -71,11 +83,21 @@ class RecordOrder {
     Permutation across;
   };
 
-  void AddBlock(size_t first_file, size_t end_file, uint64_t seed);
+  // Of one stage.
+  struct Part {
+    uint64_t seed;
+    size_t first_block;
+    uint64_t begin;
+    uint64_t end;
+  };
+
+  void AddStage(const std::vector<FileExtent>& files, const std::vector<Slice>& slices,
+                uint64_t seed, uint64_t window);
+  void AddBlock(const Part& stage, size_t first_slice, size_t end_slice);
 
   const bool shuffle_;
-  std::vector<uint32_t> files_;   // in the order of their blocks
-  std::vector<uint64_t> starts_;  // starts_[i]: records before files_[i]; and the total
+  std::vector<Slice> slices_;     // in the order of their blocks
+  std::vector<uint64_t> starts_;  // starts_[i]: records before slices_[i]; and the total
   std::vector<Block> blocks_;     // each has records
 };
 

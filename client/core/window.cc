@@ -24,7 +24,7 @@ Window::Window(const FileSet& files, const RecordOrder& order,
     : files_(files), order_(order), note_(std::move(note)) {
   // What memory cannot keep is not worth reading before it is wanted.
   if (order_.num_blocks() == 0 ||
-      (order_.num_blocks() == 1 && files_.num_bytes() > MemoryBytes() / 2)) {
+      ((files_.opened() || order_.num_blocks() == 1) && files_.num_bytes() > MemoryBytes() / 2)) {
     return;
   }
   try {

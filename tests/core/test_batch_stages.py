@@ -1,0 +1,137 @@
+"""BatchReader over slices of files, in stages: what is read, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachecd_client._core import BatchReader, count_records
+from tests.core.shards import FEATURES, batches, example, labels, write
+
+SIZES = [40, 0, 1, 56, 17, 30]
+STARTS = [sum(SIZES[:file]) for file in range(len(SIZES))]
+
+slices = st.integers(0, len(SIZES) - 1).flatmap(
+    lambda file: st.tuples(st.just(file), st.integers(0, SIZES[file])).flatmap(
+        lambda at: st.tuples(st.just(at[0]), st.just(at[1]), st.integers(0, SIZES[at[0]] - at[1]))
+    )
+)
+stages = st.lists(st.lists(slices, max_size=8), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stages")
+    return [
+        (str(write(folder / str(file), [example(STARTS[file] + i) for i in range(size)])), None)
+        for file, size in enumerate(SIZES)
+    ]
+
+
+def table(rows):
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
+def content(rows):
+    return [STARTS[file] + i for file, first, count in rows for i in range(first, first + count)]
+
+
+def read(files, of, **options):
+    return labels(
+        BatchReader(files, FEATURES, batch_size=1, stages=[table(s) for s in of], **options)
+    )
+
+
+@pytest.mark.parametrize("window", [0, 3000])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_one_stage_of_all_files_is_the_order_without_stages(files, window, shuffle):
+    options = {"seed": 5, "shuffle": shuffle, "window": window}
+    whole = [[(file, 0, size) for file, size in enumerate(SIZES)]]
+    plain = labels(BatchReader(files, FEATURES, batch_size=1, **options))
+    assert read(files, whole, **options) == plain
+
+
+@settings(max_examples=40)
+@given(of=stages, seed=st.integers(0, 2**64 - 1), window=st.sampled_from([0, 2000, 6000]))
+def test_each_stage_has_its_slices_records_once_and_stages_follow_one_another(
+    files, of, seed, window
+):
+    found = read(files, of, seed=seed, window=window)
+    at = 0
+    for rows in of:
+        wanted = content(rows)
+        assert Counter(found[at : at + len(wanted)]) == Counter(wanted)
+        at += len(wanted)
+    assert at == len(found)
+    assert read(files, of, shuffle=False, window=window) == [n for rows in of for n in content(rows)]
+
+
+@settings(max_examples=25)
+@given(of=stages, window=st.sampled_from([0, 2000]), world=st.integers(1, 4), start=st.integers(0, 9))
+def test_ranks_divide_it_and_a_pass_begins_anywhere(files, of, window, world, start):
+    every = read(files, of, seed=3, window=window)
+    for rank in range(world):
+        mine = every[rank::world][: len(every) // world]
+        options = {"seed": 3, "window": window, "rank": rank, "world": world}
+        begin = min(start, len(mine))
+        assert read(files, of, start=begin, **options) == mine[begin:]
+
+
+def test_a_set_that_is_read_again_comes_in_another_order_each_time(files):
+    whole = [(file, 0, size) for file, size in enumerate(SIZES)]
+    found = read(files, [whole] * 3, seed=8)
+    passes = [found[i : i + sum(SIZES)] for i in range(0, len(found), sum(SIZES))]
+    assert len({tuple(one) for one in passes}) == 3
+    assert passes[0] == read(files, [whole], seed=8)
+
+
+def test_ids_name_the_file_and_the_record_in_it(files):
+    reader = BatchReader(
+        files, FEATURES, batch_size=3, ids=True, stages=[table([(3, 10, 5), (0, 38, 2), (3, 50, 2)])]
+    )
+    rows = [
+        (int(file), int(record), int(label))
+        for batch in batches(reader)
+        for file, record, label in zip(
+            batch["_shard"], batch["_record"], batch["label"], strict=True
+        )
+    ]
+    assert all(STARTS[file] + record == label for file, record, label in rows)
+    assert {file for file, _, _ in rows} == {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([(6, 0, 1)], "file 6 of 6"),
+        ([(2**40, 0, 1)], "no such file"),
+        ([(0, 0, 41)], "a slice of 41 records from 0 on, file 0 has 40"),
+        ([(0, 41, 0)], "file 0 has 40"),
+        ([(0, 2**63, 2**63)], "file 0 has 40"),
+        ([(0, 1, 2**64 - 1)], "file 0 has 40"),
+    ],
+)
+def test_a_slice_of_what_is_not_there_is_refused(files, rows, why):
+    with pytest.raises(ValueError, match=why):
+        read(files, [rows])
+
+
+def test_stages_that_are_none_are_refused(files):
+    with pytest.raises(ValueError, match="expected one at least"):
+        BatchReader(files, FEATURES, batch_size=1, stages=[])
+    for wrong in (np.zeros((2, 3), np.int64), np.zeros(3, np.uint64), np.zeros((1, 2), np.uint64)):
+        with pytest.raises(TypeError, match="stages: expected arrays"):
+            BatchReader(files, FEATURES, batch_size=1, stages=[wrong])
+
+
+def test_records_are_counted_by_sidecar_offsets_or_a_walk(files, tmp_path: Path):
+    assert count_records(files).tolist() == SIZES
+    assert count_records([(files[0][0], np.array([0], np.uint64)), files[4]]).tolist() == [1, 17]
+    assert count_records([]).tolist() == []
+    with pytest.raises(FileNotFoundError):
+        count_records([(str(tmp_path / "none"), None)])
