@@ -7,10 +7,15 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import count_records
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
@@ -19,6 +24,7 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
+from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import ShardFiles
 from cachecd_client.transport import Transport
@@ -43,7 +49,7 @@ class Epoch(FileSet):
         release: Callable[[HeldLease], None],
         *,
         number: int,
-        of: int | None = None,
+        run: Run | None = None,
     ) -> None:
         """`release` ends the lease; `number` differs from the manifest's in a repeated set."""
         # Not FileSet's __init__, which looks at each file: the lease vouches for them.
@@ -67,9 +73,12 @@ class Epoch(FileSet):
         self._held = held
         self._transport = transport
         self._release: Callable[[HeldLease], None] | None = release
-        self._of = of
+        self._run = run
+        self._read_before = 0 if run is None else run.read
         self._done = 0.0
+        self._read = 0  # records delivered over all ranks, by passes that have ended
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
+        self._last: tuple[int, Part | None] | None = None  # its records of a step, and its part
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._over = False
         self._reported: set[tuple[int, int]] = set()
@@ -85,7 +94,9 @@ class Epoch(FileSet):
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
-        return self._done if self._of is None else (self.epoch + self._done) / self._of
+        if self._run is None:
+            return self._done
+        return self._run.progress(self.epoch, self._done, self._read_before + self._records())
 
     @property
     def released(self) -> bool:
@@ -106,7 +117,13 @@ class Epoch(FileSet):
         self._check()
         self._end_passes()
         assert self._release is not None
-        return Epoch(self._held, self._transport, self._release, number=number, of=self._of)
+        return Epoch(self._held, self._transport, self._release, number=number, run=self._run)
+
+    def end(self) -> None:
+        """Tells the run what was read of it. Without a pass of a loader that is all of the set once."""
+        if self._run is not None:
+            step, part = self._last or (1, None)
+            self._run.ended(self._records() if self._last else self.num_records, step, part)
 
     def __enter__(self) -> Self:
         return self
@@ -150,9 +167,28 @@ class Epoch(FileSet):
 
     def _began(self, loader: Loader) -> None:
         self._latest = weakref.ref(loader)
+        self._last = loader.batch_size * loader.world, loader.part
 
-    def _advanced(self, done: float) -> None:
-        self._done = done
+    def _ended(self, loader: Loader, batches: int) -> None:
+        self._done = loader.position / len(loader)
+        self._read += batches * loader.batch_size * loader.world
+
+    def _records(self) -> int:
+        return self._read + sum(
+            loader.running * loader.batch_size * loader.world for loader in list(self._loaders)
+        )
+
+    def _part(self, step: int) -> Part | None:
+        if self._run is None or not self._run.limits(self.num_records):
+            return None
+        # Larger than the window, it is not read from all of it at a time.
+        large = self.window is not None and self.num_bytes > self.window
+        return self._run.part(self._shards.numbers, self._counts, step, whole_files=large)
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """How many records each file has."""
+        return count_records([(path, None) for path in self._files]).astype(np.int64)
 
     def _reading(self) -> Reading:
         return Reading(
@@ -167,7 +203,8 @@ class Epoch(FileSet):
             shards=self._shards.numbers,
             begin=self._begin,
             began=self._began,
-            advanced=self._advanced,
+            ended=self._ended,
+            part=self._part,
             corrupt=self._report,
         )
 

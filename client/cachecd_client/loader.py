@@ -12,7 +12,8 @@ from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, share
+from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, batches_of, place
+from cachecd_client.run import Part
 from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
@@ -88,8 +89,12 @@ class Loader:
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, self.drop_last = reading.settle(shuffle, seed, drop_last)
-        self.rank, self.world, self._batches = share(
-            reading.num_records, self.batch_size, self.drop_last, rank, world
+        self.rank, self.world = place(rank, world)
+        self._part = reading.part(self.batch_size * self.world)
+        self._batches = (
+            batches_of(reading.num_records, self.batch_size, self.drop_last, self.world)
+            if self._part is None
+            else self._part.steps
         )
         self._threads = integer("threads", threads, 0)
         self._prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
@@ -98,6 +103,7 @@ class Loader:
         self._framework = framework
         self._wraps = self._wrapped_by(framework)
         self._position = 0  # batches of the pass delivered, those before a resume included
+        self._start = 0  # where the pass began
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None  # of the pass that runs
         self._pass = 0  # its number
@@ -110,7 +116,7 @@ class Loader:
         self._corrupt: list[CorruptRecord] = []
 
     def __len__(self) -> int:
-        """Batches of a whole pass, the same on every rank."""
+        """Batches of a whole pass, the same on every rank: those of `steps_per_epoch`, if there is one."""
         return self._batches
 
     def __iter__(self) -> Iterator[Batch]:
@@ -162,6 +168,16 @@ class Loader:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
         reader = self._running()
         return self._position if reader is None else reader.position
+
+    @property
+    def part(self) -> Part | None:
+        """What is read, if that is not one pass of the set."""
+        return self._part
+
+    @property
+    def running(self) -> int:
+        """Batches of the pass that runs that were delivered since it began."""
+        return 0 if self._running() is None else self.position - self._start
 
     @property
     def seconds_waited(self) -> float:
@@ -247,6 +263,7 @@ class Loader:
         self._stop()
         if not self._resume:
             self._position = 0
+        self._start = self._position
         order = {"seed": self.seed, **self._order()}
         if self._idle is not None and os.getpid() == self._process and order == self._made_for:
             self._idle.restart(self._position)
@@ -283,6 +300,7 @@ class Loader:
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
             report=self._reading.corrupt,
+            stages=None if self._part is None else self._part.stages,
         )
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
@@ -308,7 +326,7 @@ class Loader:
         if self._idle is None:
             return
         self._position = self._idle.position
-        self._reading.advanced(self._position / self._batches)
+        self._reading.ended(self, self._position - self._start)
         self._waited += self._idle.seconds_waited
         self._read += self._idle.bytes_read
         self._corrupt += self._idle.corrupt
@@ -323,4 +341,5 @@ class Loader:
             "window": self._reading.window,
             "drop_last": self.drop_last,
             "world": self.world,
+            "part": None if self._part is None else self._part.fingerprint,
         }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
+from cachecd_client.run import Part
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ class Reading:
 
     `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
     opened and raises if they may no longer be read; `began` gets the loader when a pass has begun,
-    and `advanced` the share of it that was delivered, when it ends; `corrupt` gets each corrupt
-    record once, between two batches. The files stay while anything refers to what is in `keep`.
+    and how many batches of a pass were delivered, `ended`, when it ends; `corrupt` gets each corrupt
+    record once, between two batches. `part` says of steps of so many records over all ranks which are
+    read, None if it is one pass of the set. The files stay while anything refers to what is in `keep`.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -49,7 +51,8 @@ class Reading:
     keep: Collection[object] = ()
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
-    advanced: Callable[[float], None] = _ignore
+    ended: Callable[[Loader, int], None] = lambda _, __: None
+    part: Callable[[int], Part | None] = lambda _: None
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def settle(
@@ -71,7 +74,12 @@ def share(
     Every rank is given as many. CallerError for a place or size that cannot be, or if there is
     not one batch.
     """
-    batch_size = integer("batch_size", batch_size, 1)
+    rank, world = place(rank, world)
+    return rank, world, batches_of(num_records, batch_size, drop_last, world)
+
+
+def place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """This process's rank, and how many ranks share the set; CallerError if that cannot be."""
     if rank is None and world is None:
         rank, world = local_ranks()
     elif rank is None or world is None:
@@ -81,6 +89,12 @@ def share(
         rank = integer("rank", rank, 0)
         if rank >= world:
             raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
+    return rank, world
+
+
+def batches_of(num_records: int, batch_size: int, drop_last: bool, world: int) -> int:
+    """How many each rank is given of one pass; CallerError if there is not one."""
+    batch_size = integer("batch_size", batch_size, 1)
     if not num_records:
         raise CallerError(
             "the set has no records: its files are empty, so there is nothing to read"
@@ -92,4 +106,4 @@ def share(
             f"{num_records} records over {world} ranks make no batch of {batch_size}: "
             "choose a smaller batch_size, or drop_last=False"
         )
-    return rank, world, batches
+    return batches

@@ -38,6 +38,7 @@ from cachecd_client.protocol import (
     StatusReply,
     Waiting,
 )
+from cachecd_client.run import Run
 from cachecd_client.transport import Conversation, Transport
 from cachecd_client.waiting import Wait
 
@@ -121,17 +122,26 @@ class Cache:
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-        return self._acquire(dataset, epoch, job, timeout, of=None)
+        return self._acquire(dataset, epoch, job, timeout, run=None)
 
     def epochs(
         self,
         dataset: str,
-        n: int,
+        n: int | None = None,
         job: str | None = None,
         start: int = 0,
         timeout: float | None = None,
+        *,
+        records: int | None = None,
+        steps_per_epoch: int | None = None,
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
+
+        `records`, in place of `n`: as many epochs as it takes to read so many records over all ranks,
+        however the sets grow; the last one is as long as what is left. `steps_per_epoch`: each epoch's
+        loaders have so many batches, whatever the set: a small one is read again, in another order; of
+        a large one what was not read comes first in the next epoch, also when the set has grown or
+        rotated by then. What is not read through a loader counts as the whole set.
 
         The next set is acquired before the last one is released, so what both hold is never
         evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
@@ -139,9 +149,7 @@ class Cache:
         for the first epoch, or if the loop released the last one itself; else all but
         DaemonUnreachableError and ProtocolVersionError.
         """
-        if not 0 <= start <= n:
-            raise CallerError(f"start={start}, n={n}: expected 0 <= start <= n")
-        return self._steps(dataset, n, job, start, timeout)
+        return self._steps(dataset, Run(n, records, steps_per_epoch, start), job, timeout)
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document, as `cachecd status --json` prints it."""
@@ -187,14 +195,15 @@ class Cache:
         self.close()
 
     def _steps(
-        self, dataset: str, n: int, job: str | None, start: int, timeout: float | None
+        self, dataset: str, run: Run, job: str | None, timeout: float | None
     ) -> Iterator[Epoch]:
         current: Epoch | None = None
         following: Epoch | None = None
         try:
-            for number in range(start, n):
+            while not run.over:
+                number = run.number
                 try:
-                    following = self._acquire(dataset, number, job, timeout, of=n)
+                    following = self._acquire(dataset, number, job, timeout, run)
                 except (DaemonUnreachableError, ProtocolVersionError) as error:
                     if current is None or current.released:
                         raise  # there is nothing to repeat
@@ -209,6 +218,7 @@ class Cache:
                         current.release()
                 current = following
                 yield current
+                current.end()
         finally:
             # Both, because an interrupt may come between the two.
             for epoch in (current, following):
@@ -216,7 +226,7 @@ class Cache:
                     epoch.release()
 
     def _acquire(
-        self, dataset: str, epoch: int, job: str | None, timeout: float | None, of: int | None
+        self, dataset: str, epoch: int, job: str | None, timeout: float | None, run: Run | None
     ) -> Epoch:
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
@@ -233,7 +243,7 @@ class Cache:
                 self._held.add(held)
                 try:
                     self._say_held(daemon, held)
-                    found = Epoch(held, self._transport, self._release, number=epoch, of=of)
+                    found = Epoch(held, self._transport, self._release, number=epoch, run=run)
                 except LeaseLostError as error:
                     self._held.discard(held)
                     held.close()

@@ -134,6 +134,7 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
         "window": None,
         "drop_last": True,
         "world": 2,
+        "part": None,
     }
 
 

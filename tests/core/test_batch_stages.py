@@ -68,11 +68,15 @@ def test_each_stage_has_its_slices_records_once_and_stages_follow_one_another(
         assert Counter(found[at : at + len(wanted)]) == Counter(wanted)
         at += len(wanted)
     assert at == len(found)
-    assert read(files, of, shuffle=False, window=window) == [n for rows in of for n in content(rows)]
+    assert read(files, of, shuffle=False, window=window) == [
+        n for rows in of for n in content(rows)
+    ]
 
 
 @settings(max_examples=25)
-@given(of=stages, window=st.sampled_from([0, 2000]), world=st.integers(1, 4), start=st.integers(0, 9))
+@given(
+    of=stages, window=st.sampled_from([0, 2000]), world=st.integers(1, 4), start=st.integers(0, 9)
+)
 def test_ranks_divide_it_and_a_pass_begins_anywhere(files, of, window, world, start):
     every = read(files, of, seed=3, window=window)
     for rank in range(world):
@@ -92,7 +96,11 @@ def test_a_set_that_is_read_again_comes_in_another_order_each_time(files):
 
 def test_ids_name_the_file_and_the_record_in_it(files):
     reader = BatchReader(
-        files, FEATURES, batch_size=3, ids=True, stages=[table([(3, 10, 5), (0, 38, 2), (3, 50, 2)])]
+        files,
+        FEATURES,
+        batch_size=3,
+        ids=True,
+        stages=[table([(3, 10, 5), (0, 38, 2), (3, 50, 2)])],
     )
     rows = [
         (int(file), int(record), int(label))

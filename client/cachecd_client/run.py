@@ -1,0 +1,97 @@
+"""How long a run of epochs is, how far it has come, and what it reads next."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cachecd_client.errors import CallerError
+from cachecd_client.options import integer
+from cachecd_client.sweep import Numbers, Stage, Sweep
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an epoch reads of its set: so many steps, of these stages; and where the sweep is after it."""
+
+    steps: int
+    stages: list[Stage]
+    sweep: Sweep
+
+    @property
+    def fingerprint(self) -> str:
+        """Names it."""
+        digest = hashlib.sha256()
+        for stage in self.stages:
+            digest.update(b"%d\0" % len(stage))
+            digest.update(stage.astype("<u8").tobytes())
+        return digest.hexdigest()[:32]
+
+
+class Run:
+    """So many epochs, or so many records over all ranks; each epoch a pass of its set, or so many steps.
+
+    CallerError for lengths that cannot be.
+    """
+
+    def __init__(
+        self,
+        epochs: int | None = None,
+        records: int | None = None,
+        steps_per_epoch: int | None = None,
+        start: int = 0,
+    ) -> None:
+        if (epochs is None) == (records is None):
+            raise CallerError(
+                f"n={epochs}, records={records}: expected one of them, the run's length in epochs or in "
+                "records over all ranks"
+            )
+        start = integer("start", start, 0)
+        if epochs is not None and not start <= integer("n", epochs, 0):
+            raise CallerError(f"start={start}, n={epochs}: expected 0 <= start <= n")
+        self.epochs = epochs
+        self.records = None if records is None else integer("records", records, 1)
+        self.steps_per_epoch = (
+            None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
+        )
+        self.number = start
+        """Of the epoch that is read, or comes next."""
+        self.read = 0
+        """Records of the epochs before it, over all ranks."""
+        self.sweep = Sweep()
+        self._step = 1  # records of one, over all ranks
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left: no epoch, or not the records of one step."""
+        if self.records is None:
+            return self.number >= (self.epochs or 0)
+        return self.records - self.read < self._step
+
+    def progress(self, number: int, share: float, read: int) -> float:
+        """0..1: how far it is where `share` of epoch `number` is read, and `read` records in all."""
+        if self.records is None:
+            return min(1.0, (number + share) / max(1, self.epochs or 0))
+        return min(1.0, read / self.records)
+
+    def limits(self, num_records: int) -> bool:
+        """Whether of a set of so many records something else is read than one pass."""
+        left = num_records if self.records is None else self.records - self.read
+        return self.steps_per_epoch is not None or left < num_records
+
+    def part(self, files: Numbers, records: Numbers, step: int, *, whole_files: bool) -> Part:
+        """What is read of a set (see Sweep.take) in steps of so many records over all ranks."""
+        steps = self.steps_per_epoch or max(1, int(records.sum()) // step)
+        if self.records is not None:
+            steps = max(1, min(steps, (self.records - self.read) // step))
+        stages, sweep = self.sweep.take(files, records, steps * step, whole_files=whole_files)
+        return Part(steps, stages, sweep)
+
+    def ended(self, read: int, step: int, part: Part | None) -> None:
+        """An epoch is over: so many records of it were read, in steps of `step`. What `part` had and was
+        not read, as its pass was ended early, comes again with the next sweep."""
+        self.number += 1
+        self.read += read
+        self._step = step
+        if part is not None:
+            self.sweep = part.sweep

@@ -1,0 +1,100 @@
+"""Which records of a set that grows and rotates come next, where an epoch is not one pass of it. Pure."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import Permutation
+
+Numbers = NDArray[np.int64]
+# uint64 [slices, 3], as the core takes it: index into the files, first record, records.
+Stage = NDArray[np.uint64]
+
+
+def _none() -> Numbers:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A way through all records of a set whose files come and go: each is read once before any is again.
+
+    Of each file, records are taken in its order (the sampler has mixed them; what is taken at a time is
+    shuffled), so all that is known is how many of them were. `number` counts the sweeps before.
+    """
+
+    number: int = 0
+    files: Numbers = field(default_factory=_none)  # by number, ascending: those that were begun
+    read: Numbers = field(default_factory=_none)  # how many records of each
+
+    def take(
+        self, files: Numbers, records: Numbers, wanted: int, *, whole_files: bool = False
+    ) -> tuple[list[Stage], Sweep]:
+        """Slices of `wanted` records in stages, each of one sweep, and where the way is after them.
+
+        What was not read comes first, as much of each file as of all; when it is used up, all comes
+        again. `whole_files`: file after file in a random order, for a set that is too large to be read
+        from all of it at a time. Files are `files`, ascending numbers, each of so many `records`, which
+        are not all 0.
+        """
+        number, read = self.number, self._read_of(files)
+        stages: list[Stage] = []
+        while wanted > 0:
+            rest = np.maximum(records - read, 0)
+            if not (total := int(rest.sum())):
+                number, read, rest, total = (
+                    number + 1,
+                    np.zeros_like(read),
+                    records,
+                    int(records.sum()),
+                )
+                assert total, "a set without records"
+            share = _some(rest, min(wanted, total), number, whole_files)
+            at = np.flatnonzero(share)
+            stages.append(np.stack([at, read[at], share[at]], axis=1).astype(np.uint64))
+            read = read + share
+            wanted -= int(share.sum())
+        begun = np.flatnonzero(read)
+        return stages, Sweep(number, files[begun], read[begun])
+
+    def state(self) -> dict[str, Any]:
+        """It as plain values, for `of_state`."""
+        table = np.stack([self.files, self.read]).astype("<i8")
+        text = base64.b64encode(zlib.compress(table.tobytes())).decode()
+        return {"number": self.number, "read": text}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Sweep:
+        """ValueError, or another error that means it, for what is no state."""
+        table = np.frombuffer(zlib.decompress(base64.b64decode(state["read"])), "<i8")
+        files, read = table.reshape(2, -1).astype(np.int64)
+        return cls(int(state["number"]), files, read)
+
+    def _read_of(self, files: Numbers) -> Numbers:
+        found = np.zeros(len(files), np.int64)
+        if len(self.files):
+            at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
+            found = np.where(self.files[at] == files, self.read[at], 0)
+        return found
+
+
+def _some(rest: Numbers, wanted: int, sweep: int, whole_files: bool) -> Numbers:
+    """Of each file's `rest` so many that they are `wanted` in all."""
+    if whole_files:
+        order = np.asarray(Permutation(len(rest), sweep).take(0, len(rest))).astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])
+        share = np.zeros_like(rest)
+        share[order] = np.clip(wanted - before, 0, rest[order])
+        return share
+    total = int(rest.sum())
+    share, odd = np.divmod(rest * wanted, total)
+    missing = wanted - int(share.sum())
+    share[np.argsort(-odd, kind="stable")[:missing]] += 1
+    return share

@@ -1,0 +1,103 @@
+"""Runs by records and by steps: how long epochs are, what is in them, and when a run is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cachecd_client.errors import CallerError
+
+
+def labels(loader):
+    return [int(label) for batch in loader for label in batch["label"]]
+
+
+def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
+    """Sets of 20, 30, 40, 50 records."""
+    read, lengths, progress = 0, [], []
+    for epoch in cache.epochs("train", records=120):
+        loader = epoch.numpy(batch_size=10)
+        lengths.append(len(loader))
+        for _ in loader:
+            read += 10
+            progress.append(epoch.progress)
+    assert (lengths, read) == ([2, 3, 4, 3], 120)
+    assert progress == pytest.approx([step / 12 for step in range(1, 13)])
+
+
+def test_a_run_is_over_where_less_than_a_step_is_left(cache):
+    epochs = [len(epoch.numpy(batch_size=8, drop_last=False)) for epoch in _read(cache, 60)]
+    assert epochs == [3, 4], "24 records with padding, then 32: four are left"
+
+
+def _read(cache, records):
+    for epoch in cache.epochs("train", records=records):
+        for _ in epoch.numpy(batch_size=8, drop_last=False):
+            pass
+        yield epoch
+
+
+def test_what_is_not_read_by_a_loader_counts_as_its_set(cache):
+    assert [epoch.epoch for epoch in cache.epochs("train", records=100)] == [0, 1, 2, 3]
+
+
+def test_a_small_set_is_read_again_in_another_order_until_the_steps_are_made(cache):
+    epochs = cache.epochs("train", 1, steps_per_epoch=7)
+    loader = next(epochs).numpy(batch_size=10)
+    assert len(loader) == 7
+    found = labels(loader)
+    passes = [found[:20], found[20:40], found[40:60]]
+    assert [sorted(one) for one in passes] == [list(range(20))] * 3
+    assert len({tuple(one) for one in passes}) == 3
+    assert len(set(found[60:])) == 10
+    assert labels(loader) == found, "each pass of a loader is the same"
+
+
+def test_of_a_large_set_what_was_not_read_comes_first_in_the_next_epoch_when_it_has_grown(cache):
+    """Sets of 20, 30, 40, 50 and 60 records, of which 12 are read at a time."""
+    epochs = cache.epochs("train", 5, steps_per_epoch=2)
+    every = [labels(epoch.numpy(batch_size=6)) for epoch in epochs]
+    assert [len(one) for one in every] == [12] * 5
+    found = Counter(label for one in every for label in one)
+    assert max(found.values()) == 1, "60 records, each once"
+    assert len(found) == 60
+
+
+def test_ranks_share_what_an_epoch_reads(cache):
+    epochs = cache.epochs("train", 1, steps_per_epoch=3)
+    epoch = next(epochs)
+    found = [labels(epoch.numpy(batch_size=4, rank=rank, world=2)) for rank in (0, 1)]
+    assert len(set(found[0] + found[1])) == 20
+    assert [len(one) for one in found] == [12, 12]
+
+
+def test_a_position_in_such_an_epoch_is_gone_on_from_and_belongs_to_it_alone(cache):
+    epochs = cache.epochs("train", 2, steps_per_epoch=3)
+    loader = next(epochs).numpy(batch_size=5)
+    whole = labels(loader)
+    passing = iter(loader)
+    next(passing)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert labels(loader) == whole[5:]
+    other = next(epochs).numpy(batch_size=5)
+    with pytest.raises(CallerError, match="belongs to another loader"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({}, "expected one of them"),
+        ({"n": 3, "records": 5}, "expected one of them"),
+        ({"records": 0}, "records=0, expected at least 1"),
+        ({"n": 3, "steps_per_epoch": 0}, "steps_per_epoch=0, expected at least 1"),
+        ({"n": 3, "steps_per_epoch": 1.5}, "steps_per_epoch=1.5, expected a whole number"),
+        ({"n": -1}, "n=-1, expected at least 0"),
+        ({"n": 1, "start": 2}, "start=2, n=1"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused_at_once(cache, arguments, why):
+    with pytest.raises(CallerError, match=why):
+        cache.epochs("train", **arguments)

@@ -1,0 +1,111 @@
+"""Which records come next where an epoch is so many records: against a model that knows each record."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cachecd_client.sweep import Sweep
+
+
+def records_of(stages, files):
+    """[(file's number, record)] of each stage."""
+    return [
+        [
+            (int(files[file]), record)
+            for file, first, count in stage.tolist()
+            for record in range(first, first + count)
+        ]
+        for stage in stages
+    ]
+
+
+class Sweeps(RuleBasedStateMachine):
+    """Files come at the end and go at the beginning, as a cache grows and rotates; epochs take some."""
+
+    def __init__(self):
+        super().__init__()
+        self.sweep = Sweep()
+        self.sizes = {1: 5}  # by number
+        self.seen = Counter()  # of the present sweep, of files that are there
+
+    @rule(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=4))
+    def files_come(self, sizes):
+        for size in sizes:
+            self.sizes[max(self.sizes) + 1] = size
+
+    @precondition(lambda self: len(self.sizes) > 1)
+    @rule(data=st.data())
+    def files_go(self, data):
+        for number in sorted(self.sizes)[: data.draw(st.integers(1, len(self.sizes) - 1))]:
+            if sum(self.sizes.values()) > self.sizes[number]:
+                del self.sizes[number]
+        self.seen = Counter({key: n for key, n in self.seen.items() if key[0] in self.sizes})
+
+    @rule(wanted=st.integers(1, 150), whole_files=st.booleans(), again=st.booleans())
+    def an_epoch(self, wanted, whole_files, again):
+        files = np.array(sorted(self.sizes), np.int64)
+        sizes = np.array([self.sizes[number] for number in files.tolist()], np.int64)
+        if again:
+            self.sweep = Sweep.of_state(self.sweep.state())
+        stages, after = self.sweep.take(files, sizes, wanted, whole_files=whole_files)
+        found = records_of(stages, files)
+        assert sum(map(len, found)) == wanted
+        every = {(n, record) for n, size in self.sizes.items() for record in range(size)}
+        for place, stage in enumerate(found):
+            if place or not every - set(self.seen):
+                assert set(self.seen) >= every, "nothing comes again before all was read"
+                self.seen.clear()
+            assert len(set(stage)) == len(stage)
+            assert set(stage) <= every - set(self.seen), "what was read does not come again"
+            self.seen.update(stage)
+        assert after.number - self.sweep.number in (len(found) - 1, len(found))
+        self.sweep = after
+
+    @invariant()
+    def something_is_there(self):
+        assert sum(self.sizes.values())
+
+
+TestSweeps = Sweeps.TestCase
+TestSweeps.settings = settings(max_examples=40, stateful_step_count=20)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 10**6), min_size=1, max_size=50).filter(any),
+    share=st.floats(0.001, 0.999),
+)
+@settings(max_examples=60)
+def test_of_each_file_comes_as_much_as_of_all(sizes, share):
+    files, records = np.arange(len(sizes)), np.array(sizes, np.int64)
+    wanted = max(1, int(records.sum() * share))
+    (stage,), _ = Sweep().take(files, records, wanted)
+    taken = np.zeros(len(sizes))
+    taken[stage[:, 0].astype(int)] = stage[:, 2]
+    assert np.abs(taken - records * (wanted / records.sum())).max() <= 1
+
+
+def test_whole_files_come_one_after_another_and_all_but_one_are_whole():
+    files, records = np.arange(100, 150), np.full(50, 20)
+    (stage,), after = Sweep().take(files, records, 310, whole_files=True)
+    assert sorted(stage[:, 2].tolist()) == [10, *[20] * 15]
+    assert stage[:, 0].tolist() != list(range(16)), "in a random order"
+    (rest,), _ = after.take(files, records, 690, whole_files=True)
+    assert sorted(rest[:, 2].tolist()) == [10, *[20] * 34]
+
+
+def test_numbers_of_a_hundred_thousand_files_fit():
+    records = np.full(100_000, 10**7)
+    (stage,), _ = Sweep().take(np.arange(100_000), records, 10**9)
+    assert stage[:, 2].sum() == 10**9
+
+
+@pytest.mark.parametrize("state", [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}])
+def test_what_is_no_state_is_an_error(state):
+    with pytest.raises((KeyError, ValueError, TypeError, OSError)):
+        Sweep.of_state(state)
