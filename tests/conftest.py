@@ -10,7 +10,6 @@ from hypothesis import settings
 
 from tests.stores import S3Server, s3_server
 
-
 # Half of the default: every run tries others, and there are many runs.
 settings.register_profile("short", max_examples=50)
 settings.load_profile("short")
