@@ -226,8 +226,8 @@ class BatchReader:
       floor(N / world) of them in whole batches; without, ceil(N / world) of them, every batch full,
       what lies beyond N zero or empty (padded: filled up), whatever the default.
     pad_tail (only without drop_last) adds the column "_valid", bool [rows].
-    start: the first batch to deliver (resume). prefetch_bytes bounds what is made ahead;
-      threads 0 chooses.
+    start: the first batch to deliver (resume). every: from there on only each so-many-th one, for
+      readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses.
     on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
       another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`;
       if none is good, CorruptRecordError. A sidecar that is damaged is noted too and replaced by
@@ -271,6 +271,7 @@ class BatchReader:
         drop_last: bool = True,
         pad_tail: bool = False,
         start: int = 0,
+        every: int = 1,
         threads: int = 0,
         prefetch_bytes: int = 64 << 20,
         on_corrupt: Literal["replace", "raise"] = "replace",
@@ -288,7 +289,7 @@ class BatchReader:
         """Of the whole file set, or of all stages."""
     @property
     def num_batches(self) -> int:
-        """That this rank is given in all, `start` included."""
+        """That this rank is given in all, those before `start` and those left to others included."""
     @property
     def corrupt(self) -> list[tuple[str, int, str]]:
         """(path, offset, why) of each corrupt record met so far, also by threads that run ahead."""
@@ -303,7 +304,7 @@ class BatchReader:
         """Record bytes delivered so far."""
     @property
     def position(self) -> int:
-        """The next batch: those delivered of this pass, and `start`."""
+        """The next batch: those delivered of this pass, each `every` further, and `start`."""
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The batches of this pass by `next`; RuntimeError once another one has begun."""
     def next(self) -> dict[str, Any] | None:

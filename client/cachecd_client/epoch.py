@@ -208,8 +208,10 @@ class Epoch(FileSet):
             corrupt=self._report,
         )
 
-    def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
-        loader = super()._loader(batch_size, framework, options)
+    def _loader(
+        self, batch_size: int, framework: Framework, options: Options, every: int = 1
+    ) -> Loader:
+        loader = super()._loader(batch_size, framework, options, every)
         self._loaders.add(loader)
         return loader
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
-from cachecd_client.loader import Loader
+from cachecd_client.launcher import local_ranks
+from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, integer
 from cachecd_client.reading import Reading
@@ -21,6 +22,7 @@ from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
     import tensorflow
+    from torch.utils.data import IterableDataset
 
 # What TensorFlow reads: it is told paths, and holds nothing that says for how long.
 _until_the_end: set[object] = set()
@@ -117,16 +119,48 @@ class FileSet:
         """Batches of NumPy arrays; bfloat16 comes as uint16. Options: see `Loader`."""
         return self._loader(batch_size, Numpy(), options)
 
-    def torch(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
+    def torch(
+        self,
+        batch_size: int,
+        *,
+        device: Any = None,
+        channels_last: bool | Sequence[str] = False,
+        **options: Unpack[Options],
+    ) -> Loader:
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
 
-        CallerError for a device that there is not.
+        To a CUDA device the next batch is copied while the one before is used: from pinned memory,
+        over a stream of its own, behind which the stream that is current in `next()` waits. Batches
+        may be kept; up to three are on the device meanwhile. CallerError for a device that there is
+        not.
+        channels_last: features [H, W, C], or True for all that have three axes: they come as views
+        [rows, C, H, W], contiguous in torch.channels_last, as convolutions like them best.
         Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
         tensors of them. Options: see `Loader`.
         """
-        from cachecd_client import torch
+        return self._torch(batch_size, device, channels_last, options)
 
-        return self._loader(batch_size, torch.Torch(device), options)
+    def to_dataset(
+        self,
+        batch_size: int,
+        *,
+        channels_last: bool | Sequence[str] = False,
+        **options: Unpack[Options],
+    ) -> IterableDataset[Batch]:
+        """The batches of `torch()` as a dataset, for who has to use torch's DataLoader.
+
+        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the very batches of `torch()`,
+        in their order, whatever N: its workers, forked or spawned, make them in turn. It has
+        `len()`, and the state that torchdata's StatefulDataLoader asks for. `torch()` is faster: what
+        workers make is copied from process to process. Columns whose rows differ in length become
+        lists of rows, one by one, unless `pad` makes them dense or the DataLoader has a
+        `collate_fn` that leaves the batch as it is.
+        """
+        from cachecd_client.torch_dataset import BatchDataset
+
+        if "rank" not in options and "world" not in options:
+            options["rank"], options["world"] = local_ranks()  # as this process's launcher says
+        return BatchDataset(partial(self._torch, batch_size, None, channels_last, options))
 
     def tf(
         self, batch_size: int, *, label: str | None = None, **options: Unpack[Options]
@@ -225,13 +259,31 @@ class FileSet:
             begin=partial(check, located),
         )
 
-    def _loader(self, batch_size: int, framework: Framework, options: Options) -> Loader:
+    def _torch(
+        self,
+        batch_size: int,
+        device: Any,
+        channels_last: bool | Sequence[str],
+        options: Options,
+        every: int = 1,
+        threads: int = 0,
+    ) -> Loader:
+        from cachecd_client.torch import Torch
+
+        framework = Torch(device, channels_last)
+        loader = self._loader(batch_size, framework, {"threads": threads, **options}, every)
+        framework.check(loader.schema)
+        return loader
+
+    def _loader(
+        self, batch_size: int, framework: Framework, options: Options, every: int = 1
+    ) -> Loader:
         if unknown := options.keys() - Options.__optional_keys__:
             raise TypeError(
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
                 f"{', '.join(Options.__annotations__)}"
             )
-        return Loader(self._reading(), batch_size, framework, **options)
+        return Loader(self._reading(), batch_size, framework, every=every, **options)
 
 
 def _hint(path: str) -> str:

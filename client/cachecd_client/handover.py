@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client.ahead import Lane
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature
@@ -44,6 +45,10 @@ class Framework(Protocol):
     def finish(self) -> Callable[[dict[str, Any]], Any] | None:
         """What each batch, a dict, goes through at its turn."""
 
+    @property
+    def lane(self) -> Lane | None:
+        """The way to a device on which each batch, a dict, is sent ahead; then `finish` is None."""
+
     def wrap(self, feature: Feature) -> Wrap:
         """What makes a value of the feature's column; asked once per loader."""
 
@@ -53,6 +58,7 @@ class Numpy:
 
     copies = False
     finish = None
+    lane = None
 
     def wrap(self, feature: Feature) -> Wrap:
         return Wrap(None) if is_dense(feature) else columns(feature)

@@ -40,6 +40,7 @@ class Jax:
     """
 
     finish = None
+    lane = None
 
     def __init__(self, device: Place, batch_size: int) -> None:
         self._device = device

@@ -8,6 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 from cachecd_client import _core
+from cachecd_client.ahead import OneAhead
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
@@ -50,6 +51,8 @@ class Loader:
         an empty list if ragged.
     rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default, which
         is right for files of this node alone.
+    every: of the batches from `position` on, only each so-many-th: for readers that take turns. `len`
+        and `position` count those of the others too.
 
     CallerError, SchemaError among them, when it is made with what cannot be.
 
@@ -76,6 +79,7 @@ class Loader:
         ids: bool = False,
         rank: int | None = None,
         world: int | None = None,
+        every: int = 1,
     ) -> None:
         if on_corrupt not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
@@ -96,6 +100,7 @@ class Loader:
             if self._part is None
             else self._part.steps
         )
+        self._every = integer("every", every, 1)
         self._threads = integer("threads", threads, 0)
         self._prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
@@ -106,6 +111,7 @@ class Loader:
         self._start = 0  # where the pass began
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None  # of the pass that runs
+        self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
         self._pass = 0  # its number
         self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
         self._made_for: dict[str, Any] = {}  # the order that either was made for
@@ -127,10 +133,14 @@ class Loader:
         reader = self._begin()
         this = self._pass
         finish = self._framework.finish
+        lane = self._framework.lane
         try:
             # Each line here would cost the trainer microseconds a batch, as its own step has taken
             # the processor's caches.
-            if finish is None:
+            if lane is not None:
+                self._ahead = OneAhead(reader, lane)
+                yield from self._ahead
+            elif finish is None:
                 yield from reader
             else:
                 for batch in reader:
@@ -167,7 +177,9 @@ class Loader:
     def position(self) -> int:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
         reader = self._running()
-        return self._position if reader is None else reader.position
+        if reader is None:
+            return self._position
+        return reader.position if self._ahead is None else self._ahead.position
 
     @property
     def part(self) -> Part | None:
@@ -290,6 +302,7 @@ class Loader:
             drop_last=self.drop_last,
             pad_tail=not self.drop_last,
             start=self._position,
+            every=self._every,
             threads=self._threads,
             prefetch_bytes=self._prefetch_bytes,
             on_corrupt=self._on_corrupt,
@@ -321,12 +334,15 @@ class Loader:
         """Ends the pass, if one runs, keeping its figures, and what it has open for the next."""
         if self._reader is None:
             return
+        position = self.position
+        if self._ahead is not None:
+            self._ahead.close()
         self._idle = self._running()
-        self._reader = None
+        self._reader = self._ahead = None
         if self._idle is None:
             return
-        self._position = self._idle.position
-        self._reading.ended(self, self._position - self._start)
+        self._position = position
+        self._reading.ended(self, position - self._start)
         self._waited += self._idle.seconds_waited
         self._read += self._idle.bytes_read
         self._corrupt += self._idle.corrupt

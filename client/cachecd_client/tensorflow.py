@@ -48,6 +48,7 @@ class TensorFlow:
     """Every feature as a tensor [rows, *shape], ragged ones as tf.RaggedTensor."""
 
     copies = False
+    lane = None
 
     def __init__(self, label: str | None = None) -> None:
         """`label` names the feature that comes as the second of a tuple."""

@@ -1,17 +1,21 @@
-"""Arrays as torch tensors over the same memory."""
+"""Arrays as torch tensors over the same memory, or on a device."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack as _from_dlpack
 
-from cachecd_client.errors import CallerError
+from cachecd_client.ahead import Lane
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
+
+ChannelsLast: TypeAlias = bool | Sequence[str]
 
 # What the public function calls for a capsule, without its Python around it, of which a trainer whose
 # step has taken the processor's caches pays for every line.
@@ -38,26 +42,97 @@ class Torch:
 
     finish = None
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Any = None, channels_last: ChannelsLast = False) -> None:
         try:
-            self._device = None if device is None else torch.device(device)
-            torch.empty(0, device=self._device)
+            # With its number, which "cuda" leaves to whatever device is current.
+            self._device = torch.empty(0, device="cpu" if device is None else device).device
         except (AssertionError, RuntimeError, TypeError) as error:  # the first: built without CUDA
             raise CallerError(f"device={device!r}: {error}") from error
-        self.copies = self._device is not None and self._device.type != "cpu"
+        self.lane: Lane | None = SideStream(self._device) if self._device.type == "cuda" else None
+        self.copies = self._device.type not in ("cpu", "cuda")
+        self._channels_last: bool | frozenset[str]
+        if isinstance(channels_last, bool):
+            self._channels_last = channels_last
+        elif isinstance(channels_last, str) or not all(isinstance(n, str) for n in channels_last):
+            raise CallerError(
+                f"channels_last={channels_last!r}, expected True, False or a list of features"
+            )
+        else:
+            self._channels_last = frozenset(channels_last)
 
     def wrap(self, feature: Feature) -> Wrap:
+        image = self._is_image(feature)
         if not is_dense(feature):
             return columns(feature)
-        device = self._device
-        bfloat16 = feature.dtype == "bfloat16"
-        if device is None and not bfloat16:
+        steps: list[Callable[[torch.Tensor], torch.Tensor]] = []
+        if feature.dtype == "bfloat16":
+            steps.append(lambda shared: shared.view(torch.bfloat16))
+        if image:
+            steps.append(lambda shared: shared.permute(0, 3, 1, 2))
+        if self.copies:
+            steps.append(lambda shared: shared.to(self._device, non_blocking=True))
+        if not steps:
             return Wrap(from_dlpack, dlpack=True)  # no Python of ours for each batch
 
         def place(capsule: Any) -> torch.Tensor:
-            shared = from_dlpack(capsule)
-            if bfloat16:
-                shared = shared.view(torch.bfloat16)
-            return shared if device is None else shared.to(device, non_blocking=True)
+            value: torch.Tensor = from_dlpack(capsule)
+            for step in steps:
+                value = step(value)
+            return value
 
         return Wrap(place, dlpack=True)
+
+    def check(self, delivered: Schema) -> None:
+        """SchemaError if a loader of these features has none that `channels_last` asks for."""
+        if isinstance(self._channels_last, frozenset):
+            delivered.select(sorted(self._channels_last))
+        elif self._channels_last and not any(map(self._is_image, delivered.features)):
+            raise SchemaError(
+                "channels_last=True: no feature has three axes, [height, width, channels]; the "
+                f"features are {', '.join(delivered.names)}"
+            )
+
+    def _is_image(self, feature: Feature) -> bool:
+        three = is_dense(feature) and len(feature.shape or ()) == 3
+        if isinstance(self._channels_last, bool):
+            return self._channels_last and three
+        if feature.name in self._channels_last and not three:
+            raise SchemaError(
+                f"channels_last: feature {feature.name!r} is {feature.dtype} of shape "
+                f"{feature.shape}, expected numbers of shape (height, width, channels)"
+            )
+        return feature.name in self._channels_last
+
+
+class Sent(NamedTuple):
+    batch: dict[str, Any]
+    copied: torch.cuda.Event
+
+
+class SideStream:
+    """Copies batches to a CUDA device over a stream of its own, from pinned memory.
+
+    Both memories are of torch's caching allocators: host memory is used again when its copy is done,
+    which the allocator sees for itself, and device memory when the consumer's stream has gone past
+    where the batch was dropped, which `record_stream` tells it. So batches may be kept, any number.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def send(self, batch: dict[str, Any]) -> Sent:
+        with torch.cuda.stream(self._stream):
+            for name, value in batch.items():
+                if isinstance(value, torch.Tensor):
+                    batch[name] = value.pin_memory().to(self._device, non_blocking=True)
+            return Sent(batch, self._stream.record_event())
+
+    def receive(self, sent: Sent) -> dict[str, Any]:
+        # Not the whole stream: the copy of the batch that follows is in it already.
+        consumer = torch.cuda.current_stream(self._device)
+        consumer.wait_event(sent.copied)
+        for value in sent.batch.values():
+            if isinstance(value, torch.Tensor):
+                value.record_stream(consumer)
+        return sent.batch

@@ -123,7 +123,7 @@ class PyReader {
     ready_.pop_front();
     bytes_read_ += next.record_bytes;
     reader_->Delivered(next.memory_bytes);
-    ++position_;
+    position_ = reader_->After(position_);
     return std::move(next.columns);
   }
 
@@ -334,14 +334,16 @@ void BindReader(nb::module_& module) {
           "__init__",
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
-             bool pad_tail, uint64_t start, uint64_t threads, uint64_t prefetch_bytes,
-             const std::string& on_corrupt, bool ids, uint64_t window, nb::object names,
-             nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report, nb::object stages) {
+             bool pad_tail, uint64_t start, uint64_t every, uint64_t threads,
+             uint64_t prefetch_bytes, const std::string& on_corrupt, bool ids, uint64_t window,
+             nb::object names, nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report,
+             nb::object stages) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
             options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids};
             options.drop_last = drop_last;
             options.start = start;
+            options.every = every;
             options.threads = threads;
             options.prefetch_bytes = prefetch_bytes;
             options.replace = ReplaceArgument(on_corrupt);
@@ -351,11 +353,12 @@ void BindReader(nb::module_& module) {
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
           nb::arg("drop_last") = true, nb::arg("pad_tail") = false, nb::arg("start") = 0,
-          nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
-          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
-          nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
-          nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false,
-          nb::arg("report") = nb::none(), nb::arg("stages") = nb::none())
+          nb::arg("every") = 1, nb::arg("threads") = 0,
+          nb::arg("prefetch_bytes") = uint64_t{64} << 20, nb::arg("on_corrupt") = "replace",
+          nb::arg("ids") = false, nb::arg("window") = 0, nb::arg("names") = nb::none(),
+          nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
+          nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
+          nb::arg("stages") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -33,6 +33,7 @@ ReaderOptions Checked(ReaderOptions options) {
     throw std::invalid_argument("rank " + std::to_string(order.rank) + " of " +
                                 std::to_string(order.world) + ", expected 0 <= rank < world");
   }
+  if (options.every == 0) throw std::invalid_argument("every is 0, expected >= 1");
   if (options.shape.valid && options.drop_last) {
     throw std::invalid_argument("pad_tail needs drop_last=False: otherwise there is no tail");
   }
@@ -94,7 +95,8 @@ void BatchReader::Start(uint64_t start) {
   }
   uint64_t threads = options_.threads;
   if (threads == 0) threads = std::min(kMostDefaultThreads, AvailableProcessors());
-  threads = std::min(threads, num_batches_ - start);
+  const uint64_t left = num_batches_ - start;
+  threads = std::min(threads, left / options_.every + (left % options_.every != 0));
   try {
     for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
   } catch (...) {
@@ -112,6 +114,10 @@ void BatchReader::Restart(uint64_t start) {
 BatchReader::~BatchReader() {
   Close();
   pool_->Close();
+}
+
+uint64_t BatchReader::After(uint64_t batch) const {
+  return batch + std::min(options_.every, num_batches_ - batch);
 }
 
 bool BatchReader::forked() const { return generation_ != ForkGeneration(); }
@@ -161,7 +167,7 @@ std::optional<Batch> BatchReader::TryNext() {
     if (found->second.error) std::rethrow_exception(found->second.error);
     batch = std::move(found->second.batch);
     made_.erase(found);
-    ++next_delivery_;
+    next_delivery_ = After(next_delivery_);
   }
   return batch;
 }
@@ -244,7 +250,8 @@ void BatchReader::Run() {
   while (true) {
     AwaitCall(&lock);
     if (closed_ || failed_ || next_claim_ == num_batches_) return;
-    const uint64_t number = next_claim_++;
+    const uint64_t number = next_claim_;
+    next_claim_ = After(number);
     const size_t estimated = estimate_;
     ahead_bytes_ += estimated;
     const bool more = MayClaim();

@@ -33,6 +33,7 @@ struct ReaderOptions {
   BatchShape shape;
   bool drop_last = true;
   uint64_t start = 0;    // the first batch to deliver
+  uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
   uint64_t threads = 0;  // 0: as many as are of use
   uint64_t prefetch_bytes = 64 << 20;
   bool replace = true;  // a corrupt record, rather than deliver it as an error
@@ -48,8 +49,10 @@ class BatchReader {
   ~BatchReader();
 
   uint64_t num_records() const { return records_->num_records(); }
-  // Of this rank in all, those before `start` included.
+  // Of this rank in all, those before `start` and those left to others included.
   uint64_t num_batches() const { return num_batches_; }
+  // The batch that is delivered after this one; num_batches() if none is.
+  uint64_t After(uint64_t batch) const;
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
   bool forked() const;

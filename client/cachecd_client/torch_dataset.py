@@ -1,0 +1,93 @@
+"""A file set as a dataset of batches, for torch's DataLoader and its workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from cachecd_client.errors import CallerError
+
+if TYPE_CHECKING:
+    from cachecd_client.loader import Batch, Loader
+
+_ALONE = {"worker": 0, "workers": 1}
+
+
+class BatchDataset(IterableDataset["Batch"]):
+    """The batches of one loader, which the workers of a DataLoader make in turn.
+
+    `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the batches of `torch()` with the
+    same options, in their order and `len()` of them, whatever N and however the workers are
+    started: worker w makes the batches w, w + N, w + 2N ... in a process and, of a lease, under a
+    lock of its own. Made by `to_dataset()`.
+
+    `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader asks of a dataset,
+    in each worker. A state taken without workers, or of `torch()`, continues with any number of them.
+    """
+
+    def __init__(self, make: Callable[..., Loader], begin: dict[str, Any] | None = None) -> None:
+        """`make(every=, threads=)` makes a loader; it is pickled for workers that are not forked.
+
+        `begin`: a state at which the first pass begins.
+        """
+        self._make = make
+        self._loader = make()
+        self._turn = _ALONE  # of whom the loader is
+        self._process = os.getpid()
+        self._begin = begin  # the state at which the next pass does
+
+    def __len__(self) -> int:
+        """Batches of a whole pass over all workers, the same on every rank."""
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass from the start, or the rest of that which `load_state_dict` gave.
+
+        In a DataLoader's worker its own batches of it. A dataset has one pass at a time.
+        """
+        turn = self._own()
+        begin, self._begin = self._begin, None
+        state = {**self._loader.state_dict(), "position": 0, **(begin or {})}
+        if "workers" not in state:
+            state["position"] = min(state["position"] + turn["worker"], len(self))
+        self._loader.load_state_dict(state)
+        return iter(self._loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process's pass stands: plain values."""
+        turn = self._own()
+        if self._begin is not None:
+            return self._begin
+        state = self._loader.state_dict()
+        return state if turn == _ALONE else {**state, **turn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next pass continue after the batch that `state` had delivered last.
+
+        CallerError, as of `Loader.load_state_dict`, and for the state of another worker, or of one
+        among another number of workers.
+        """
+        turn = self._own()
+        found = {key: state[key] for key in _ALONE if key in state}
+        if found and found != turn:
+            raise CallerError(
+                f"the state is of worker {found.get('worker')} of {found.get('workers')}, this is "
+                f"worker {turn['worker']} of {turn['workers']}: resume with as many workers"
+            )
+        self._loader.load_state_dict(state)
+        self._begin = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchDataset, (self._make, self._begin)
+
+    def _own(self) -> dict[str, int]:
+        """Sees to it that the loader is this process's, and says which worker's that is."""
+        info = get_worker_info()
+        turn = _ALONE if info is None else {"worker": info.id, "workers": info.num_workers}
+        if turn != self._turn or os.getpid() != self._process:
+            self._loader = self._make(every=turn["workers"], threads=1 if info else 0)
+            self._turn, self._process = turn, os.getpid()
+        return turn

@@ -1,0 +1,87 @@
+"""Images [H, W, C] as tensors [C, H, W] over the same memory."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.fileset import FileSet
+from cachecd_client.schema import infer
+from tests.client.records import write
+
+H, W = 4, 6
+
+
+def image(number):
+    return {
+        "gray": np.arange(H * W, dtype=np.float32).reshape(H, W, 1) + number,
+        "image": np.arange(H * W * 3, dtype=np.uint8).reshape(H, W, 3) + number,
+        "label": number,
+        "mask": np.full((H, W), number, np.uint8),
+    }
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    schema = infer(image(0))
+    records = [schema.encode(image(number)) for number in range(8)]
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", records, schema))
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_images_are_views_that_convolutions_take_as_they_lie(files, device):
+    plain = next(iter(files.torch(batch_size=8)))
+    batch = next(iter(files.torch(batch_size=8, device=device, channels_last=True)))
+    for name, channels in (("image", 3), ("gray", 1)):
+        assert batch[name].shape == (8, channels, H, W)
+        assert batch[name].is_contiguous(memory_format=torch.channels_last)
+        assert batch[name]._base is not None  # a view: nothing was copied
+        assert torch.equal(batch[name], plain[name].permute(0, 3, 1, 2))
+    for name in ("label", "mask"):
+        assert torch.equal(batch[name], plain[name])
+
+
+def test_a_list_names_those_that_are_images(files):
+    batch = next(iter(files.torch(batch_size=8, channels_last=["image"])))
+    assert batch["image"].shape == (8, 3, H, W)
+    assert batch["gray"].shape == (8, H, W, 1)
+
+
+def test_a_cast_image_is_a_view_too(files):
+    loader = files.torch(batch_size=8, channels_last=["image"], cast={"image": "bfloat16"})
+    batch = next(iter(loader))["image"]
+    assert batch.dtype == torch.bfloat16
+    assert batch.shape == (8, 3, H, W)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_another_device_gets_it_as_it_lies(files):
+    batch = next(iter(files.torch(batch_size=8, channels_last=["image"], device="meta")))
+    assert batch["image"].shape == (8, 3, H, W)
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_takes_it_too(files, workers):
+    dataset = files.to_dataset(batch_size=8, channels_last=True)
+    batch = next(iter(DataLoader(dataset, batch_size=None, num_workers=workers)))
+    assert batch["image"].shape == (8, 3, H, W)
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "error", "said"),
+    [
+        (["mask"], {}, SchemaError, r"'mask' is uint8 of shape \(4, 6\), expected .*channels"),
+        (["nothing"], {}, SchemaError, "nothing"),
+        (["image"], {"features": ["label"]}, SchemaError, "image"),
+        (True, {"features": ["label", "mask"]}, SchemaError, "no feature has three axes"),
+        ("image", {}, CallerError, "expected True, False or a list of features"),
+        ([3], {}, CallerError, "expected True, False or a list of features"),
+    ],
+)
+def test_what_is_no_image_is_refused_when_the_loader_is_made(files, asked, options, error, said):
+    for make in (files.torch, files.to_dataset):
+        with pytest.raises(error, match=said):
+            make(batch_size=4, channels_last=asked, **options)

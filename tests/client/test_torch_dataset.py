@@ -1,0 +1,163 @@
+"""A file set as a dataset of batches, in DataLoaders with and without workers."""
+
+import itertools
+import pickle
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.fileset import FileSet
+from tests.client.records import write_set
+
+N = 62
+OPTIONS = {"batch_size": 4, "features": ["label", "image"], "seed": 5, "drop_last": False}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
+
+
+def rows(batches):
+    return [(b["label"].tolist(), b["image"].tolist(), b["_valid"].tolist()) for b in batches]
+
+
+def loading(files, workers, start="fork", kind=DataLoader, **options):
+    context = start if workers else None
+    return kind(
+        files.to_dataset(**{**OPTIONS, **options}),
+        batch_size=None, num_workers=workers, multiprocessing_context=context,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers_deliver_the_very_batches_of_a_loader_in_its_order(files, workers):
+    expected = rows(files.torch(**OPTIONS))
+    loader = loading(files, workers)
+    assert len(loader) == 16
+    for _ in range(2 if workers < 3 else 1):
+        assert rows(loader) == expected
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_however_workers_are_started_they_share_the_batches(files, start):
+    assert rows(loading(files, 2, start)) == rows(files.torch(**OPTIONS))
+
+
+def test_more_workers_than_batches_deliver_each_batch_once(files):
+    options = {"batch_size": 31, "features": ["label", "image"]}
+    assert rows(loading(files, 3, **options)) == rows(files.torch(**{**OPTIONS, **options}))
+
+
+def test_ranks_times_workers_deliver_every_record_once(files):
+    options = {"world": 2, "features": ["label"]}
+    found = []
+    for rank in range(2):
+        loader = loading(files, 2, rank=rank, **options)
+        batches = list(loader)
+        assert len(batches) == len(loader) == 8
+        found += [int(n) for b in batches for n in b["label"][b["_valid"]]]
+    assert sorted(found) == list(range(N))
+
+
+def test_the_launchers_ranks_are_those_of_the_process_that_made_it(files, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dataset = files.to_dataset(**OPTIONS)
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    expected = rows(files.torch(**OPTIONS, rank=1, world=2))
+    assert rows(dataset) == rows(pickle.loads(pickle.dumps(dataset))) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 3, 15, 16])
+def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, taken):
+    expected = rows(files.torch(**OPTIONS))
+    loader = loading(files, workers, kind=StatefulDataLoader)
+    batches = iter(loader)
+    assert rows(itertools.islice(batches, taken)) == expected[:taken]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches, loader
+    resumed = loading(files, workers, kind=StatefulDataLoader)
+    resumed.load_state_dict(state)
+    assert rows(resumed) == expected[taken:]
+    if not workers:
+        assert rows(resumed) == expected  # the pass that follows is a whole one
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_the_state_of_a_loader_or_of_no_workers_is_continued_by_any_number(files, workers):
+    expected = rows(files.torch(**OPTIONS))
+    one = files.torch(**OPTIONS)
+    dataset = files.to_dataset(**OPTIONS)
+    for _ in zip(one, dataset, range(5), strict=False):
+        pass
+    one_behind = one.state_dict()
+    assert one_behind["position"] == 6  # zip had taken another
+    assert dataset.state_dict()["position"] == 5
+    for state, position in ((one_behind, 6), (dataset.state_dict(), 5)):
+        loader = loading(files, workers)
+        loader.dataset.load_state_dict(state)
+        assert loader.dataset.state_dict() == state
+        assert rows(loader) == expected[position:]
+
+
+def test_the_state_of_one_worker_is_no_other_ones(files):
+    dataset = files.to_dataset(**OPTIONS)
+    state = {**dataset.state_dict(), "worker": 1, "workers": 2}
+    with pytest.raises(CallerError, match="worker 1 of 2, this is worker 0 of 1: resume with as many"):
+        dataset.load_state_dict(state)
+
+
+def test_the_state_of_another_set_is_refused(files, tmp_path):
+    other = FileSet(write_set(tmp_path, N, 31))
+    with pytest.raises(CallerError, match="fingerprint"):
+        other.to_dataset(**OPTIONS).load_state_dict(files.to_dataset(**OPTIONS).state_dict())
+
+
+def test_a_dataset_in_the_middle_of_a_pass_starts_whole_workers(files):
+    dataset = files.to_dataset(**OPTIONS)
+    batches = iter(dataset)
+    expected = rows(files.torch(**OPTIONS))
+    found = rows(itertools.islice(batches, 2))
+    assert rows(DataLoader(dataset, batch_size=None, num_workers=2)) == expected
+    assert found + rows(batches) == expected
+
+
+def test_workers_that_stay_begin_their_next_pass_from_the_start(files):
+    loader = DataLoader(
+        files.to_dataset(**OPTIONS), batch_size=None, num_workers=2, persistent_workers=True
+    )
+    expected = rows(files.torch(**OPTIONS))
+    for _ in range(3):
+        assert rows(loader) == expected
+
+
+def test_options_that_cannot_be_are_refused_when_it_is_made(files):
+    with pytest.raises(CallerError, match="batch_size=0"):
+        files.to_dataset(batch_size=0)
+    with pytest.raises(SchemaError, match="nothing"):
+        files.to_dataset(batch_size=4, features=["nothing"])
+    with pytest.raises(TypeError, match="unknown option 'every'"):
+        files.to_dataset(batch_size=4, every=2)
+
+
+def test_an_epochs_workers_hold_the_lease_themselves(cache, manifest, locked):
+    expected = None
+    with cache.acquire("train") as epoch:
+        options = {"batch_size": 4, "features": ["label"]}
+        expected = [b["label"].tolist() for b in epoch.torch(**options)]
+        for start in ("fork", "spawn"):
+            loader = DataLoader(
+                epoch.to_dataset(**options),
+                batch_size=None, num_workers=2, multiprocessing_context=start,
+            )  # fmt: skip
+            assert [b["label"].tolist() for b in loader] == expected
+        batches = iter(DataLoader(epoch.to_dataset(**options), batch_size=None, num_workers=1))
+        next(batches)
+    assert locked(manifest(0))  # by the worker, which reads on
+    assert len(list(batches)) == len(expected) - 1
+    del batches
