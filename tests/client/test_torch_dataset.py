@@ -1,6 +1,7 @@
 """A file set as a dataset of batches, in DataLoaders with and without workers."""
 
 import itertools
+import multiprocessing
 import pickle
 
 import pytest
@@ -32,23 +33,28 @@ def loading(files, workers, start="fork", kind=DataLoader, **options):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_deliver_the_very_batches_of_a_loader_in_its_order(files, workers):
     expected = rows(files.torch(**OPTIONS))
     loader = loading(files, workers)
     assert len(loader) == 16
-    for _ in range(2 if workers < 3 else 1):
+    for _ in range(2):
         assert rows(loader) == expected
 
 
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_however_workers_are_started_they_share_the_batches(files, start):
-    assert rows(loading(files, 2, start)) == rows(files.torch(**OPTIONS))
+@pytest.mark.parametrize(("start", "workers"), [("spawn", 1), ("forkserver", 2)])
+def test_however_workers_are_started_they_share_the_batches(cache, start, workers):
+    context = multiprocessing.get_context(start)
+    context.set_forkserver_preload(["cachecd_client.torch_dataset"])  # or each would import torch
+    with cache.acquire("train") as epoch:
+        loader = loading(epoch, workers, context)
+        assert rows(loader) == rows(epoch.torch(**OPTIONS))
 
 
 def test_more_workers_than_batches_deliver_each_batch_once(files):
-    options = {"batch_size": 31, "features": ["label", "image"]}
-    assert rows(loading(files, 3, **options)) == rows(files.torch(**{**OPTIONS, **options}))
+    expected = rows(files.torch(**{**OPTIONS, "batch_size": 70}))
+    assert len(expected) == 1
+    assert rows(loading(files, 2, batch_size=70)) == expected
 
 
 def test_ranks_times_workers_deliver_every_record_once(files):
@@ -72,6 +78,7 @@ def test_the_launchers_ranks_are_those_of_the_process_that_made_it(files, monkey
     assert rows(dataset) == rows(pickle.loads(pickle.dumps(dataset))) == expected
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("taken", [0, 3, 15, 16])
 def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, taken):
@@ -88,21 +95,16 @@ def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, tak
         assert rows(resumed) == expected  # the pass that follows is a whole one
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_the_state_of_a_loader_or_of_no_workers_is_continued_by_any_number(files, workers):
     expected = rows(files.torch(**OPTIONS))
-    one = files.torch(**OPTIONS)
-    dataset = files.to_dataset(**OPTIONS)
-    for _ in zip(one, dataset, range(5), strict=False):
-        pass
-    one_behind = one.state_dict()
-    assert one_behind["position"] == 6  # zip had taken another
-    assert dataset.state_dict()["position"] == 5
-    for state, position in ((one_behind, 6), (dataset.state_dict(), 5)):
+    for begun in (files.torch(**OPTIONS), files.to_dataset(**OPTIONS)):
+        assert rows(itertools.islice(begun, 5)) == expected[:5]
+        state = begun.state_dict()
         loader = loading(files, workers)
         loader.dataset.load_state_dict(state)
         assert loader.dataset.state_dict() == state
-        assert rows(loader) == expected[position:]
+        assert rows(loader) == expected[5:]
 
 
 def test_the_state_of_one_worker_is_no_other_ones(files):
@@ -145,19 +147,11 @@ def test_options_that_cannot_be_are_refused_when_it_is_made(files):
         files.to_dataset(batch_size=4, every=2)
 
 
-def test_an_epochs_workers_hold_the_lease_themselves(cache, manifest, locked):
-    expected = None
+def test_an_epochs_worker_holds_the_lease_itself(cache, manifest, locked):
+    options = {"batch_size": 4, "features": ["label"], "prefetch_bytes": 1}
     with cache.acquire("train") as epoch:
-        options = {"batch_size": 4, "features": ["label"]}
-        expected = [b["label"].tolist() for b in epoch.torch(**options)]
-        for start in ("fork", "spawn"):
-            loader = DataLoader(
-                epoch.to_dataset(**options),
-                batch_size=None, num_workers=2, multiprocessing_context=start,
-            )  # fmt: skip
-            assert [b["label"].tolist() for b in loader] == expected
         batches = iter(DataLoader(epoch.to_dataset(**options), batch_size=None, num_workers=1))
         next(batches)
     assert locked(manifest(0))  # by the worker, which reads on
-    assert len(list(batches)) == len(expected) - 1
+    assert len(list(batches)) == 4
     del batches
