@@ -119,7 +119,7 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, batch: dict[str, Any]) -> Sent:
         with torch.cuda.stream(self._stream):

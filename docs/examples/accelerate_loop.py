@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
+
+from cachecd_client import connect
 
 accelerator = Accelerator()
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(32 * 32, 10))

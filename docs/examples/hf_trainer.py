@@ -4,9 +4,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
+
+from cachecd_client import connect
 
 STEPS = 100
 
@@ -41,6 +42,8 @@ with (
     tempfile.TemporaryDirectory() as folder,
     connect(Path(__file__).with_name("digits.yaml")) as cache,
 ):
-    arguments = TrainingArguments(folder, max_steps=STEPS, learning_rate=1e-2, report_to=[], save_strategy="no")
+    arguments = TrainingArguments(
+        folder, max_steps=STEPS, learning_rate=1e-2, report_to=[], save_strategy="no"
+    )
     result = CachedTrainer(Digits(), arguments, train_dataset=Endless(cache)).train()
     print(f"{result.global_step} steps, loss {result.training_loss:.3f}")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import lightning
 import torch
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
+
+from cachecd_client import connect
 
 
 class Digits(lightning.LightningModule):

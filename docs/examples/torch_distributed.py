@@ -5,9 +5,10 @@ cachecd run docs/examples/digits.yaml -- torchrun --nproc-per-node=2 docs/exampl
 
 import torch
 import torch.distributed as dist
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+
+from cachecd_client import connect
 
 dist.init_process_group("gloo")  # "nccl" with GPUs
 rank, world = dist.get_rank(), dist.get_world_size()

@@ -7,8 +7,9 @@ for the whole batch instead of work for every record in Python.
 from pathlib import Path
 
 import torch
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
+
+from cachecd_client import connect
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 MEAN, STD, CROP = 0.3, 0.35, 28
@@ -27,7 +28,10 @@ def augment(images):
 
 
 model = torch.nn.Sequential(
-    torch.nn.Conv2d(1, 16, 5, stride=3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(1024, 10)
+    torch.nn.Conv2d(1, 16, 5, stride=3),
+    torch.nn.ReLU(),
+    torch.nn.Flatten(),
+    torch.nn.Linear(1024, 10),
 ).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 

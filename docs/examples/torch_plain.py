@@ -3,13 +3,17 @@
 from pathlib import Path
 
 import torch
-from cachecd_client import connect
 from torch.nn.functional import cross_entropy
+
+from cachecd_client import connect
 
 EPOCHS = 3
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Sequential(
-    torch.nn.Conv2d(1, 16, 5, stride=4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(784, 10)
+    torch.nn.Conv2d(1, 16, 5, stride=4),
+    torch.nn.ReLU(),
+    torch.nn.Flatten(),
+    torch.nn.Linear(784, 10),
 ).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
@@ -23,9 +27,10 @@ with connect(Path(__file__).with_name("digits.yaml")) as cache:
         print(f"epoch {epoch.epoch}: {epoch.num_records} records, loss {loss.item():.3f}")
 
     right = total = 0
-    with cache.acquire("eval") as held_out, torch.no_grad():  # each record once, the same every time
+    # Each record once, the same every time; the last batch is filled up, and `_valid` masks that.
+    with cache.acquire("eval") as held_out, torch.no_grad():
         for batch in held_out.torch(batch_size=64, device=device, channels_last=True):
             hits = model(batch["image"] / 255).argmax(1) == batch["label"]
-            right += int(hits[batch["_valid"]].sum())  # the last batch is filled up
+            right += int(hits[batch["_valid"]].sum())
             total += int(batch["_valid"].sum())
     print(f"accuracy {right / total:.1%} of {total}")
