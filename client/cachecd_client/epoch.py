@@ -79,6 +79,7 @@ class Epoch(FileSet):
         self._read = 0  # records delivered over all ranks, by passes that have ended
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
         self._last: tuple[int, Part | None] | None = None  # its records of a step, and its part
+        self._elsewhere: tuple[int, int, Part | None] | None = None  # so many steps, and as above
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._over = False
         self._reported: set[tuple[int, int]] = set()
@@ -120,10 +121,17 @@ class Epoch(FileSet):
         return Epoch(self._held, self._transport, self._release, number=number, run=self._run)
 
     def end(self) -> None:
-        """Tells the run what was read of it. Without a pass of a loader that is all of the set once."""
-        if self._run is not None:
-            step, part = self._last or (1, None)
-            self._run.ended(self._records() if self._last else self.num_records, step, part)
+        """Tells the run what was read of it. Without a pass of a loader here, that is what a dataset
+        gave other processes to read, or all of the set once."""
+        if self._run is None:
+            return
+        if self._last is not None:
+            self._run.ended(self._records(), *self._last)
+        elif self._elsewhere is not None:
+            steps, step, part = self._elsewhere
+            self._run.ended(steps * step, step, part)
+        else:
+            self._run.ended(self.num_records, 1, None)
 
     def __enter__(self) -> Self:
         return self
@@ -168,6 +176,9 @@ class Epoch(FileSet):
     def _began(self, loader: Loader) -> None:
         self._latest = weakref.ref(loader)
         self._last = loader.batch_size * loader.world, loader.part
+
+    def _given(self, loader: Loader) -> None:
+        self._elsewhere = len(loader), loader.batch_size * loader.world, loader.part
 
     def _ended(self, loader: Loader, batches: int) -> None:
         self._done = loader.position / len(loader)

@@ -160,7 +160,9 @@ class FileSet:
 
         if "rank" not in options and "world" not in options:
             options["rank"], options["world"] = local_ranks()  # as this process's launcher says
-        return BatchDataset(partial(self._torch, batch_size, None, channels_last, options))
+        dataset = BatchDataset(partial(self._torch, batch_size, None, channels_last, options))
+        self._given(dataset.loader)
+        return dataset
 
     def tf(
         self, batch_size: int, *, label: str | None = None, **options: Unpack[Options]
@@ -258,6 +260,9 @@ class FileSet:
             keep={file.keep for file in located if file.keep is not None},
             begin=partial(check, located),
         )
+
+    def _given(self, loader: Loader) -> None:
+        """Its batches were given away as a dataset, and may be read in other processes."""
 
     def _torch(
         self,

@@ -34,14 +34,15 @@ class BatchDataset(IterableDataset["Batch"]):
         `begin`: a state at which the first pass begins.
         """
         self._make = make
-        self._loader = make()
+        #: Makes its batches, in this process.
+        self.loader = make()
         self._turn = _ALONE  # of whom the loader is
         self._process = os.getpid()
         self._begin = begin  # the state at which the next pass does
 
     def __len__(self) -> int:
         """Batches of a whole pass over all workers, the same on every rank."""
-        return len(self._loader)
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
         """A pass from the start, or the rest of that which `load_state_dict` gave.
@@ -50,18 +51,18 @@ class BatchDataset(IterableDataset["Batch"]):
         """
         turn = self._own()
         begin, self._begin = self._begin, None
-        state = {**self._loader.state_dict(), "position": 0, **(begin or {})}
+        state = {**self.loader.state_dict(), "position": 0, **(begin or {})}
         if "workers" not in state:
             state["position"] = min(state["position"] + turn["worker"], len(self))
-        self._loader.load_state_dict(state)
-        return iter(self._loader)
+        self.loader.load_state_dict(state)
+        return iter(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process's pass stands: plain values."""
         turn = self._own()
         if self._begin is not None:
             return self._begin
-        state = self._loader.state_dict()
+        state = self.loader.state_dict()
         return state if turn == _ALONE else {**state, **turn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class BatchDataset(IterableDataset["Batch"]):
                 f"the state is of worker {found.get('worker')} of {found.get('workers')}, this is "
                 f"worker {turn['worker']} of {turn['workers']}: resume with as many workers"
             )
-        self._loader.load_state_dict(state)
+        self.loader.load_state_dict(state)
         self._begin = state
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,6 +89,6 @@ class BatchDataset(IterableDataset["Batch"]):
         info = get_worker_info()
         turn = _ALONE if info is None else {"worker": info.id, "workers": info.num_workers}
         if turn != self._turn or os.getpid() != self._process:
-            self._loader = self._make(every=turn["workers"], threads=1 if info else 0)
+            self.loader = self._make(every=turn["workers"], threads=1 if info else 0)
             self._turn, self._process = turn, os.getpid()
         return turn

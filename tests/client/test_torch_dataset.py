@@ -148,6 +148,17 @@ def test_options_that_cannot_be_are_refused_when_it_is_made(files):
         files.to_dataset(batch_size=4, every=2)
 
 
+def test_what_workers_read_counts_for_the_run(cache):
+    found = []
+    for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
+        loader = loading(epoch, 2, features=["label"], drop_last=True)
+        assert len(loader) == 3
+        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+    assert len(found) == 4  # of 12 records each
+    # Of the first set of 20 records it had 12, so the second of 30 begins with what it did not have.
+    assert not found[0] & found[1]
+
+
 def test_an_epochs_worker_holds_the_lease_itself(cache, manifest, locked):
     options = {"batch_size": 4, "features": ["label"], "prefetch_bytes": 1}
     with cache.acquire("train") as epoch:
