@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from torch.distributed import checkpoint
+from torchdata.stateful_dataloader import stateful
 
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
@@ -115,6 +117,21 @@ def test_a_resumed_torch_loader_continues(files):
     resumed.load_state_dict(loader.state_dict())
     for batch, again in zip(batches, resumed, strict=True):
         assert torch.equal(batch["label"], again["label"])
+
+
+def test_a_loader_goes_into_checkpoints_as_trainers_keep_them(files, tmp_path):
+    loader = files.torch(batch_size=5)
+    # What Lightning, Accelerate and torch.distributed.checkpoint look for, and torchdata.
+    assert isinstance(loader, stateful.Stateful)
+    assert isinstance(loader, checkpoint.stateful.Stateful)
+    batches = iter(loader)
+    next(batches)
+    torch.save({"loader": loader.state_dict()}, tmp_path / "checkpoint")
+    state = torch.load(tmp_path / "checkpoint", weights_only=True)["loader"]
+    again = files.torch(batch_size=5)
+    again.load_state_dict(state)
+    assert [b["label"].tolist() for b in again] == [b["label"].tolist() for b in batches]
+    assert len(again) == len([*again]) == 4  # the pass that follows is whole
 
 
 def test_options_are_those_of_every_loader(files):

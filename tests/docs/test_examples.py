@@ -32,7 +32,9 @@ def test_every_configuration_shown_is_one(page, tmp_path):
         assert load(path, {"PWD": str(tmp_path)}).datasets
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/reference.md", "docs/sources.md"])
+@pytest.mark.parametrize(
+    "page", [*PAGES, "docs/pytorch.md", "docs/reference.md", "docs/sources.md"]
+)
 def test_every_program_shown_is_one(page):
     shown = blocks(page, "python")
     assert shown
