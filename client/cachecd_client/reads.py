@@ -68,9 +68,9 @@ class Run:
         self._warned = True
         if self.rank:
             return
-        rest = (
-            "" if coverage is None else f", while {1 - coverage:.0%} of the source was never cached"
-        )
+        rest = ""
+        if coverage is not None:
+            rest = f", while {100 * (1 - coverage):.0f} % of the source was never cached"
         log.warning(
             "%s: each record was read %.0f times in this run%s: let the cache grow faster "
             "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd top` shows which of "

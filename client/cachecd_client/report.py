@@ -72,7 +72,7 @@ class EpochReport:
             read += f" and {self.seconds_leasing:.0f} s for the set"
         parts = [f"epoch {self.epoch} of {self.dataset}: {read}", self._size()]
         if self.corrupt_records:
-            parts.append(f"{_count(self.corrupt_records, 'record')} corrupt, and left out")
+            parts.append(f"{_count(self.corrupt_records, 'record')} corrupt")
         if self.advice:
             parts.append(self.advice)
         return "; ".join(parts)
