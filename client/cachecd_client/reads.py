@@ -1,4 +1,4 @@
-"""A run as this process sees it: how the sets of its epochs grow, and how often each record was read."""
+"""How the sets of a job's epochs grow, and how often each record in them was read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from cachecd_client.report import EpochReport
 
 log = logging.getLogger("cachecd")
 
-# Reads of each record in the mean, above which a run is told that its cache grows too slowly. Language
-# models gain next to nothing from more than 16 passes over the same text, and little from 4.
+# Reads of each record in the mean, above which a job is told that its cache grows too slowly. For language
+# models up to 4 passes over a text are about as good as new text, and more than 16 add next to nothing
+# (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
 MANY_READS = 10
 
 
-class Run:
+class Reads:
     """One job's epochs of one dataset, in this process."""
 
     def __init__(self, dataset: str, rank: int = 0) -> None:
@@ -79,21 +80,23 @@ class Run:
         )  # fmt: skip
 
 
-class Runs:
+class JobReads:
     """The runs of a session."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._jobs: dict[tuple[str, str], Reads] = {}
 
-    def of(self, dataset: str, job: str) -> Run:
-        """The job's run over the dataset; one that is new if there is none."""
-        return self._runs.setdefault((dataset, job), Run(dataset, self._rank))
+    def of(self, dataset: str, job: str) -> Reads:
+        """What the job has read of the dataset; nothing yet, if it is not known."""
+        return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
 
     def report(self, dataset: str | None) -> EpochReport:
         """Of the epoch that was leased last, of this dataset or of any; CallerError if none was."""
-        runs = [run for run in list(self._runs.values()) if dataset in (None, run.dataset)]
-        latest = max((run.latest for run in runs if run.latest), default=None, key=lambda at: at[0])
+        chosen = [job for job in list(self._jobs.values()) if dataset in (None, job.dataset)]
+        latest = max(
+            (job.latest for job in chosen if job.latest), default=None, key=lambda at: at[0]
+        )
         if latest is None:
             what = "anything" if dataset is None else repr(dataset)
             raise CallerError(f"this session has leased no epoch of {what} yet: nothing to report")

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-# A share of the time above which it is worth a person's while to look for the reason, and seconds
-# below which it is not.
-MUCH = 0.1
-_SECONDS = 1.0
+# A share of the time above which it is worth a person's while to look for the reason, and seconds of
+# waiting for batches, and for a set, below which it is not: the first set always takes a while.
+_MUCH = 0.1
+_SECONDS, _SECONDS_LEASING = 1.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Waited:
 def advice(report: EpochReport, most: Waited, processors: int) -> str:
     """The remedy where the waiting is worth one, else ""."""
     whole = report.seconds_waited + report.seconds_elsewhere
-    if report.seconds_waited >= _SECONDS and report.wait_share > MUCH and most.steps:
+    if report.seconds_waited >= _SECONDS and report.wait_share > _MUCH and most.steps:
         return _faster_reading(most, processors)
     if (
-        report.seconds_leasing >= _SECONDS
-        and _share(report.seconds_leasing, whole + report.seconds_leasing) > MUCH
+        report.seconds_leasing >= _SECONDS_LEASING
+        and _share(report.seconds_leasing, whole + report.seconds_leasing) > _MUCH
     ):
         return (
             "the set came late: the store, its link or the samplers are the limit, which `cachecd top` "

@@ -10,7 +10,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachecd_client.reads import Run
+from cachecd_client.reads import Reads
 from cachecd_client.report import EpochReport, Waited, advice
 
 if TYPE_CHECKING:
@@ -57,22 +57,23 @@ class Telemetry:
     """
 
     def __init__(
-        self, run: Run, manifest: Manifest, number: int, coverage: float | None = None
+        self, reads: Reads, manifest: Manifest, number: int, coverage: float | None = None
     ) -> None:
-        self._run = run
+        self._reads = reads
         self._manifest = manifest
         self._number = number
         self.coverage = coverage
-        self._leasing, self._growth = run.leased(
+        self._leasing, self._growth = reads.leased(
             manifest.shards, manifest.num_records, manifest.num_bytes
         )
-        run.latest = (time.monotonic(), self.report)
+        reads.latest = (time.monotonic(), self.report)
         self._process = os.getpid()
         self._asked = 0.0
         self._ended = _Sums()
         self._most = Waited()
         self._running: weakref.WeakKeyDictionary[Loader, _Began] = weakref.WeakKeyDictionary()
         self._corrupt: set[tuple[str, int]] = set()
+        self._begun = False  # a pass
         self._over = False
 
     def asks(self) -> None:
@@ -82,6 +83,7 @@ class Telemetry:
     def began(self, loader: Loader) -> None:
         """They are open."""
         self._here()
+        self._begun = True
         self._running[loader] = _Began(
             self._asked,
             time.monotonic() - self._asked,
@@ -131,7 +133,7 @@ class Telemetry:
             set_bytes=manifest.num_bytes,
             growth=self._growth,
             coverage=self.coverage,
-            reads_per_record=self._run.reads_per_record(0 if self._over else sums.reads),
+            reads_per_record=self._reads.reads_per_record(0 if self._over else sums.reads),
             corrupt_records=len(self._corrupt),
             advice="",
         )
@@ -143,9 +145,11 @@ class Telemetry:
         if self._over or os.getpid() != self._process:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
-        self._run.read(self._ended.reads, self.coverage, self._manifest.pinned)
+        # What is not read through a loader, by TensorFlow for example, most likely is read once.
+        reads = self._ended.reads if self._begun else self._manifest.num_records
+        self._reads.read(reads, self.coverage, self._manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.
-        log.log(logging.DEBUG if self._run.rank else logging.INFO, "%s", self.report())
+        log.log(logging.DEBUG if self._reads.rank else logging.INFO, "%s", self.report())
 
     def _here(self) -> None:
         """In a forked child nothing has been read yet."""
@@ -159,7 +163,7 @@ class Telemetry:
         begin, end = began.position, loader.position
         size = loader.batch_size
         records = (end - begin) * size
-        if not loader.drop_last:
+        if not loader.drop_last and loader.part is None:
             # The last rows of the last batches may be padding.
             own = -((loader.rank - self._manifest.num_records) // loader.world)
             records = min(end * size, own) - min(begin * size, own)

@@ -86,9 +86,9 @@ def test_a_run_that_waits_for_its_sets_is_told_that_the_source_is_the_limit():
     "changed",
     [
         {"seconds_waited": 0.9, "seconds_elsewhere": 0.1},  # seconds that nobody misses
-        {"seconds_leasing": 0.9, "seconds_waited": 0.0, "seconds_elsewhere": 0.1},
+        {"seconds_leasing": 9.0, "seconds_waited": 0.0, "seconds_elsewhere": 1.0},
         {"seconds_waited": 9.0, "seconds_elsewhere": 91.0},  # a share that is small
-        {"seconds_leasing": 9.0},
+        {"seconds_leasing": 11.0},
     ],
 )
 def test_waiting_that_is_short_or_a_small_part_asks_for_no_advice(changed):

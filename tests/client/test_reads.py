@@ -1,10 +1,10 @@
-"""How often a run reads each record, and when it is told that it is too often."""
+"""How often a job reads each record, and when it is told that this is too often."""
 
 import logging
 
 import pytest
 
-from cachecd_client.reads import Run
+from cachecd_client.reads import Reads
 from cachecd_client.session import connect
 
 
@@ -38,8 +38,8 @@ def test_ten_reads_are_not_too_many(cache, caplog):
 
 
 def test_records_that_come_new_lower_the_mean(cache, caplog):
-    read(cache, [7, 8, 0])
-    assert cache.report().reads_per_record == (7 * 20 + 8 * 30) / 40
+    read(cache, [7, 7, 1])
+    assert cache.report().reads_per_record == (7 * 20 + 7 * 30 + 40) / 40
     assert warnings(caplog) == []
 
 
@@ -49,6 +49,11 @@ def test_the_report_of_an_epoch_that_runs_counts_what_it_has_read(cache):
         for number, _ in enumerate(loader, 1):
             assert epoch.report().reads_per_record == number * 10 / 20
     assert epoch.report().reads_per_record == 1
+
+
+def test_a_set_that_no_loader_of_this_process_reads_counts_as_read_once(cache):
+    read(cache, [0, 2])
+    assert cache.report().reads_per_record == (20 + 2 * 30) / 30
 
 
 def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
@@ -68,9 +73,9 @@ def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
     ],
 )
 def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, said):
-    run = Run("train")
-    run.leased([[1, 4]], 100, 1000)
-    run.read(1100, coverage, pinned)
+    reads = Reads("train")
+    reads.leased([[1, 4]], 100, 1000)
+    reads.read(1100, coverage, pinned)
     assert len(warnings(caplog)) == (said is not None)
     assert said is None or said in warnings(caplog)[0]
 
@@ -85,17 +90,17 @@ def test_of_the_ranks_of_a_node_the_first_alone_warns(granting, caplog, monkeypa
 
 
 def test_different_records_are_those_of_all_shards_ever_leased():
-    run = Run("train")
-    run.leased([[1, 4]], 40, 400)
-    run.leased([[1, 4]], 40, 400)
-    run.leased([[3, 4], [6, 8]], 50, 500)  # 6 to 8 are new
-    run.leased([[5, 5], [9, 9]], 40, 400)  # of 20 records each
-    assert run.reads_per_record(more=220) == 220 / (40 + 30 + 40)
+    reads = Reads("train")
+    reads.leased([[1, 4]], 40, 400)
+    reads.leased([[1, 4]], 40, 400)
+    reads.leased([[3, 4], [6, 8]], 50, 500)  # 6 to 8 are new
+    reads.leased([[5, 5], [9, 9]], 40, 400)  # of 20 records each
+    assert reads.reads_per_record(more=220) == 220 / (40 + 30 + 40)
 
 
 def test_a_set_without_shards_changes_nothing():
-    run = Run("train")
-    assert run.leased([], 0, 0) == (0, None)
-    assert run.reads_per_record(more=10) == 0
-    assert run.leased([[1, 1]], 10, 100)[1] is None
-    assert run.leased([[1, 2]], 20, 150)[1] == 1.5
+    reads = Reads("train")
+    assert reads.leased([], 0, 0) == (0, None)
+    assert reads.reads_per_record(more=10) == 0
+    assert reads.leased([[1, 1]], 10, 100)[1] is None
+    assert reads.leased([[1, 2]], 20, 150)[1] == 1.5

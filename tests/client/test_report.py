@@ -100,6 +100,12 @@ def test_padding_is_no_record(leased, world):
     assert leased.report().records == 20
 
 
+def test_an_epoch_of_steps_has_no_padding(cache):
+    for epoch in cache.epochs("train", 1, steps_per_epoch=7):
+        batches = list(epoch.numpy(batch_size=8, drop_last=False))
+        assert epoch.report().records == sum(int(b["_valid"].sum()) for b in batches) == 56
+
+
 def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere(leased, clock):
     for _ in leased.numpy(batch_size=5):
         clock.now += 2.0
