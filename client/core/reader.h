@@ -113,12 +113,12 @@ class BatchReader {
   uint64_t next_delivery_ = 0;
   size_t ahead_bytes_ = 0;   // not delivered yet, and, by estimate, being made
   size_t making_bytes_ = 0;  // of these, by estimate, being made
-  bool filling_ = true;     // until there is no room; again at the low mark
-  bool watched_ = false;    // one of the threads that wait looks now and then
-  size_t estimate_;         // of one batch: the largest of late, at first a guess
-  bool measured_ = false;   // estimate_ is no guess any more
-  bool failed_ = false;     // nothing more is claimed
-  bool closed_ = true;      // until Start
+  bool filling_ = true;      // until there is no room; again at the low mark
+  bool watched_ = false;     // one of the threads that wait looks now and then
+  size_t estimate_;          // of one batch: the largest of late, at first a guess
+  bool measured_ = false;    // estimate_ is no guess any more
+  bool failed_ = false;      // nothing more is claimed
+  bool closed_ = true;       // until Start
 
   std::mutex closing_;  // guards threads_ against two closers
   std::vector<std::thread> threads_;
