@@ -151,8 +151,9 @@ def test_what_a_loader_waited_in_this_epochs_passes_is_not_spent_elsewhere(
 
 
 def test_the_queue_is_the_mean_over_batches(leased):
+    loader = leased.numpy(batch_size=5, prefetch_bytes=0)
     for _ in range(2):
-        list(leased.numpy(batch_size=5, prefetch_bytes=0))
+        list(loader)
     # Nothing is made ahead of any batch, and after the last there is nothing to make.
     assert leased.report().queue == 2 / 8
 
