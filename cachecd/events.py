@@ -222,8 +222,7 @@ class MetadataMeasured:
 
 @dataclass(frozen=True, slots=True)
 class DiskChecked:
-    """What lies under cache.dir can be worked on, or not (`refused` is for people): then nothing is
-    started until it can."""
+    """What lies under cache.dir can be worked on, or nothing is started: `refused` tells people why."""
 
     refused: str = ""
 
@@ -350,10 +349,11 @@ class EndLease:
 
 @dataclass(frozen=True, slots=True)
 class ReplyGranted:
-    """Tell the rank which manifest to lock."""
+    """Tell the rank which manifest to lock, and what share of the source was handed out so far."""
 
     request: str
     lease: str
+    coverage: float
 
 
 @dataclass(frozen=True, slots=True)

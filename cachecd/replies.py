@@ -12,9 +12,9 @@ def reply_of(
 ) -> protocol.Reply:
     """What the rank is sent."""
     match command:
-        case ReplyGranted(request, lease):
+        case ReplyGranted(request, lease, coverage):
             manifest = layout.manifest(lease).relative_to(layout.root)
-            return protocol.Granted(request, lease, str(layout.root), str(manifest))
+            return protocol.Granted(request, lease, str(layout.root), str(manifest), coverage)
         case ReplyDone(request):
             return protocol.Done(request)
         case ReplyWaiting(request, have, want, rate, reason):

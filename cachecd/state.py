@@ -187,7 +187,7 @@ class State:
             if known is None:
                 return
         self.leases[known].asked(asked.local_rank, asked.local_world_size, now)
-        out.append(ev.ReplyGranted(asked.request, known))
+        out.append(ev.ReplyGranted(asked.request, known, dataset.plan.coverage))
 
     def _grant(
         self, dataset: DatasetState, asked: ev.AcquireAsked, now: float, out: list[ev.Command]

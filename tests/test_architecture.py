@@ -286,7 +286,8 @@ def test_the_client_knows_nothing_of_the_daemon(module):
 def test_the_client_asks_of_a_trainers_image_only_numpy_and_pyzmq(module):
     anywhere = {name.partition(".")[0] for name in imports(CLIENT[module])}
     others = anywhere - set(sys.stdlib_module_names) - {"numpy", "zmq", "cachecd_client"}
-    assert others <= {"torch", "tensorflow", "jax"}
+    frameworks = {"torch", "tensorflow", "jax", "keras"}
+    assert others <= frameworks
 
 
 def test_importing_the_client_imports_no_framework():

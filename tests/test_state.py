@@ -32,6 +32,16 @@ def test_every_rank_of_a_job_gets_the_same_set_while_the_cache_grows():
     assert len(numbers(w, granted(w.acquire("train", "job", 1, 0, 2)))) > len(numbers(w, first))
 
 
+def test_a_grant_says_what_share_of_the_source_was_handed_out():
+    w = world(units=12, first=SHARD_SIZE // 2)
+    w.make(ShardId("train", 1))
+    w.publish(ShardId("train", 1))
+    reply = w.acquire("train", "job", 0)
+    assert reply.coverage == w.state.datasets["train"].plan.coverage > 0
+    w.settle()
+    assert w.acquire("train", "job", 1).coverage == 1
+
+
 def test_an_unknown_dataset_is_refused_with_the_names_of_those_served():
     reply = world().acquire("trian", "job", 0)
     assert isinstance(reply, ev.ReplyRefused)

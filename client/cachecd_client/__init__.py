@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cachecd_client.epoch import Epoch
     from cachecd_client.fileset import FileSet
     from cachecd_client.loader import Loader
+    from cachecd_client.report import EpochReport
     from cachecd_client.schema import Feature, Schema
     from cachecd_client.session import Cache, connect
 
@@ -49,6 +50,7 @@ __all__ = [
     "CorruptSidecarError",
     "DaemonUnreachableError",
     "Epoch",
+    "EpochReport",
     "Feature",
     "FileSet",
     "LeaseLostError",
@@ -69,6 +71,7 @@ _HOME = {
     "Bytes": "columns",
     "Cache": "session",
     "Epoch": "epoch",
+    "EpochReport": "report",
     "Feature": "schema",
     "FileSet": "fileset",
     "Loader": "loader",

@@ -303,6 +303,10 @@ class BatchReader:
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
     @property
+    def queue_filled(self) -> float:
+        """Sum over the batches delivered so far of how full the queue was after each, 0..1: of
+        prefetch_bytes, what was made ahead; 1 when there was nothing left to make."""
+    @property
     def position(self) -> int:
         """The next batch: those delivered of this pass, each `every` further, and `start`."""
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -24,9 +24,12 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
 from cachecd_client.reading import CorruptRecord, Reading
+from cachecd_client.reads import Reads
+from cachecd_client.report import EpochReport
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import ShardFiles
+from cachecd_client.telemetry import Telemetry
 from cachecd_client.transport import Transport
 
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
@@ -50,8 +53,13 @@ class Epoch(FileSet):
         *,
         number: int,
         run: Run | None = None,
+        reads: Reads | None = None,
+        coverage: float | None = None,
     ) -> None:
-        """`release` ends the lease; `number` differs from the manifest's in a repeated set."""
+        """`release` ends the lease; `number` differs from the manifest's in a repeated set.
+
+        `run`, `reads`: whose epoch it is; `coverage`: what the daemon said with the grant.
+        """
         # Not FileSet's __init__, which looks at each file: the lease vouches for them.
         manifest = held.manifest
         folder = held.path.parent.parent / "shards" / manifest.dataset
@@ -75,6 +83,8 @@ class Epoch(FileSet):
         self._release: Callable[[HeldLease], None] | None = release
         self._run = run
         self._read_before = 0 if run is None else run.read
+        self._reads = reads or Reads(manifest.dataset)
+        self._telemetry = Telemetry(self._reads, manifest, number, coverage)
         self._done = 0.0
         self._read = 0  # records delivered over all ranks, by passes that have ended
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
@@ -99,6 +109,14 @@ class Epoch(FileSet):
             return self._done
         return self._run.progress(self.epoch, self._done, self._read_before + self._records())
 
+    def report(self) -> EpochReport:
+        """What the epoch's loaders gave and waited so far, in this process, and how its set grew.
+
+        At any time, after the release too. The last of it is logged when the epoch is released, at
+        level INFO by the logger `cachecd`, by the first rank of the node.
+        """
+        return self._telemetry.report()
+
     @property
     def released(self) -> bool:
         """Whether the files may be gone."""
@@ -118,7 +136,15 @@ class Epoch(FileSet):
         self._check()
         self._end_passes()
         assert self._release is not None
-        return Epoch(self._held, self._transport, self._release, number=number, run=self._run)
+        return Epoch(
+            self._held,
+            self._transport,
+            self._release,
+            number=number,
+            run=self._run,
+            reads=self._reads,
+            coverage=self._telemetry.coverage,
+        )
 
     def end(self) -> None:
         """Tells the run what was read of it. Without a pass of a loader here, that is what a dataset
@@ -152,10 +178,13 @@ class Epoch(FileSet):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process takes a lock of its own and lets go of that alone.
-        return {**self.__dict__, "_loaders": None, "_latest": None, "_release": None}
+        mine = dict.fromkeys(("_loaders", "_latest", "_release", "_reads", "_telemetry"))
+        return {**self.__dict__, **mine, "_coverage": self._telemetry.coverage}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _loaders=weakref.WeakSet())
+        coverage = state.pop("_coverage")
+        self.__dict__.update(state, _loaders=weakref.WeakSet(), _reads=Reads(state["dataset"]))
+        self._telemetry = Telemetry(self._reads, self._held.manifest, self.epoch, coverage)
 
     def _check(self) -> None:
         if self.released:
@@ -168,19 +197,24 @@ class Epoch(FileSet):
         self._over = True
         for loader in list(self._loaders):
             loader.close()
+        if self._release is not None:  # else it is a copy, and the original tells
+            self._telemetry.close()
 
     def _begin(self) -> None:
         self._check()
         self._held.ensure()
+        self._telemetry.asks()
 
     def _began(self, loader: Loader) -> None:
         self._latest = weakref.ref(loader)
         self._last = loader.batch_size * loader.world, loader.part
+        self._telemetry.began(loader)
 
     def _given(self, loader: Loader) -> None:
         self._elsewhere = len(loader), loader.batch_size * loader.world, loader.part
 
     def _ended(self, loader: Loader, batches: int) -> None:
+        self._telemetry.ended(loader)
         self._done = loader.position / len(loader)
         self._read += batches * loader.batch_size * loader.world
 
@@ -229,6 +263,7 @@ class Epoch(FileSet):
     def _report(self, records: Sequence[CorruptRecord]) -> None:
         """Tells the daemon, which then verifies the shard; training never fails for it."""
         for path, offset, why in records:
+            self._telemetry.corrupt(path, offset)
             shard = int(Path(path).stem)
             if (shard, offset) in self._reported or time.monotonic() < self._silent_until:
                 continue

@@ -101,8 +101,8 @@ class Loader:
             else self._part.steps
         )
         self._every = integer("every", every, 1)
-        self._threads = integer("threads", threads, 0)
-        self._prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
+        self.threads = integer("threads", threads, 0)
+        self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)
         self._framework = framework
@@ -117,8 +117,9 @@ class Loader:
         self._made_for: dict[str, Any] = {}  # the order that either was made for
         self._process = 0  # that made the reader
         self._closed = False
-        self._waited = 0.0  # of passes that have ended, as are the next two
+        self._waited = 0.0  # of passes that have ended, as are the next three
         self._read = 0
+        self._filled = 0.0
         self._corrupt: list[CorruptRecord] = []
 
     def __len__(self) -> int:
@@ -202,6 +203,17 @@ class Loader:
         """Record bytes delivered, over all passes."""
         reader = self._running()
         return self._read + (reader.bytes_read if reader else 0)
+
+    @property
+    def queue_filled(self) -> float:
+        """How full the queue of batches made ahead was after each batch delivered, over all passes.
+
+        A sum of figures of 0..1, of `prefetch_bytes`, where 1 also says that there was nothing left to
+        make: over the batches delivered it is the mean. Threads begin anew at a half, so a loop that
+        never waits has 0.5 to 1.
+        """
+        reader = self._running()
+        return self._filled + (reader.queue_filled if reader else 0.0)
 
     @property
     def corrupt(self) -> list[CorruptRecord]:
@@ -303,8 +315,8 @@ class Loader:
             pad_tail=not self.drop_last,
             start=self._position,
             every=self._every,
-            threads=self._threads,
-            prefetch_bytes=self._prefetch_bytes,
+            threads=self.threads,
+            prefetch_bytes=self.prefetch_bytes,
             on_corrupt=self._on_corrupt,
             ids=self._ids,
             window=self._reading.window or 0,
@@ -342,11 +354,12 @@ class Loader:
         if self._idle is None:
             return
         self._position = position
-        self._reading.ended(self, position - self._start)
         self._waited += self._idle.seconds_waited
         self._read += self._idle.bytes_read
+        self._filled += self._idle.queue_filled
         self._corrupt += self._idle.corrupt
         self._idle.close()
+        self._reading.ended(self, self._position - self._start)
 
     def _order(self) -> dict[str, Any]:
         """What the meaning of a position depends on, besides the seed."""

@@ -91,12 +91,16 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it."""
+    """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
+
+    `coverage`: the share of the source's units that shards were begun with so far, 0..1; since 1.1.
+    """
 
     id: str
     lease: str
     cache_dir: str
     manifest: str  # relative to cache_dir, so that a container may mount the cache elsewhere
+    coverage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,8 @@ def _is(value: Any, annotation: str) -> bool:
             return isinstance(value, bool)
         case "float":
             return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        case "float | None":
+            return value is None or _is(value, "float")
         case "list[list[int]]":
             return isinstance(value, list) and all(
                 isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)

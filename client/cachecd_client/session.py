@@ -38,6 +38,8 @@ from cachecd_client.protocol import (
     StatusReply,
     Waiting,
 )
+from cachecd_client.reads import JobReads
+from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.transport import Conversation, Transport
 from cachecd_client.waiting import Wait
@@ -97,6 +99,7 @@ class Cache:
         self._epochs: set[weakref.ref[Epoch]] = set()
         self._rank, self._world = local_ranks()
         self._job = job_id()
+        self._reads = JobReads(self._rank)
         # Also runs at interpreter exit, while the socket still works.
         self._end = weakref.finalize(self, _end_session, self._held, transport, self._rank, daemon)
 
@@ -150,6 +153,13 @@ class Cache:
         DaemonUnreachableError and ProtocolVersionError.
         """
         return self._steps(dataset, Run(n, records, steps_per_epoch, start), job, timeout)
+
+    def report(self, dataset: str | None = None) -> EpochReport:
+        """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
+
+        Also after its release. CallerError if this session has leased none.
+        """
+        return self._reads.report(dataset)
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document, as `cachecd status --json` prints it."""
@@ -230,6 +240,8 @@ class Cache:
     ) -> Epoch:
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
+        reads = self._reads.of(dataset, job or self._job)
+        reads.asks()
         wait = Wait(dataset, timeout)
         lost: LeaseLostError | None = None
         with self._transport.conversation() as daemon:
@@ -243,7 +255,15 @@ class Cache:
                 self._held.add(held)
                 try:
                     self._say_held(daemon, held)
-                    found = Epoch(held, self._transport, self._release, number=epoch, run=run)
+                    found = Epoch(
+                        held,
+                        self._transport,
+                        self._release,
+                        number=epoch,
+                        run=run,
+                        reads=reads,
+                        coverage=granted.coverage,
+                    )
                 except LeaseLostError as error:
                     self._held.discard(held)
                     held.close()

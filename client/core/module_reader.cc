@@ -99,6 +99,7 @@ class PyReader {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
     seconds_waited_ = 0;
+    queue_filled_ = 0;
     reported_ = 0;
     ++pass_;
     position_ = start;
@@ -122,7 +123,7 @@ class PyReader {
     Ready next = std::move(ready_.front());
     ready_.pop_front();
     bytes_read_ += next.record_bytes;
-    reader_->Delivered(next.memory_bytes);
+    queue_filled_ += reader_->Delivered(next.memory_bytes);
     position_ = reader_->After(position_);
     return std::move(next.columns);
   }
@@ -141,6 +142,7 @@ class PyReader {
   uint64_t position() const { return position_; }
   double seconds_waited() const { return seconds_waited_; }
   uint64_t bytes_read() const { return bytes_read_; }
+  double queue_filled() const { return queue_filled_; }
 
  private:
   // A batch as next() will return it.
@@ -285,6 +287,7 @@ class PyReader {
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
+  double queue_filled_ = 0;
   bool contended_ = false;  // the GIL, when it was last asked for
 };
 
@@ -365,6 +368,7 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("num_corrupt", [](const PyReader& self) { return self.reader().num_findings(); })
       .def_prop_ro("seconds_waited", &PyReader::seconds_waited)
       .def_prop_ro("bytes_read", &PyReader::bytes_read)
+      .def_prop_ro("queue_filled", &PyReader::queue_filled)
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)

@@ -88,7 +88,7 @@ void BatchReader::Start(uint64_t start) {
     const std::lock_guard<std::mutex> lock(mutex_);
     next_claim_ = next_delivery_ = start;
     watched_ = false;
-    ahead_bytes_ = 0;
+    ahead_bytes_ = making_bytes_ = 0;
     filling_ = true;
     failed_ = false;
     closed_ = false;
@@ -172,13 +172,23 @@ std::optional<Batch> BatchReader::TryNext() {
   return batch;
 }
 
-void BatchReader::Delivered(size_t memory_bytes) {
+double BatchReader::Delivered(size_t memory_bytes) {
+  double filled;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ahead_bytes_ -= memory_bytes;
-    if (filling_ || ahead_bytes_ > options_.prefetch_bytes / kUrgentMark) return;
+    filled = Filled();
+    if (filling_ || ahead_bytes_ > options_.prefetch_bytes / kUrgentMark) return filled;
   }
   work_.notify_one();
+  return filled;
+}
+
+double BatchReader::Filled() const {
+  if (making_bytes_ == 0 && next_claim_ == num_batches_) return 1.0;
+  const size_t made = ahead_bytes_ - making_bytes_;
+  if (made >= options_.prefetch_bytes) return made == 0 ? 0.0 : 1.0;
+  return static_cast<double>(made) / static_cast<double>(options_.prefetch_bytes);
 }
 
 void BatchReader::Wait(std::chrono::milliseconds timeout) {
@@ -254,6 +264,7 @@ void BatchReader::Run() {
     next_claim_ = After(number);
     const size_t estimated = estimate_;
     ahead_bytes_ += estimated;
+    making_bytes_ += estimated;
     const bool more = MayClaim();
     lock.unlock();
     if (more) work_.notify_one();
@@ -261,6 +272,7 @@ void BatchReader::Run() {
     lock.lock();
     if (made.error) failed_ = true;
     ahead_bytes_ += made.batch.memory_bytes - estimated;
+    making_bytes_ -= estimated;
     // One large batch does not make all that follow seem as large.
     estimate_ = std::max(made.batch.memory_bytes, measured_ ? estimate_ - estimate_ / 8 : 0);
     measured_ = true;

@@ -61,7 +61,10 @@ class BatchReader {
   // Rethrows the batch's error; UsageError once closed. Its memory counts as made ahead until
   // Delivered says how much is not any more.
   std::optional<Batch> TryNext();
-  void Delivered(size_t memory_bytes);
+
+  // How full the queue is after that, 0..1: of the bytes that may be made ahead, those that are; 1
+  // if there is nothing left to make.
+  double Delivered(size_t memory_bytes);
 
   // Whether all batches have been taken.
   bool AtEnd() const;
@@ -88,6 +91,7 @@ class BatchReader {
 
   void Start(uint64_t start);
   void Run();
+  double Filled() const;
   bool HasRoom() const;
   bool MayClaim();
   bool IsCalled();
@@ -110,13 +114,14 @@ class BatchReader {
   std::map<uint64_t, Made> made_;
   uint64_t next_claim_ = 0;
   uint64_t next_delivery_ = 0;
-  size_t ahead_bytes_ = 0;  // not delivered yet, and, by estimate, being made
-  bool filling_ = true;     // until there is no room; again at the low mark
-  bool watched_ = false;    // one of the threads that wait looks now and then
-  size_t estimate_;         // of one batch: the largest of late, at first a guess
-  bool measured_ = false;   // estimate_ is no guess any more
-  bool failed_ = false;     // nothing more is claimed
-  bool closed_ = true;      // until Start
+  size_t ahead_bytes_ = 0;   // not delivered yet, and, by estimate, being made
+  size_t making_bytes_ = 0;  // of these, by estimate, being made
+  bool filling_ = true;      // until there is no room; again at the low mark
+  bool watched_ = false;     // one of the threads that wait looks now and then
+  size_t estimate_;          // of one batch: the largest of late, at first a guess
+  bool measured_ = false;    // estimate_ is no guess any more
+  bool failed_ = false;      // nothing more is claimed
+  bool closed_ = true;       // until Start
 
   std::mutex closing_;  // guards threads_ against two closers
   std::vector<std::thread> threads_;

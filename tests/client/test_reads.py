@@ -1,0 +1,106 @@
+"""How often a job reads each record, and when it is told that this is too often."""
+
+import logging
+
+import pytest
+
+from cachecd_client.reads import Reads
+from cachecd_client.session import connect
+
+
+def warnings(caplog) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def read(cache, passes: list[int], **options) -> None:
+    for epoch, count in zip(cache.epochs("train", len(passes), **options), passes, strict=True):
+        loader = epoch.numpy(batch_size=10)
+        for _ in range(count):
+            list(loader)
+
+
+def test_more_than_ten_reads_of_each_record_are_warned_of_once(cache, caplog):
+    # Sets of 20, 30, 40 and 50 records; when an epoch ends the next one's set is there.
+    read(cache, [10, 10, 0, 0])  # 200 / 30, then 500 / 40
+    assert warnings(caplog) == [
+        "train: each record was read 12 times in this run: let the cache grow faster (grow.per_epoch, "
+        "evict.refresh, cache.limit, sampler.bandwidth; `cachecd top` shows which of them holds it back), "
+        "or plan fewer epochs, or fewer steps"
+    ]
+    read(cache, [20, 20])
+    assert len(warnings(caplog)) == 1
+
+
+def test_ten_reads_are_not_too_many(cache, caplog):
+    read(cache, [10])
+    assert warnings(caplog) == []
+    assert cache.report().reads_per_record == 10
+
+
+def test_records_that_come_new_lower_the_mean(cache, caplog):
+    read(cache, [7, 7, 1])
+    assert cache.report().reads_per_record == (7 * 20 + 7 * 30 + 40) / 40
+    assert warnings(caplog) == []
+
+
+def test_the_report_of_an_epoch_that_runs_counts_what_it_has_read(cache):
+    with cache.acquire("train") as epoch:
+        loader = epoch.numpy(batch_size=10)
+        for number, _ in enumerate(loader, 1):
+            assert epoch.report().reads_per_record == number * 10 / 20
+    assert epoch.report().reads_per_record == 1
+
+
+def test_a_set_that_no_loader_of_this_process_reads_counts_as_read_once(cache):
+    read(cache, [0, 2])
+    assert cache.report().reads_per_record == (20 + 2 * 30) / 30
+
+
+def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
+    with cache.acquire("train") as epoch:
+        list(epoch.numpy(batch_size=5, rank=0, world=2))
+        assert epoch.report().records == 10
+        assert epoch.report().reads_per_record == 1
+
+
+@pytest.mark.parametrize(
+    ("coverage", "pinned", "said"),
+    [
+        (0.4, False, "in this run, while 60 % of the source was never cached: let the cache grow"),
+        (None, False, "in this run: let the cache grow"),
+        (1.0, False, None),  # there is nothing else to read
+        (0.4, True, None),  # what evaluation sets are for
+    ],
+)
+def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, said):
+    reads = Reads("train")
+    reads.leased([[1, 4]], 100, 1000)
+    reads.read(1100, coverage, pinned)
+    assert len(warnings(caplog)) == (said is not None)
+    assert said is None or said in warnings(caplog)[0]
+
+
+def test_of_the_ranks_of_a_node_the_first_alone_warns(granting, caplog, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with connect(granting.endpoint) as cache:
+        read(cache, [30], job="j")
+        assert cache.report().reads_per_record == 30
+    assert warnings(caplog) == []
+
+
+def test_different_records_are_those_of_all_shards_ever_leased():
+    reads = Reads("train")
+    reads.leased([[1, 4]], 40, 400)
+    reads.leased([[1, 4]], 40, 400)
+    reads.leased([[3, 4], [6, 8]], 50, 500)  # 6 to 8 are new
+    reads.leased([[5, 5], [9, 9]], 40, 400)  # of 20 records each
+    assert reads.reads_per_record(more=220) == 220 / (40 + 30 + 40)
+
+
+def test_a_set_without_shards_changes_nothing():
+    reads = Reads("train")
+    assert reads.leased([], 0, 0) == (0, None)
+    assert reads.reads_per_record(more=10) == 0
+    assert reads.leased([[1, 1]], 10, 100)[1] is None
+    assert reads.leased([[1, 2]], 20, 150)[1] == 1.5
