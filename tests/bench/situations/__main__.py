@@ -21,7 +21,14 @@ from typing import Any
 from tests.bench.situations.places import Options, say
 
 # Number -> its module, each with `measure(Options) -> Report`.
-SITUATIONS = {1: "recordings", 2: "busy_loop", 6: "growing"}
+SITUATIONS = {
+    1: "recordings",
+    2: "busy_loop",
+    3: "fed",
+    4: "segmentation",
+    5: "moved_out",
+    6: "growing",
+}
 
 
 def parser() -> argparse.ArgumentParser:

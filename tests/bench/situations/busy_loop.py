@@ -51,7 +51,7 @@ class Scale:
 
 
 FULL = Scale(32, 100e6, 1 << 30, 320, 10.0)
-SHORT = Scale(3, 100e6, 128 << 20, 40, 0.5)
+SHORT = Scale(3, 100e6, 256 << 20, 128, 0.5)
 Batches = Callable[[Epoch], Iterable[Any]]
 
 
