@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.bench.plot import check
 from tests.bench.situations.places import Options, say
 
 # Number -> its module, each with `measure(Options) -> Report`.
@@ -40,7 +41,12 @@ def parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, help="of each measurement, and seeds (5; short: 1)")
     add("--folder", type=Path, help="where caches and stores go (the temporary directory)")
     add("--fashion-mnist", type=Path, metavar="DIR", help="with its four files; else it is fetched")
-    add("--speed", type=float, default=1.5, help="of situation 6: 1.5 takes 2 h 15 min, 2 needs more (1.5)")
+    add(
+        "--speed",
+        type=float,
+        default=1.5,
+        help="of situation 6: 1.5 takes 2 h 15 min, 2 needs more (1.5)",
+    )
     add("--plot", type=Path, metavar="FILE", help="situation 6 as a picture, .svg or .png")
     add("--json", type=Path, metavar="FILE", help="every figure of every repeat")
     return made
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     if unknown := set(given.numbers) - SITUATIONS.keys():
         parser().error(f"no situation {min(unknown)}: there are {', '.join(map(str, SITUATIONS))}")
+    if given.plot:
+        check(given.plot)
     options = Options(
         short=given.short,
         repeats=given.repeats or (1 if given.short else 5),

@@ -99,7 +99,10 @@ def measure(options: Options) -> Report:
     for name in readers:  # frameworks are imported before anything is timed
         __import__("torch" if name.startswith("PyTorch") else "tensorflow")
     rounds = _rounds_for(_WORK * INTERVAL)
-    found: dict[str, dict[str, list[float]]] = {}
+    figures = ("kept", "work_s", "waited_share", "mb_s", "ingested_mb_s")
+    found: dict[str, dict[str, list[float]]] = {
+        name: {figure: [] for figure in figures} for name in readers
+    }
     with s3_server() as server:
         for pid in descendants(os.getpid()):
             os.setpriority(os.PRIO_PROCESS, pid, 19)
@@ -109,9 +112,8 @@ def measure(options: Options) -> Report:
             with place(options) as folder:
                 beside = _beside(READERS[name], rounds, scale, server, folder)
             kept = alone["work_s"] / beside["work_s"]
-            values = found.setdefault(name, {})
             for figure, value in {**beside, "kept": kept}.items():
-                values.setdefault(figure, []).append(value)
+                found[name][figure].append(value)
             say(f"{repeat + 1} of {options.repeats}, {name}: {kept:.3f} of its speed alone")
     return _report(found, scale)
 

@@ -33,7 +33,9 @@ def draw(found: Mapping[str, Mapping[str, Sequence[Curve]]], path: Path) -> None
         axis.set_xlabel("seconds since the way began")
         axis.grid(color="#d0d0d0", lw=0.6)
         axis.spines[["top", "right"]].set_visible(False)
-    best = max(value for ways in found.values() for cs in ways.values() for c in cs for _, value in c)
+    best = max(
+        value for ways in found.values() for cs in ways.values() for c in cs for _, value in c
+    )
     axes[0, 0].set_ylim(best - 15, best + 1)
     axes[0, 0].set_ylabel("accuracy on the test pictures, %")
     axes[0, -1].legend(fontsize=8, loc="lower right", frameon=False)

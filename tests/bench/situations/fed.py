@@ -20,13 +20,12 @@ import numpy as np
 from cachecd_client import FileSet
 from cachecd_client.schema import infer
 from tests.bench.situations.places import Options, by_turns, place, say
-from tests.bench.situations.report import Bar, Report, table
+from tests.bench.situations.report import Report, table
 from tests.client.records import write
 
 PIXELS, HIDDEN, CLASSES, BATCH = 784, 1024, 10, 128
 STEPS = 5000  # of the published figures
 _NOTHING, _PYTHON = "nothing", "Python"
-_OURS = {"TensorFlow": "epoch.tf()", "PyTorch": "epoch.torch()"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,17 @@ def measure(options: Options) -> Report:
     scale = SHORT if options.short else FULL
     chance = np.random.default_rng(1)
     memory = [(chance.bytes(PIXELS), number % CLASSES) for number in range(scale.records)]
-    found: dict[str, dict[str, list[float]]] = {}
     with place(options) as folder:
         files = FileSet(_written(folder, memory))
         frameworks = {"TensorFlow": _tensorflow(files, memory), "PyTorch": _torch(files, memory)}
-        each = [(name, way) for name, (_, ways) in frameworks.items() for way in ways]
+        found: dict[str, dict[str, list[float]]] = {
+            name: {way: [] for way in ways} for name, (_, ways) in frameworks.items()
+        }
+        each = [(name, way) for name, ways in found.items() for way in ways]
         for repeat, (name, way) in by_turns(each, options.repeats):
             step, ways = frameworks[name]
             taken = _step_ms(step, ways[way](), scale.steps)
-            found.setdefault(name, {}).setdefault(way, []).append(taken)
+            found[name][way].append(taken)
             say(f"{repeat + 1} of {options.repeats}, {name}, {way}: {taken:.2f} ms a step")
     return _report(found)
 
@@ -119,8 +120,8 @@ def _tensorflow(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     ways: Ways = {
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
-        "tf.data (epoch.tf_dataset())": lambda: _endless(files.tf_dataset(BATCH)),
-        _OURS["TensorFlow"]: lambda: _endless(ours),
+        "tf.data (tf_dataset())": lambda: _endless(files.tf_dataset(BATCH)),
+        "the core (tf())": lambda: _endless(ours),
     }
     return step, ways
 
@@ -158,7 +159,7 @@ def _torch(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
         "DataLoader over tensors in memory": by_dataloader,
-        _OURS["PyTorch"]: lambda: _endless(ours),
+        "the core (torch())": lambda: _endless(ours),
     }
     return step, ways
 
@@ -174,7 +175,7 @@ def _step_ms(step: Step, batches: Iterator[tuple[Any, Any]], steps: int) -> floa
 
 
 def _report(found: dict[str, dict[str, list[float]]]) -> Report:
-    tables, bars = [], []
+    tables = []
     for name, ways in found.items():
         bare = ways[_NOTHING]
         rows = []
@@ -183,16 +184,10 @@ def _report(found: dict[str, dict[str, list[float]]]) -> Report:
             rows.append([way, taken, [STEPS * t / 1000 for t in taken], shares])
         heads = [f"{name}, fed by", "ms a step", f"s for {STEPS:,} steps", "of which data, %"]
         tables.append(table(heads, rows))
-        ours = ways[_OURS[name]]
-        for way, taken in ways.items():
-            if way not in (_NOTHING, _OURS[name]):
-                ratios = [a / b for a, b in zip(ours, taken, strict=True)]
-                bars.append(Bar(f"{name}, a step's time, times that of {way}", 1.0, ratios))
     return Report(
         "3. Fed by Python, by queues, by the core",
         f"Two dense layers of {HIDDEN}, {BATCH} rows of {PIXELS} bytes a batch. Published: 18 s by feed_dict, "
         "11.5 s by queues.",
         tables,
-        bars,
-        found,
+        figures=found,
     )

@@ -134,9 +134,7 @@ def _times(runs: Sequence[Run], accuracy: float, never: float | None = None) -> 
     return times if never is None else [min(one, never) for one in times]
 
 
-def _report(
-    runs: dict[str, dict[str, list[Run]]], scale: Scale, pictures: Pictures
-) -> Report:
+def _report(runs: dict[str, dict[str, list[Run]]], scale: Scale, pictures: Pictures) -> Report:
     report = Report(
         "6. Why growing is right",
         f"{pictures.name}: {len(pictures.train):,} objects of {pictures.object_bytes:.0f} bytes on "

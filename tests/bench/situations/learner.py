@@ -86,7 +86,9 @@ class Learner:
             self._snapshots.append((self.elapsed, weights))
 
     @torch.no_grad()
-    def curve(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[tuple[float, float]]:
+    def curve(
+        self, pixels: NDArray[np.uint8], labels: NDArray[np.int64]
+    ) -> list[tuple[float, float]]:
         """(seconds, accuracy in %) of each snapshot."""
         images, wanted = _normalised(torch.tensor(pixels)), torch.tensor(labels)
         found = []

@@ -68,7 +68,9 @@ def measure(options: Options) -> Report:
                 calls = [_call(input_fn, scale, step) for _ in range(scale.calls)]
             found[way].append(calls)
             later = _waited(calls[1:])
-            say(f"{repeat + 1} of {options.repeats}, {way}: waited {later:.1%} after the first call")
+            say(
+                f"{repeat + 1} of {options.repeats}, {way}: waited {later:.1%} after the first call"
+            )
     return _report(found, scale, preparing)
 
 
@@ -166,7 +168,12 @@ def _report(
         ]
         for way, runs in found.items()
     ]
-    heads = ["", "waited in the first call, %", "in the later calls, %", "second call's first batch, s"]
+    heads = [
+        "",
+        "waited in the first call, %",
+        "in the later calls, %",
+        "second call's first batch, s",
+    ]
     ours = found[_OURS]
     return Report(
         "1. Sound files, and an input_fn that is called again",
@@ -175,7 +182,12 @@ def _report(
         "pass each.",
         [table([*heads, "all calls, s"], rows)],
         [
-            Bar("share waited after the first epoch", 0.02, [_waited(run[1:]) for run in ours], digits=4),
+            Bar(
+                "share waited after the first epoch",
+                0.02,
+                [_waited(run[1:]) for run in ours],
+                digits=4,
+            ),
             Bar("second call's first batch, s", 1.0, [run[1]["first_s"] for run in ours]),
         ],
         found,

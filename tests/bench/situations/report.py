@@ -72,5 +72,11 @@ class Report:
             yield table(["bar", "required", "measured", ""], rows)
 
     def document(self) -> dict[str, Any]:
-        bars = {bar.name: {"values": list(bar.values), "met": bar.met} for bar in self.bars}
+        bars = {
+            bar.name: {
+                "values": [None if math.isinf(value) else value for value in bar.values],
+                "met": bar.met,
+            }
+            for bar in self.bars
+        }
         return {"title": self.title, "bars": bars, "figures": self.figures}

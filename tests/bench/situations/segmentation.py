@@ -8,7 +8,6 @@ expanded on reading.
 
 from __future__ import annotations
 
-import io
 import itertools
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
-from tests.bench.situations.report import Bar, Report, table
+from tests.bench.situations.report import Report, table
 from tests.bench.situations.steps import costs
 from tests.e2e.daemons import Daemon, wait_until
 
@@ -49,7 +48,6 @@ def measure(options: Options) -> Report:
         import situation_4_label_maps as example
     finally:
         sys.path.remove(str(EXAMPLES))
-    found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as owned:
         source = owned.enter_context(place(options))
         _pictures(source, scale.images, example)
@@ -62,10 +60,13 @@ def measure(options: Options) -> Report:
             _TF_DATA: lambda: _by_tf_data(paths, example),
             _OURS: lambda: _ours(epoch, example),
         }
+        found: dict[str, dict[str, list[float]]] = {
+            model: {way: [] for way in ways} for model in scale.models
+        }
         each = list(itertools.product(scale.models, ways))
         for repeat, (model, way) in by_turns(each, options.repeats):
             seconds = _fit(example.model_of(MODELS[model]), ways[way], scale)
-            found.setdefault(model, {}).setdefault(way, []).append(seconds)
+            found[model][way].append(seconds)
             say(f"{repeat + 1} of {options.repeats}, {model}, {way}: {seconds:.1f} s")
         single = costs(Path(paths[0]), example.SIDE, example.CLASSES, 3 if options.short else 100)
     return _report(found, single, made, scale)
@@ -135,9 +136,9 @@ def _ours(epoch: Any, example: Any) -> Iterator[Any]:
 
 def _fit(model: Any, batches: Callable[[], Any], scale: Scale) -> float:
     """Seconds of all steps; what Keras does once for a model is left out."""
-    model.fit(batches(), steps_per_epoch=1, verbose=0)
+    model.fit(batches(), steps_per_epoch=1, shuffle=False, verbose=0)
     began = time.perf_counter()
-    model.fit(batches(), epochs=scale.epochs, steps_per_epoch=scale.steps, verbose=0)
+    model.fit(batches(), epochs=scale.epochs, steps_per_epoch=scale.steps, shuffle=False, verbose=0)
     return time.perf_counter() - began
 
 
@@ -151,23 +152,11 @@ def _report(
     heads = ["", *(f"{model} model, s" for model in found)]
     by = list(next(iter(single.values())))
     costs_rows = [[step, *([values[name]] for name in by)] for step, values in single.items()]
-    bars = [
-        Bar(
-            f"{model} model, seconds, times the better of the others",
-            1.0,
-            [
-                ours / min(pair)
-                for ours, *pair in zip(of[_OURS], of[_GENERATOR], of[_TF_DATA], strict=True)
-            ],
-        )
-        for model, of in found.items()
-    ]
     return Report(
         "4. Images with one-hot label maps",
         f"{scale.epochs} epochs of {scale.steps} steps, {BATCH} a batch, {scale.images} pictures; to make the "
         f"cache took {made:.1f} s, once. Published, small and larger: generator 126 and 154 s, tf.data 208 "
         "and 215 s. Then what a step costs, ms a picture, of picture and map beside each other.",
         [table(heads, rows, 1), table(["step", *by], costs_rows)],
-        bars,
-        {"seconds": found, "steps_ms": single, "made_s": made},
+        figures={"seconds": found, "steps_ms": single, "made_s": made},
     )
