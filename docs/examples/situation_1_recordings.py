@@ -2,8 +2,8 @@
 
     DATA=file:///data/wav/ cachecd run situation_1_recordings.yaml -- python situation_1_recordings.py
 
-The samplers decode and prepare each file once; every call of `input_fn` then goes on with what is cached by
-that time, and none of them starts over.
+The samplers decode and prepare each file once; every call of `input_fn` then goes on with what is
+cached by that time, and none of them starts over.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     CACHECD_ENDPOINT=... python situation_2_busy_loop.py [torch|tensorflow]
 
-Native threads read, verify and stack batches ahead of the loop; `next()` hands over one that is ready and never
-lets the GIL go. `seconds_waited` says whether the loop ever stood still.
+Native threads read, verify and stack batches ahead of the loop; `next()` hands over one that is ready
+and never lets the GIL go. `seconds_waited` says whether the loop ever stood still.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     DATA=file:///data/photos/ cachecd run situation_5_moved_out.yaml -- python situation_5_moved_out.py
 
-In the input path `augmented` would run again in every epoch. As the transform it runs once, makes four variants of
-each picture, and the trainer, whose order is shuffled anew each epoch, meets them as it would chance.
+In the input path `augmented` would run again in every epoch. As the transform it runs once, makes four
+variants of each picture, and the trainer, whose order is shuffled anew each epoch, meets them as it
+would chance.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def augmented(file: bytes, chance: np.random.Generator) -> np.ndarray[Any, np.dt
 
 
 def variants(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The transform: a picture's file -> so many pictures. The same on every machine: chance is the key's."""
+    """The transform: a file -> so many pictures, the same on every machine: chance is the key's."""
     chance = np.random.default_rng(zlib.crc32(record["key"]))
     for _ in range(VARIANTS):
         yield {"image": augmented(record["payload"], chance)}

@@ -2,9 +2,10 @@
 
     python -m tests.bench.situations [NUMBER ...]
 
-measures those named, or all six, each with what it is compared with by turns on this machine, and prints
-medians with the least and the greatest, and whether the bars are met. `--short` shows in seconds that all of
-it works. Daemons, stores and frameworks are real; where sleep stands for a GPU's computing the table says so.
+measures those named, or all six, each with what it is compared with by turns on this machine, and
+prints medians with the least and the greatest, and whether the bars are met. `--short` shows in seconds
+that all of it works. Daemons, stores and frameworks are real; where sleep stands for a GPU's computing
+the table says so.
 """
 
 from __future__ import annotations

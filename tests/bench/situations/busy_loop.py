@@ -1,9 +1,10 @@
 """2. A training loop whose Python must not be held up: 600 MB/s of raw data while the daemon ingests.
 
-The loop takes a batch of 25 MB every 42 ms, computes in pure Python for two fifths of that time, and sleeps
-for what is left, as one that waits for a GPU does. What is measured is how long that Python takes: alone, with
-batches of nothing, and beside each reader, which takes its batches from a cache that the daemon is filling and
-rotating meanwhile. The store stands for another machine, so its server has the lowest priority.
+The loop takes a batch of 25 MB every 42 ms, computes in pure Python for two fifths of that time, and
+sleeps for what is left, as one that waits for a GPU does. What is measured is how long that Python
+takes: alone, with batches of nothing, and beside each reader, which takes its batches from a cache that
+the daemon is filling and rotating meanwhile. The store stands for another machine, so its server has
+the lowest priority.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HEADER = struct.Struct("<QI")  # of a TFRecord frame
 
 @dataclass(frozen=True)
 class Scale:
-    """`objects` of 64 MB in the store; bytes a second of the link, and on disk; records in the first set."""
+    """Objects of 64 MB in the store; the link, bytes a second; bytes on disk; records in the first set."""
 
     objects: int
     link: float

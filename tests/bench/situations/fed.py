@@ -1,9 +1,9 @@
 """3. Batches fed by Python, by queues, by the core: two dense layers of 1024, 128 rows a batch.
 
-The same records and the same network in both frameworks; the network computes for real on this machine's cores.
-"nothing" steps on one and the same batch; what a step takes beyond that is the data's share of it. Python feeds as
-feed_dict was fed: each step stacks 128 records, which are in memory, in the loop's own thread. The others read
-TFRecord shards.
+The same records and the same network in both frameworks; the network computes for real on this
+machine's cores. "nothing" steps on one and the same batch; what a step takes beyond that is the data's
+share of it. Python feeds as feed_dict was fed: each step stacks 128 records, which are in memory, in
+the loop's own thread. The others read TFRecord shards.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def _report(found: dict[str, dict[str, list[float]]]) -> Report:
         tables.append(table(heads, rows))
     return Report(
         "3. Fed by Python, by queues, by the core",
-        f"Two dense layers of {HIDDEN}, {BATCH} rows of {PIXELS} bytes a batch. Published: 18 s by feed_dict, "
-        "11.5 s by queues.",
+        f"Two dense layers of {HIDDEN}, {BATCH} rows of {PIXELS} bytes a batch. Published: 18 s by "
+        "feed_dict, 11.5 s by queues.",
         tables,
         figures=found,
     )

@@ -1,10 +1,10 @@
 """6. Why growing is right: accuracy over time, of a network whose data comes over a slow link.
 
-Fashion-MNIST's 60,000 pictures lie in a real S3 server, an object each, behind a link of so many a second.
-Three ways to train from it, by turns: download everything (into memory), then train; train from a stream,
-without a cache; train through the daemon, whose cache has room for all, a half or a quarter of the data.
-The same network, pace of computing, seeds and link for all. The clock begins before the listing or the
-daemon's start; accuracy is that of snapshots, evaluated afterwards.
+Fashion-MNIST's 60,000 pictures lie in a real S3 server, an object each, behind a link of so many a
+second. Three ways to train from it, by turns: download everything (into memory), then train; train from
+a stream, without a cache; train through the daemon, whose cache has room for all, a half or a quarter
+of the data. The same network, pace of computing, seeds and link for all. The clock begins before the
+listing or the daemon's start; accuracy is that of snapshots, evaluated afterwards.
 """
 
 from __future__ import annotations
@@ -60,10 +60,8 @@ Run = dict[str, Any]
 def measure(options: Options) -> Report:
     scale = SHORT if options.short else full(options.speed)
     with place(options) as folder:
-        if options.short:
-            pictures = digits()
-        else:
-            pictures = fashion_mnist(located(options.fashion, folder))
+        fashion = None if options.short else located(options.fashion, folder)
+        pictures = digits() if fashion is None else fashion_mnist(fashion)
     ways = _ways(pictures, scale)
     runs: dict[str, dict[str, list[Run]]] = {s: {way: [] for way in ways} for s in scale.schedules}
     with s3_server() as server:

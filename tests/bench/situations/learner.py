@@ -35,7 +35,7 @@ class Pace:
 
 @dataclass
 class Learner:
-    """Dense, on one core. The clock runs from when it is made; what is evaluated is evaluated afterwards."""
+    """Dense, on one core. The clock runs from when it is made; accuracies are found afterwards."""
 
     seed: int
     schedule: Schedule

@@ -1,9 +1,9 @@
 """5. A slow preprocessing step in the input path, and the same step moved out by one line of YAML.
 
-docs/examples/situation_5_moved_out.py turns, crops and denoises photos at random. Compared: it runs in the
-input path, in torch's DataLoader and in tf.data, each with two calls at a time; and as the transform, with four
-stored variants of each photo. Images a second are what a loop that does nothing else is given, in a pass over
-a cache that is whole; what making it took is told beside.
+docs/examples/situation_5_moved_out.py turns, crops and denoises photos at random. Compared: it runs in
+the input path, in torch's DataLoader and in tf.data, each with two calls at a time; and as the
+transform, with four stored variants of each photo. Images a second are what a loop that does nothing
+else is given, in a pass over a cache that is whole; what making it took is told beside.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _report(found: dict[str, dict[str, list[float]]], scale: Scale, variants: in
     rows.append([f"times the better of the others ({rival})", ratios, ""])
     return Report(
         "5. A slow step moved out of the input path",
-        f"{scale.photos} JPEG files of {SIDE} pixels square; {variants} stored variants of each. Published: 2.4 images a "
-        "second before, 50 after, the training included.",
+        f"{scale.photos} JPEG files of {SIDE} pixels square; {variants} stored variants of each. "
+        "Published: 2.4 images a second before, 50 after, the training included.",
         [table(["", "images a second", "s until the cache was whole"], rows, 1)],
         figures=found,
     )

@@ -1,9 +1,10 @@
 """1. Preparation takes twice as long as the GPU, and every call of the input_fn starts over.
 
-Sound files become spectrograms: real work, in Python. The GPU's step is a sleep of half of what preparing a
-batch takes here. A training run calls its input_fn again and again, as an Estimator's does between
-evaluations. Compared are the usual one, which lists the files and prepares them, one after the other, while
-batches are asked for, and docs/examples/situation_1_recordings.py, whose samplers prepare each once.
+Sound files become spectrograms: real work, in Python. The GPU's step is a sleep of half of what
+preparing a batch takes here. A training run calls its input_fn again and again, as an Estimator's does
+between evaluations. Compared are the usual one, which lists the files and prepares them, one after the
+other, while batches are asked for, and docs/examples/situation_1_recordings.py, whose samplers prepare
+each once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """4. Images of 512 pixels square with one-hot label maps, three a batch, in Keras.
 
-Each object is a PNG with picture and map side by side. Compared, with the same two models, which compute for
-real on this machine's cores: a Keras generator (PIL and NumPy), tf.data (decoding and expanding in two parallel
-calls), and docs/examples/situation_4_label_maps.py: samplers decode once, maps are cached as class numbers, and
-expanded on reading.
+Each object is a PNG with picture and map side by side. Compared, with the same two models, which
+compute for real on this machine's cores: a Keras generator (PIL and NumPy), tf.data (decoding and
+expanding in two parallel calls), and docs/examples/situation_4_label_maps.py: samplers decode once,
+maps are cached as class numbers, and expanded on reading.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def _report(
     costs_rows = [[step, *([values[name]] for name in by)] for step, values in single.items()]
     return Report(
         "4. Images with one-hot label maps",
-        f"{scale.epochs} epochs of {scale.steps} steps, {BATCH} a batch, {scale.images} pictures; to make the "
-        f"cache took {made:.1f} s, once. Published, small and larger: generator 126 and 154 s, tf.data 208 "
-        "and 215 s. Then what a step costs, ms a picture, of picture and map beside each other.",
+        f"{scale.epochs} epochs of {scale.steps} steps, {BATCH} a batch, {scale.images} pictures; to make "
+        f"the cache took {made:.1f} s, once. Published, small and larger model: generator 126 and 154 s, "
+        "tf.data 208 and 215 s. Then what a step costs, ms a picture, of picture and map side by side.",
         [table(heads, rows, 1), table(["step", *by], costs_rows)],
         figures={"seconds": found, "steps_ms": single, "made_s": made},
     )
