@@ -55,8 +55,9 @@ def main() -> None:
     with connect() as cache:
         for epoch in cache.epochs("train", 3):
             batches = epoch.tf(3)
-            # One pass of a generator: nothing of it is kept, and Keras asks for no more.
-            model.fit(map(expanded, batches), steps_per_epoch=len(batches))
+            # Keras takes a generator, and no other iterator, for one pass.
+            one_pass = (expanded(batch) for batch in batches)
+            model.fit(one_pass, steps_per_epoch=len(batches), shuffle=False)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Scale:
 
 
 FULL = Scale(64, 8, 10.0)
-SHORT = Scale(4, 1, 0.3)
+SHORT = Scale(2, 1, 0.1)
 
 
 def measure(options: Options) -> Report:
