@@ -37,6 +37,7 @@ BATCH = 32
 INTERVAL = BATCH * PIXELS / PACE  # seconds
 BUCKET = "raw"
 _WORK = 0.4  # of the interval
+_SHARD = 16 << 20
 _HEADER = struct.Struct("<QI")  # of a TFRecord frame
 
 
@@ -52,7 +53,7 @@ class Scale:
 
 
 FULL = Scale(32, 100e6, 1 << 30, 320, 10.0)
-SHORT = Scale(3, 100e6, 256 << 20, 128, 0.5)
+SHORT = Scale(6, 100e6, 256 << 20, 128, 0.5)
 Batches = Callable[[Epoch], Iterable[Any]]
 
 
@@ -175,7 +176,7 @@ def _beside(
                 {"train": train},
                 server.environ,
                 limit=scale.limit,
-                shard_size="16MiB",
+                shard_size=_SHARD,
                 sampler={"workers": 2, "bandwidth": scale.link},
             )
         )
@@ -197,8 +198,10 @@ def _beside(
 
 
 def _ingested(status: dict[str, Any]) -> float:
+    """Bytes, of whole shards: those there are, those that leave, and those that have left."""
     train = status["datasets"]["train"]
-    return float(train["allocated"] + train["evicted_bytes"])
+    made = train["shards"] + train["retired_shards"] + train["evicted_shards"]
+    return float(made * _SHARD)
 
 
 def _fill(server: S3Server, scale: Scale) -> None:
