@@ -1,0 +1,236 @@
+"""2. A training loop whose Python must not be held up: 600 MB/s of raw data while the daemon ingests.
+
+The loop takes a batch of 25 MB every 42 ms, computes in pure Python for two fifths of that time, and
+sleeps for what is left, as one that waits for a GPU does. What is measured is how long that Python
+takes: alone, with batches of nothing, and beside each reader, which takes its batches from a cache that
+the daemon is filling and rotating meanwhile. The store stands for another machine, so its server has
+the lowest priority.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cachecd_client import Epoch
+from cachecd_client._core import encode_example
+from tests.bench.measuring import PACE, descendants
+from tests.bench.situations.places import Options, by_turns, place, say
+from tests.bench.situations.report import Bar, Report, table
+from tests.e2e.daemons import Daemon
+from tests.sampler.test_sources import frame
+from tests.stores import S3Server, s3_server
+
+SIDE = 512
+PIXELS = SIDE * SIDE * 3
+BATCH = 32
+INTERVAL = BATCH * PIXELS / PACE  # seconds
+BUCKET = "raw"
+_WORK = 0.4  # of the interval
+_SHARD = 16 << 20
+_HEADER = struct.Struct("<QI")  # of a TFRecord frame
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Objects of 64 MB in the store; the link, bytes a second; bytes on disk; records in the first set."""
+
+    objects: int
+    link: float
+    limit: int
+    first: int
+    seconds: float
+
+
+FULL = Scale(32, 100e6, 1 << 30, 320, 10.0)
+SHORT = Scale(6, 100e6, 256 << 20, 128, 0.5)
+Batches = Callable[[Epoch], Iterable[Any]]
+
+
+def _by_dataloader(epoch: Epoch) -> Iterable[Any]:
+    """What Python makes of TFRecord files in torch's DataLoader with two workers."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    files = epoch.files
+
+    class Batches(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            info = get_worker_info()
+            assert info is not None
+            rows: list[Any] = []
+            for path in files[info.id :: info.num_workers]:
+                for data in _records(path):
+                    rows.append(torch.frombuffer(bytearray(data[-PIXELS:]), dtype=torch.uint8))
+                    if len(rows) == BATCH:
+                        yield {"image": torch.stack(rows)}
+                        rows = []
+
+    return DataLoader(Batches(), batch_size=None, num_workers=2)
+
+
+def _records(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while header := file.read(_HEADER.size):
+            yield file.read(_HEADER.unpack(header)[0])
+            file.seek(4, os.SEEK_CUR)
+
+
+READERS: dict[str, Batches] = {
+    "PyTorch: epoch.torch()": lambda epoch: epoch.torch(BATCH, features=["image"]),
+    "TensorFlow: epoch.tf()": lambda epoch: epoch.tf(BATCH, features=["image"]),
+    "TensorFlow: epoch.tf_dataset()": lambda epoch: epoch.tf_dataset(BATCH, features=["image"]),
+    "PyTorch: DataLoader, 2 workers in Python": _by_dataloader,
+}
+_HELD = list(READERS)[:2]
+
+
+def measure(options: Options) -> Report:
+    scale = SHORT if options.short else FULL
+    readers = _HELD if options.short else list(READERS)
+    for name in readers:  # frameworks are imported before anything is timed
+        __import__("torch" if name.startswith("PyTorch") else "tensorflow")
+    rounds = _rounds_for(_WORK * INTERVAL)
+    figures = ("kept", "work_s", "waited_share", "mb_s", "ingested_mb_s")
+    found: dict[str, dict[str, list[float]]] = {
+        name: {figure: [] for figure in figures} for name in readers
+    }
+    with s3_server() as server:
+        for pid in descendants(os.getpid()):
+            os.setpriority(os.PRIO_PROCESS, pid, 19)
+        _fill(server, scale)
+        for repeat, name in by_turns(readers, options.repeats):
+            alone = _loop(itertools.repeat(None), rounds, scale.seconds)
+            with place(options) as folder:
+                beside = _beside(READERS[name], rounds, scale, server, folder)
+            kept = alone["work_s"] / beside["work_s"]
+            for figure, value in {**beside, "kept": kept}.items():
+                found[name][figure].append(value)
+            say(f"{repeat + 1} of {options.repeats}, {name}: {kept:.3f} of its speed alone")
+    return _report(found, scale)
+
+
+def _work(rounds: int) -> int:
+    value = 1
+    for _ in range(rounds):
+        value = (value * 31 + 7) % 1000003
+    return value
+
+
+def _rounds_for(seconds: float) -> int:
+    best = min(_timed(_work, 100_000) for _ in range(20))
+    return max(1, int(100_000 * seconds / best))
+
+
+def _timed(call: Callable[[int], object], argument: int) -> float:
+    began = time.perf_counter()
+    call(argument)
+    return time.perf_counter() - began
+
+
+def _loop(batches: Iterable[Any], rounds: int, seconds: float) -> dict[str, float]:
+    """Steps on schedule; one that was kept waiting catches up, as far as its work and sleep allow."""
+    steps, working, waiting = 0, 0.0, 0.0
+    source = iter(batches)
+    held = next(source)
+    began = due = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        working += _timed(_work, rounds)
+        due += INTERVAL
+        time.sleep(max(0.0, due - time.perf_counter()))
+        asked = time.perf_counter()
+        held = next(source)
+        waiting += time.perf_counter() - asked
+        steps += 1
+    elapsed = time.perf_counter() - began
+    del held
+    return {
+        "work_s": working / steps,
+        "waited_share": waiting / elapsed,
+        "mb_s": steps * BATCH * PIXELS / elapsed / 1e6,
+    }
+
+
+def _beside(
+    reader: Batches, rounds: int, scale: Scale, server: S3Server, folder: Path
+) -> dict[str, float]:
+    """The loop over epoch after epoch, from a daemon with an empty cache."""
+    train = {
+        "source": {"url": f"s3://{BUCKET}/", "format": "tfrecord"},
+        "grow": {"first": scale.first * PIXELS},
+    }
+    with ExitStack() as owned:
+        daemon = owned.enter_context(
+            Daemon(
+                folder,
+                {"train": train},
+                server.environ,
+                limit=scale.limit,
+                shard_size=_SHARD,
+                sampler={"workers": 2, "bandwidth": scale.link},
+            )
+        )
+        cache = owned.enter_context(daemon.start().connect(60.0))
+
+        def batches() -> Iterator[Any]:
+            for epoch in cache.epochs("train", 1_000_000):
+                yield from reader(epoch)
+
+        source = batches()
+        # The first pass of a framework is not what is measured.
+        for _ in range(3):
+            next(source)
+        before, began = _ingested(cache.status()), time.perf_counter()
+        found = _loop(source, rounds, scale.seconds)
+        after, ended = _ingested(cache.status()), time.perf_counter()
+        source.close()  # type: ignore[attr-defined]
+    return {**found, "ingested_mb_s": (after - before) / (ended - began) / 1e6}
+
+
+def _ingested(status: dict[str, Any]) -> float:
+    """Bytes, of whole shards: those there are, those that leave, and those that have left."""
+    train = status["datasets"]["train"]
+    made = train["shards"] + train["retired_shards"] + train["evicted_shards"]
+    return float(made * _SHARD)
+
+
+def _fill(server: S3Server, scale: Scale) -> None:
+    say(f"filling the store with {scale.objects} objects of 64 MB")
+    server.bucket(BUCKET)
+    chance = random.Random(1)
+    pixels = np.frombuffer(chance.randbytes(PIXELS), np.uint8)
+    record = frame(encode_example({"label": 1, "image": pixels.tobytes()}))
+    for number in range(scale.objects):
+        server.put(BUCKET, {f"{number:04}.tfrecord": record * (64_000_000 // len(record))})
+
+
+def _report(found: dict[str, dict[str, list[float]]], scale: Scale) -> Report:
+    rows = [
+        [
+            name,
+            values["kept"],
+            [100 * share for share in values["waited_share"]],
+            values["mb_s"],
+            values["ingested_mb_s"],
+        ]
+        for name, values in found.items()
+    ]
+    heads = ["reader", "Python's speed, of alone", "waited in next(), %", "MB/s taken"]
+    return Report(
+        "2. A loop's own Python beside 600 MB/s",
+        f"Records of {PIXELS:,} bytes, {BATCH} a batch, one every {1000 * INTERVAL:.0f} ms; the daemon "
+        f"ingests over a link of {scale.link / 1e6:g} MB/s meanwhile. Sleep stands for the GPU.",
+        [table([*heads, "MB/s ingested"], rows)],
+        [Bar(f"{n}, of its speed alone", 0.95, found[n]["kept"], at_least=True) for n in _HELD],
+        found,
+    )

@@ -1,0 +1,119 @@
+"""A small network that learns at a given pace, and how good it was when."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from tests.bench.situations.fashion import CLASSES, SIDE
+
+Schedule = Literal["constant", "cosine"]
+BATCH = 64
+_HIDDEN = 128
+_RATE = 1e-3  # Adam's learning rate
+_SNAPSHOTS = 300  # in a run
+
+
+@dataclass(frozen=True)
+class Pace:
+    """`samples`: a second, which the processor stands for a GPU with: it sleeps the rest of each step's
+    time away, and makes up for nothing that it stood still for. `horizon`: seconds, after which training
+    ends, counted from when the way of getting data began."""
+
+    samples: float
+    horizon: float
+
+
+@dataclass
+class Learner:
+    """Dense, on one core. The clock runs from when it is made; accuracies are found afterwards."""
+
+    seed: int
+    schedule: Schedule
+    pace: Pace
+    began: float = field(default_factory=time.perf_counter)
+    trained: int = 0  # samples
+    _snapshots: list[tuple[float, torch.Tensor]] = field(default_factory=list)
+    _first: float = math.inf
+    _due: float = 0.0
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)  # the other core is the samplers' and the store's
+        torch.manual_seed(self.seed)
+        self._model = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(SIDE * SIDE, _HIDDEN),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN, CLASSES),
+        )
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_RATE)
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def over(self) -> bool:
+        return self.elapsed >= self.pace.horizon
+
+    def step(self, pixels: torch.Tensor, labels: torch.Tensor) -> None:
+        """One batch, uint8 and int64, and the time that it takes at this pace."""
+        starts = max(self._due, self.elapsed)
+        self._first = min(self._first, starts)
+        if self.schedule == "cosine":
+            # Over the time that is left for training, so that each way ends at a rate of nothing.
+            done = min(1.0, (starts - self._first) / (self.pace.horizon - self._first))
+            for group in self._optimizer.param_groups:
+                group["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * done))
+        loss = nn.functional.cross_entropy(self._model(_normalised(pixels)), labels)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self.trained += len(labels)
+        self._due = starts + len(labels) / self.pace.samples
+        time.sleep(max(0.0, self._due - self.elapsed))
+        if self.elapsed >= len(self._snapshots) * self.pace.horizon / _SNAPSHOTS:
+            weights = parameters_to_vector(self._model.parameters()).detach().clone()
+            self._snapshots.append((self.elapsed, weights))
+
+    @torch.no_grad()
+    def curve(
+        self, pixels: NDArray[np.uint8], labels: NDArray[np.int64]
+    ) -> list[tuple[float, float]]:
+        """(seconds, accuracy in %) of each snapshot."""
+        images, wanted = _normalised(torch.tensor(pixels)), torch.tensor(labels)
+        found = []
+        for seconds, weights in self._snapshots:
+            vector_to_parameters(weights, self._model.parameters())
+            right = (self._model(images).argmax(1) == wanted).float().mean().item()
+            found.append((seconds, 100 * right))
+        return found
+
+
+def _normalised(pixels: torch.Tensor) -> torch.Tensor:
+    return (pixels.float() - 73) / 90  # Fashion-MNIST's mean and deviation
+
+
+def reached(curve: Sequence[tuple[float, float]], accuracy: float) -> float:
+    """Seconds to the first of three snapshots in a row that are as good; infinite if there is none."""
+    good = [value >= accuracy for _, value in curve]
+    for place, (seconds, _) in enumerate(curve[:-2]):
+        if all(good[place : place + 3]):
+            return seconds
+    return math.inf
+
+
+def final(curve: Sequence[tuple[float, float]]) -> float:
+    """The mean accuracy of the last tenth of the time."""
+    end = curve[-1][0]
+    last = [value for seconds, value in curve if seconds >= 0.9 * end]
+    return sum(last) / len(last)

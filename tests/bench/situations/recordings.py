@@ -1,0 +1,195 @@
+"""1. Preparation takes twice as long as the GPU, and every call of the input_fn starts over.
+
+Sound files become spectrograms: real work, in Python. The GPU's step is a sleep of half of what
+preparing a batch takes here. A training run calls its input_fn again and again, as an Estimator's does
+between evaluations. Compared are the usual one, which lists the files and prepares them, one after the
+other, while batches are asked for, and docs/examples/situation_1_recordings.py, whose samplers prepare
+each once.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
+from tests.bench.situations.report import Bar, Report, table
+from tests.e2e.daemons import Daemon
+
+RATE, SECONDS = 16_000, 4
+CLASSES = ("cat", "dog")
+_USUAL, _OURS = "input_fn that prepares", "cachecd"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`calls` of the input_fn, each for one pass over `files`."""
+
+    files: int
+    batch: int
+    calls: int
+
+
+FULL = Scale(512, 16, 4)
+SHORT = Scale(32, 8, 2)
+
+
+def measure(options: Options) -> Report:
+    import soundfile
+    import tensorflow as tf
+
+    tf.constant(0)  # what it does once is not what is measured
+    scale = SHORT if options.short else FULL
+    example = _example()
+    found: dict[str, list[list[dict[str, float]]]] = {_USUAL: [], _OURS: []}
+    with place(options) as source:
+        chance = np.random.default_rng(1)
+        for number in range(scale.files):
+            file = source / CLASSES[number % 2] / f"{number:04}.wav"
+            file.parent.mkdir(exist_ok=True)
+            soundfile.write(file, chance.normal(0, 0.1, RATE * SECONDS), RATE)
+        prepare = _preparing(source, example, scale)
+        preparing = _seconds_of_a_batch(prepare)
+        step = preparing / 2
+        for repeat, way in by_turns([_USUAL, _OURS], options.repeats):
+            with place(options) as folder, ExitStack() as owned:
+                input_fn = prepare
+                if way == _OURS:
+                    daemon = owned.enter_context(_daemon(folder, source, scale)).start()
+                    cache = owned.enter_context(daemon.connect(60.0))
+                    input_fn = example.input_fn_of(cache, "train", scale.batch)
+                calls = [_call(input_fn, scale, step) for _ in range(scale.calls)]
+            found[way].append(calls)
+            later = _waited(calls[1:])
+            say(
+                f"{repeat + 1} of {options.repeats}, {way}: waited {later:.1%} after the first call"
+            )
+    return _report(found, scale, preparing)
+
+
+def _example() -> Any:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import situation_1_recordings
+
+        return situation_1_recordings
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def _preparing(source: Path, example: Any, scale: Scale) -> Callable[[], Any]:
+    """The usual input_fn: everything anew at each call."""
+    import soundfile
+    import tensorflow as tf
+
+    def prepared(path: bytes) -> tuple[np.ndarray, np.int64]:
+        name = Path(path.decode())
+        samples, _ = soundfile.read(io.BytesIO(name.read_bytes()), dtype="float32")
+        record = {"audio": samples, "label": np.int64(CLASSES.index(name.parent.name))}
+        made = example.spectrograms(record)
+        return made["spectrogram"], made["label"]
+
+    def input_fn() -> Any:
+        paths = sorted(str(path) for path in source.glob("*/*.wav"))
+        files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).repeat()
+        records = files.map(
+            lambda path: tf.numpy_function(prepared, [path], (tf.float32, tf.int64))
+        )
+        return records.batch(scale.batch).prefetch(2)
+
+    return input_fn
+
+
+def _seconds_of_a_batch(input_fn: Callable[[], Any]) -> float:
+    batches = iter(input_fn())
+    next(batches)
+    began = time.perf_counter()
+    for _ in range(3):
+        next(batches)
+    return (time.perf_counter() - began) / 3
+
+
+def _daemon(folder: Path, source: Path, scale: Scale) -> Daemon:
+    train = {
+        "source": {
+            "url": f"file://{source}/",
+            "format": "files",
+            "label": {"pattern": "^([^/]+)/", "classes": list(CLASSES)},
+        },
+        "transform": [
+            {"decode_audio": {"rate": RATE, "seconds": SECONDS}},
+            "situation_1_recordings:spectrograms",
+        ],
+        "grow": {"first": scale.batch * 310_000},
+    }
+    sampler = {"workers": 1, "path": [str(EXAMPLES)]}
+    return Daemon(folder, {"train": train}, limit="1GiB", shard_size="2MiB", sampler=sampler)
+
+
+def _call(input_fn: Callable[[], Any], scale: Scale, step: float) -> dict[str, float]:
+    """One call for a pass's steps: what it waited for the first batch, and for the others."""
+    began = time.perf_counter()
+    batches: Iterator[Any] = iter(input_fn())
+    next(batches)
+    first = time.perf_counter() - began
+    waited = 0.0
+    steps = scale.files // scale.batch
+    for _ in range(steps - 1):
+        time.sleep(step)
+        asked = time.perf_counter()
+        next(batches)
+        waited += time.perf_counter() - asked
+    time.sleep(step)
+    return {"first_s": first, "waited_s": waited, "seconds": time.perf_counter() - began}
+
+
+def _waited(calls: list[dict[str, float]]) -> float:
+    waited = sum(call["first_s"] + call["waited_s"] for call in calls)
+    return waited / sum(call["seconds"] for call in calls)
+
+
+def _report(
+    found: dict[str, list[list[dict[str, float]]]], scale: Scale, preparing: float
+) -> Report:
+    rows = [
+        [
+            way,
+            [100 * _waited(calls[:1]) for calls in runs],
+            [100 * _waited(calls[1:]) for calls in runs],
+            [calls[1]["first_s"] for calls in runs],
+            [sum(call["seconds"] for call in calls) for calls in runs],
+        ]
+        for way, runs in found.items()
+    ]
+    heads = [
+        "",
+        "waited in the first call, %",
+        "in the later calls, %",
+        "second call's first batch, s",
+    ]
+    ours = found[_OURS]
+    return Report(
+        "1. Sound files, and an input_fn that is called again",
+        f"{scale.files} files of {SECONDS} s, {scale.batch} a batch; preparing one takes "
+        f"{preparing:.2f} s here, and a sleep of half of that stands for the GPU. {scale.calls} calls of a "
+        "pass each.",
+        [table([*heads, "all calls, s"], rows)],
+        [
+            Bar(
+                "share waited after the first epoch",
+                0.02,
+                [_waited(run[1:]) for run in ours],
+                digits=4,
+            ),
+            Bar("second call's first batch, s", 1.0, [run[1]["first_s"] for run in ours]),
+        ],
+        found,
+    )

@@ -1,0 +1,162 @@
+"""4. Images of 512 pixels square with one-hot label maps, three a batch, in Keras.
+
+Each object is a PNG with picture and map side by side. Compared, with the same two models, which
+compute for real on this machine's cores: a Keras generator (PIL and NumPy), tf.data (decoding and
+expanding in two parallel calls), and docs/examples/situation_4_label_maps.py: samplers decode once,
+maps are cached as class numbers, and expanded on reading.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
+from tests.bench.situations.report import Report, table
+from tests.bench.situations.steps import costs
+from tests.e2e.daemons import Daemon, wait_until
+
+BATCH = 3
+MODELS = {"small": 8, "larger": 32}  # filters
+_OURS, _GENERATOR, _TF_DATA = "cachecd", "generator", "tf.data"
+
+
+@dataclass(frozen=True)
+class Scale:
+    images: int
+    epochs: int
+    steps: int
+    models: tuple[str, ...]
+
+
+FULL = Scale(60, 3, 140, tuple(MODELS))
+SHORT = Scale(6, 1, 3, ("small",))
+
+
+def measure(options: Options) -> Report:
+    scale = SHORT if options.short else FULL
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import situation_4_label_maps as example
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    with ExitStack() as owned:
+        source = owned.enter_context(place(options))
+        _pictures(source, scale.images, example)
+        paths = sorted(str(path) for path in source.iterdir())
+        began = time.perf_counter()
+        epoch = _cached(owned, owned.enter_context(place(options)), source)
+        made = time.perf_counter() - began
+        ways: dict[str, Callable[[], Any]] = {
+            _GENERATOR: lambda: _generated(paths, example),
+            _TF_DATA: lambda: _by_tf_data(paths, example),
+            _OURS: lambda: _ours(epoch, example),
+        }
+        found: dict[str, dict[str, list[float]]] = {
+            model: {way: [] for way in ways} for model in scale.models
+        }
+        each = list(itertools.product(scale.models, ways))
+        for repeat, (model, way) in by_turns(each, options.repeats):
+            seconds = _fit(example.model_of(MODELS[model]), ways[way], scale)
+            found[model][way].append(seconds)
+            say(f"{repeat + 1} of {options.repeats}, {model}, {way}: {seconds:.1f} s")
+        single = costs(Path(paths[0]), example.SIDE, example.CLASSES, 3 if options.short else 100)
+    return _report(found, single, made, scale)
+
+
+def _pictures(folder: Path, count: int, example: Any) -> None:
+    """Smooth pictures with some noise, and maps of blocks."""
+    from PIL import Image
+
+    chance, side = np.random.default_rng(1), example.SIDE
+    slope = np.linspace(0, 220, side, dtype=np.float32)
+    for number in range(count):
+        pixels = np.empty((side, 2 * side, 3), np.uint8)
+        pixels[:, :side] = slope[:, None, None] + chance.integers(0, 30, (side, side, 3))
+        blocks = chance.integers(0, example.CLASSES, (side // 32, side // 32))
+        pixels[:, side:] = blocks.repeat(32, 0).repeat(32, 1)[..., None]
+        Image.fromarray(pixels).save(folder / f"{number:04}.png", compress_level=6)
+
+
+def _cached(owned: ExitStack, folder: Path, source: Path) -> Any:
+    """The whole set, on lease."""
+    train = {
+        "source": {"url": f"file://{source}/", "format": "files"},
+        "transform": "situation_4_label_maps:side_by_side",
+        "pin": True,
+    }
+    sampler = {"workers": 2, "path": [str(EXAMPLES)]}
+    daemon = owned.enter_context(
+        Daemon(folder, {"train": train}, limit="512MiB", shard_size="16MiB", sampler=sampler)
+    )
+    cache = owned.enter_context(daemon.start().connect(60.0))
+    wait_until(lambda: cache.status()["datasets"]["train"]["whole"], 300.0)
+    return cache.acquire("train")
+
+
+def _generated(paths: list[str], example: Any) -> Iterator[Any]:
+    """As a generator in Python does it."""
+    eye, chance = np.eye(example.CLASSES, dtype=np.float32), np.random.default_rng(0)
+    while True:
+        order = chance.permutation(len(paths))
+        for rows in order[: len(order) // BATCH * BATCH].reshape(-1, BATCH):
+            records = [
+                example.side_by_side({"payload": Path(paths[row]).read_bytes()}) for row in rows
+            ]
+            images = np.stack([record["image"] for record in records]).astype(np.float32) / 255
+            yield images, np.stack([eye[record["label_map"]] for record in records])
+
+
+def _by_tf_data(paths: list[str], example: Any) -> Any:
+    import tensorflow as tf
+
+    side = example.SIDE
+
+    def prepared(path: Any) -> Any:
+        pixels = tf.ensure_shape(tf.io.decode_png(tf.io.read_file(path), 3), (side, 2 * side, 3))
+        return example.expanded({"image": pixels[:, :side], "label_map": pixels[:, side:, 0]})
+
+    files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).repeat()
+    return files.map(prepared, num_parallel_calls=2).batch(BATCH).prefetch(2)
+
+
+def _ours(epoch: Any, example: Any) -> Iterator[Any]:
+    loader = epoch.tf(BATCH, shuffle=True, drop_last=True)
+    while True:
+        yield from map(example.expanded, loader)
+
+
+def _fit(model: Any, batches: Callable[[], Any], scale: Scale) -> float:
+    """Seconds of all steps; what Keras does once for a model is left out."""
+    model.fit(batches(), steps_per_epoch=1, shuffle=False, verbose=0)
+    began = time.perf_counter()
+    model.fit(batches(), epochs=scale.epochs, steps_per_epoch=scale.steps, shuffle=False, verbose=0)
+    return time.perf_counter() - began
+
+
+def _report(
+    found: dict[str, dict[str, list[float]]],
+    single: dict[str, dict[str, float]],
+    made: float,
+    scale: Scale,
+) -> Report:
+    rows = [[way, *(of[way] for of in found.values())] for way in (_GENERATOR, _TF_DATA, _OURS)]
+    heads = ["", *(f"{model} model, s" for model in found)]
+    by = list(next(iter(single.values())))
+    costs_rows = [[step, *([values[name]] for name in by)] for step, values in single.items()]
+    return Report(
+        "4. Images with one-hot label maps",
+        f"{scale.epochs} epochs of {scale.steps} steps, {BATCH} a batch, {scale.images} pictures; to make "
+        f"the cache took {made:.1f} s, once. Published, small and larger model: generator 126 and 154 s, "
+        "tf.data 208 and 215 s. Then what a step costs, ms a picture, of picture and map side by side.",
+        [table(heads, rows, 1), table(["step", *by], costs_rows)],
+        figures={"seconds": found, "steps_ms": single, "made_s": made},
+    )
