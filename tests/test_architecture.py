@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -322,6 +323,12 @@ def ours() -> Iterator[Path]:
 def test_no_file_outgrows_400_lines():
     lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in ours()}
     assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_no_two_test_files_have_one_name():
+    """Pytest imports them by it, and refuses the second: but only in a run that has both."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_no_file_is_named_after_nothing():
