@@ -74,8 +74,8 @@ class Reads:
             rest = f", while {100 * (1 - coverage):.0f} % of the source was never cached"
         log.warning(
             "%s: each record was read %.0f times in this run%s: let the cache grow faster "
-            "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd top` shows which of "
-            "them holds it back), or plan fewer epochs, or fewer steps",
+            "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which "
+            "of them holds it back), or plan fewer epochs, or fewer steps",
             self.dataset, mean, rest,
         )  # fmt: skip
 

@@ -108,7 +108,7 @@ def advice(report: EpochReport, most: Waited, processors: int) -> str:
         and _share(report.seconds_leasing, whole + report.seconds_leasing) > _MUCH
     ):
         return (
-            "the set came late: the store, its link or the samplers are the limit, which `cachecd top` "
+            "the set came late: the store, its link or the samplers are the limit, which `cachecd status` "
             "tells apart; a smaller grow.first, and no grow.wait, let epochs begin sooner"
         )
     return ""
