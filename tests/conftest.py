@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.stores import S3Server, s3_server
 
-# Half of the default: every run tries others, and there are many runs. That a shared machine is slow
+# A third of the default: every run tries others, and there are many runs. That a shared machine is slow
 # is no finding.
 settings.register_profile(
-    "short", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "short", max_examples=33, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("short")
 

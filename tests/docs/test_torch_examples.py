@@ -1,7 +1,12 @@
-"""The examples for PyTorch run as they are; those that need more packages than tests have are not here."""
+"""The examples for PyTorch run as they are; those that need more packages than tests have are not here.
+
+In the long form, CACHECD_TEST_EXAMPLES=all, all of them: three processes under torchrun alone import torch
+for 10 s of CPU time.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -14,6 +19,7 @@ import torch
 from tests.e2e.daemons import clean_environ
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+LONG = os.environ.get("CACHECD_TEST_EXAMPLES") == "all"
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +51,22 @@ def test_the_plain_loop_learns_and_evaluates_each_held_out_record_once(run):
     assert int(total) == 360
 
 
-def test_the_loop_that_crops_on_the_device_learns(run):
-    assert re.findall(r"epoch (\d): \d+ records, loss \d", run("torch_on_device.py")) == [*"012"]
+if LONG:
 
+    def test_the_loop_that_crops_on_the_device_learns(run):
+        assert re.findall(r"epoch (\d): \d+ records, loss \d", run("torch_on_device.py")) == [
+            *"012"
+        ]
 
-def test_two_ranks_under_torchrun_share_the_records(cache):
-    torchrun = ["torch.distributed.run", "--nproc-per-node=2", "torch_distributed.py"]
-    ours = [sys.executable, "-m", "cachecd", "run", "digits.yaml", "--"]
-    done = subprocess.run(
-        [*ours, sys.executable, "-m", *torchrun],
-        cwd=EXAMPLES, env=clean_environ({"CACHE": cache, "OMP_NUM_THREADS": "1"}),
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = re.findall(r"epoch \d: 2 ranks saw (\d+) of (\d+)", done.stdout)
-    assert len(found) == 3
-    assert all(0 <= int(records) - int(seen) < 2 * 16 for seen, records in found)
+    def test_two_ranks_under_torchrun_share_the_records(cache):
+        torchrun = ["torch.distributed.run", "--nproc-per-node=2", "torch_distributed.py"]
+        ours = [sys.executable, "-m", "cachecd", "run", "digits.yaml", "--"]
+        done = subprocess.run(
+            [*ours, sys.executable, "-m", *torchrun],
+            cwd=EXAMPLES, env=clean_environ({"CACHE": cache, "OMP_NUM_THREADS": "1"}),
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = re.findall(r"epoch \d: 2 ranks saw (\d+) of (\d+)", done.stdout)
+        assert len(found) == 3
+        assert all(0 <= int(records) - int(seen) < 2 * 16 for seen, records in found)
