@@ -198,11 +198,13 @@ Batch BatchBuilder::Build(uint64_t number) {
   std::optional<FixedColumn<uint8_t>> valid;
   std::optional<FixedColumn<int64_t>> shard;
   std::optional<FixedColumn<int64_t>> index;
+  std::optional<FixedColumn<int64_t>> dataset;
   if (shape_.valid) valid.emplace("_valid", Element::kBool, rows, pool_);
   if (shape_.ids) {
     shard.emplace("_shard", Element::kInt64, rows, pool_);
     index.emplace("_record", Element::kInt64, rows, pool_);
   }
+  if (!shape_.datasets.empty()) dataset.emplace("_dataset", Element::kInt64, rows, pool_);
 
   Batch batch;
   const BusGuard guard;
@@ -221,6 +223,9 @@ Batch BatchBuilder::Build(uint64_t number) {
       shard->Set(row, record != nullptr ? static_cast<int64_t>(record->file_number) : -1);
       index->Set(row, record != nullptr ? static_cast<int64_t>(record->index) : -1);
     }
+    if (dataset) {
+      dataset->Set(row, record != nullptr ? shape_.datasets[record->file_number] : -1);
+    }
   }
 
   for (size_t i = 0; i < builders_.size(); ++i) {
@@ -236,6 +241,7 @@ Batch BatchBuilder::Build(uint64_t number) {
     batch.columns.push_back(shard->Take());
     batch.columns.push_back(index->Take());
   }
+  if (dataset) batch.columns.push_back(dataset->Take());
   for (const Column& column : batch.columns) {
     for (const Array& array : column.arrays) batch.memory_bytes += array.buffer.capacity();
   }

@@ -28,6 +28,8 @@ struct BatchShape {
   uint64_t batch_size = 0;
   bool valid = false;  // the column "_valid", bool
   bool ids = false;    // the columns "_shard" and "_record", int64; -1 in rows without a record
+  // Of each file, what the column "_dataset" says, int64; -1 as above. None: no such column.
+  std::vector<int64_t> datasets = {};
 };
 
 // Which of the features asked for a name is. Records list theirs in much the same order, so the

@@ -111,6 +111,20 @@ std::vector<std::vector<Slice>> StagesArgument(nb::object stages) {
   return found;
 }
 
+std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files) {
+  using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+  if (datasets.is_none()) return {};
+  Numbers numbers;
+  if (!nb::try_cast(datasets, numbers, false)) {
+    throw nb::type_error("datasets: expected an array int64 [files]");
+  }
+  if (numbers.shape(0) != files) {
+    throw std::invalid_argument("datasets: " + std::to_string(numbers.shape(0)) + " numbers for " +
+                                std::to_string(files) + " files");
+  }
+  return {numbers.data(), numbers.data() + files};
+}
+
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
   constexpr const char* kExpected =
       "features: expected (name, kind, dtype, shape, raw) or (..., options) tuples";

@@ -1,6 +1,7 @@
 // BatchReader for Python: the GIL, signals, forks and the interpreter's end.
 
 #include <cxxabi.h>
+#include <nanobind/stl/optional.h>
 
 #include <chrono>
 #include <deque>
@@ -340,11 +341,13 @@ void BindReader(nb::module_& module) {
              bool pad_tail, uint64_t start, uint64_t every, uint64_t threads,
              uint64_t prefetch_bytes, const std::string& on_corrupt, bool ids, uint64_t window,
              nb::object names, nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report,
-             nb::object stages) {
+             nb::object stages, nb::object datasets, std::optional<uint64_t> batches) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
-            options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids};
+            options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids,
+                             DatasetsArgument(std::move(datasets), nb::len(files))};
             options.drop_last = drop_last;
+            options.batches = batches;
             options.start = start;
             options.every = every;
             options.threads = threads;
@@ -361,7 +364,8 @@ void BindReader(nb::module_& module) {
           nb::arg("ids") = false, nb::arg("window") = 0, nb::arg("names") = nb::none(),
           nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
           nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
-          nb::arg("stages") = nb::none())
+          nb::arg("stages") = nb::none(), nb::arg("datasets") = nb::none(),
+          nb::arg("batches") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

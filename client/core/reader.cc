@@ -40,6 +40,7 @@ ReaderOptions Checked(ReaderOptions options) {
   std::set<std::string> names;
   if (options.shape.valid) names.insert("_valid");
   if (options.shape.ids) names.insert({"_shard", "_record"});
+  if (!options.shape.datasets.empty()) names.insert("_dataset");
   for (const FeatureSpec& feature : options.shape.features) {
     for (const std::string& name : feature.columns()) {
       if (!names.insert(name).second) {
@@ -54,9 +55,12 @@ ReaderOptions Checked(ReaderOptions options) {
 uint64_t CountBatches(uint64_t records, const ReaderOptions& options) {
   const uint64_t world = options.order.world;
   const uint64_t size = options.shape.batch_size;
-  if (options.drop_last) return records / world / size;
-  const uint64_t each = records / world + (records % world != 0);
-  return each / size + (each % size != 0);
+  if (!options.drop_last) {
+    const uint64_t each = records / world + (records % world != 0);
+    return options.batches.value_or(each / size + (each % size != 0));
+  }
+  const uint64_t whole = records / world / size;
+  return std::min(whole, options.batches.value_or(whole));
 }
 
 // What a batch takes before one has been made: its records' mean size is what it has to go by.

@@ -32,6 +32,9 @@ struct ReaderOptions {
   Order order;
   BatchShape shape;
   bool drop_last = true;
+  // In all, in place of as many as the records make: with drop_last at most so many, without it so
+  // many, of which those that have no record are padding.
+  std::optional<uint64_t> batches = {};
   uint64_t start = 0;    // the first batch to deliver
   uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
   uint64_t threads = 0;  // 0: as many as are of use

@@ -129,6 +129,27 @@ def test_more_ranks_than_records_still_step_together(tmp_path):
         assert batch["_valid"].tolist() == [rank < 2, False]
 
 
+def test_fewer_batches_are_the_first_of_all(files):
+    options = {"batch_size": 9, "seed": 5}
+    whole = [b["label"].tolist() for b in batches(BatchReader(files, FEATURES, **options))]
+    reader = BatchReader(files, FEATURES, batches=7, **options)
+    assert reader.num_batches == 7
+    assert [b["label"].tolist() for b in batches(reader)] == whole[:7]
+    reader = BatchReader(files, FEATURES, batches=70, **options)
+    assert reader.num_batches == 10, "with drop_last there are no more than records make"
+
+
+def test_more_batches_than_records_make_are_padding(files):
+    options = {"batch_size": 40, "drop_last": False, "pad_tail": True}
+    reader = BatchReader(files, FEATURES, batches=5, start=1, every=2, **options)
+    assert reader.num_batches == 5
+    assert [int(b["_valid"].sum()) for b in batches(reader)] == [40, 0]
+    found = batches(BatchReader(files, FEATURES, batches=5, **options))
+    assert [int(b["_valid"].sum()) for b in found] == [40, 40, 17, 0, 0]
+    assert not found[-1]["label"].any()
+    assert len(batches(BatchReader(files, FEATURES, batches=1, **options))) == 1
+
+
 @given(start=st.integers(0, 10), seed=st.integers(0, 100))
 def test_resuming_delivers_what_was_left(files, start, seed):
     options = {"batch_size": 9, "seed": seed}

@@ -143,3 +143,30 @@ def test_records_are_counted_by_sidecar_offsets_or_a_walk(files, tmp_path: Path)
     assert count_records([]).tolist() == []
     with pytest.raises(FileNotFoundError):
         count_records([(str(tmp_path / "none"), None)])
+
+
+def test_a_column_says_of_which_dataset_the_file_is(files):
+    of = np.array([7, 7, -5, 2**40, 7, 9])
+    options = {"batch_size": 16, "drop_last": False, "ids": True, "datasets": of}
+    seen = 0
+    for batch in BatchReader(
+        files, FEATURES, stages=[table([(0, 3, 9), (3, 0, 20), (5, 0, 5)])], **options
+    ):
+        there = batch["_shard"] >= 0
+        assert batch["_dataset"].tolist() == np.where(there, of[batch["_shard"]], -1).tolist()
+        seen += int(there.sum())
+    assert seen == 34
+    assert "_dataset" not in next(iter(BatchReader(files, FEATURES, batch_size=16, ids=True)))
+
+
+@pytest.mark.parametrize(
+    ("of", "error", "why"),
+    [
+        (np.zeros(5, np.int64), ValueError, "datasets: 5 numbers for 6 files"),
+        (np.zeros(6, np.int32), TypeError, "expected an array int64"),
+        ([1, 2], TypeError, "expected an array int64"),
+    ],
+)
+def test_datasets_that_cannot_be_are_refused(files, of, error, why):
+    with pytest.raises(error, match=why):
+        BatchReader(files, FEATURES, batch_size=1, datasets=of)

@@ -16,7 +16,7 @@ import pytest
 from tests.core.fuzz.make_corpus import FOLDER, TARGETS, make
 
 SECONDS = int(os.environ.get("CACHECD_FUZZ_SECONDS", "0"))
-MUTATIONS = 500  # of each target, unless time is given
+MUTATIONS = 300  # of each target, unless time is given
 ROUNDS = 4  # of threads, unless time is given
 CORE = Path(__file__).parent
 # CMake and Ninja lie beside the interpreter, where they are not on the path.
