@@ -26,9 +26,10 @@ from cachecd.disk import refusing
 from cachecd.live import flags_of
 from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
+from cachecd.recipe import packed_parts, unpacked_parts
 from cachecd.shardtable import ROW, Rows
 
-VERSION = 4
+VERSION = 5
 # A larger damaged file would take room a second time, which the limit may not leave.
 _KEPT_DAMAGED = 256 << 10
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
@@ -42,9 +43,12 @@ CREATE TABLE IF NOT EXISTS shards (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
     records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
     retired INTEGER NOT NULL DEFAULT 0, barred INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
-    parts BLOB NOT NULL, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+    parts BLOB NOT NULL, digest INTEGER NOT NULL, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
+    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS recipes (
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
@@ -114,15 +118,15 @@ class Catalog:
         """All shards of a dataset, by number: the generations that there are, and rows of ROW."""
         places: dict[str, int] = {}
         found = [np.zeros(0, ROW)]
-        columns = "records, data_bytes, allocated, retired, barred, generation"
+        columns = "records, data_bytes, allocated, digest, retired, barred, generation"
         for some in self._pages(columns, dataset, _ROWS_READ):
             numbers = [(*row[:-1], places.setdefault(row[-1], len(places))) for row in some]
             table, rows = np.array(numbers, np.int64).T, np.zeros(len(some), ROW)
             for name, column in zip(
-                ("number", "records", "data_bytes", "allocated"), table, strict=False
+                ("number", "records", "data_bytes", "allocated", "digest"), table, strict=False
             ):
                 rows[name] = column
-            rows["flags"], rows["generation"] = flags_of(table[4], table[5]), table[6]
+            rows["flags"], rows["generation"] = flags_of(table[5], table[6]), table[7]
             found.append(rows)
         return list(places), np.concatenate(found)
 
@@ -168,16 +172,21 @@ class Catalog:
         )
         return [part for number, parts in rows if number not in without for part in _parts(parts)]
 
-    def assignments(self, dataset: str) -> list[tuple[int, str, list[list[int]]]]:
+    def recipe(self, shard: ShardId) -> list[Part] | None:
+        """What a shard was assigned; None if that is not known."""
+        row = self._db.execute(
+            "SELECT units FROM recipes WHERE dataset = ? AND number = ?", _key(shard)
+        ).fetchone()
+        return unpacked_parts(row[0]) if row else None
+
+    def assignments(self, dataset: str) -> list[tuple[int, str, list[Part]]]:
         """The assignments that were open when the daemon last ran: number, generation, and the Part of
         each unit."""
         rows = self._db.execute(
             "SELECT number, generation, units FROM assignments WHERE dataset = ? ORDER BY number",
             (dataset,),
         )
-        return [
-            (n, generation, json.loads(zlib.decompress(units))) for n, generation, units in rows
-        ]
+        return [(n, generation, unpacked_parts(units)) for n, generation, units in rows]
 
     def plan(self, dataset: str) -> dict[str, Any] | None:
         """The plan as last saved."""
@@ -233,9 +242,10 @@ class Catalog:
         excluded: Iterable[ExcludedName] = (),
         included: Iterable[ExcludedName] = (),
     ) -> None:
-        """The plan has moved on. If assignment `done` is: its row goes, its shard's and its set-aside
-        units' come. The rows of units that are tried `again` go. Shard `barred` is so from now on.
-        The names `excluded` are kept until they are `included` again.
+        """The plan has moved on. If assignment `done` is: its row becomes the recipe of its shard, if one
+        came of it, whose row comes too, as those of set-aside units do. The rows of units that are tried
+        `again` go. Shard `barred` is so from now on. The names `excluded` are kept until they are
+        `included` again.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -244,17 +254,23 @@ class Catalog:
         begun = [a for a in plan.open if self._assigned.get(_key(a.shard)) is not a]
         rows = [
             # The index has the rest of each unit.
-            (*_key(a.shard), a.generation, _packed([part_of(u) for u in a.units]))
+            (*_key(a.shard), a.generation, packed_parts([part_of(u) for u in a.units]))
             for a in begun
         ]
         with self._db.transaction():
+            if shard is not None:
+                self._insert(shard, units, parts)
             if done is not None:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO recipes SELECT dataset, number, a.units"
+                    " FROM assignments AS a JOIN shards USING (dataset, number)"
+                    " WHERE dataset = ? AND number = ?",
+                    (name, done),
+                )
                 self._db.execute(
                     "DELETE FROM assignments WHERE dataset = ? AND number = ?", (name, done)
                 )
             self._db.executemany("INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)", rows)
-            if shard is not None:
-                self._insert(shard, units, parts)
             if barred is not None:
                 self._db.execute(
                     "UPDATE shards SET barred = 1 WHERE dataset = ? AND number = ?", (name, barred)
@@ -301,7 +317,9 @@ class Catalog:
     def remove(self, shard: ShardId) -> None:
         """The shard's files are gone."""
         with self._db.transaction():
-            self._db.execute("DELETE FROM shards WHERE dataset = ? AND number = ?", _key(shard))
+            for table in ("shards", "recipes"):
+                where = "WHERE dataset = ? AND number = ?"
+                self._db.execute(f"DELETE FROM {table} {where}", _key(shard))
 
     def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:
         with self._db.transaction():
@@ -324,6 +342,8 @@ class Catalog:
         found = self._db.execute(
             f"SELECT number FROM shards {where} ORDER BY number", (dataset, number, number)
         )
+        with self._db.transaction():
+            self._db.execute(f"DELETE FROM recipes {where}", (dataset, number, number))
         none = zlib.compress(b"")
         for start in range(0, len(found), _ROWS_AT_ONCE):
             rows = [(none, dataset, n) for (n,) in found[start : start + _ROWS_AT_ONCE]]
@@ -343,9 +363,9 @@ class Catalog:
     ) -> None:
         blob = zlib.compress(np.sort(np.asarray(units, np.uint64)).tobytes(), 1)
         self._db.execute(
-            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
-             retired, barred, blob, np.array(parts, np.int64).tobytes()),
+             retired, barred, blob, np.array(parts, np.int64).tobytes(), shard.digest),
         )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ class Cycle:
         self.passes = 0
         self.position = 0
         self.more_to_come = False
+        self.target = 0
+        """The cursor to go on from, as long as that is not listed yet; else 0."""
         self._seed = seed
         self._strata = strata
         self._keys: list[int] = []
@@ -51,6 +53,7 @@ class Cycle:
     def add_block(self, end: int) -> None:
         self._keys.append((self._seed + 0x9E3779B97F4A7C15 * len(self.blocks)) % (1 << 64))
         self.blocks.append(end)
+        self.catch_up()
 
     def ahead(self, position: int, count: int) -> NDArray[np.uint64] | None:
         """Up to `count` units from a position on, within one block; past the end it is the next cycle.
@@ -75,8 +78,19 @@ class Cycle:
         self.position = position
 
     def skip_to(self, cursor: int) -> None:
-        """To where the walk was when its cursor was this."""
+        """To where the walk was when its cursor was this, and there at the end of what is listed till that
+        is known: of a pass that is not the first, when all is listed."""
+        self.target = cursor
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """More is listed, or there will be no more: goes as far toward the target as that allows."""
+        if not self.target:
+            return
         if self.more_to_come:
-            self.position = min(cursor, self.num_units)
+            self.position = min(self.target, self.num_units)
+            if self.position < self.num_units:
+                self.target = 0
         elif self.num_units:
-            self.passes, self.position = divmod(cursor, self.num_units)
+            self.passes, self.position = divmod(self.target, self.num_units)
+            self.target = 0

@@ -36,9 +36,10 @@ from cachecd.model import Held, ShardId
 from cachecd.ordering import Ordering
 from cachecd.preflight import Figures, figures, least_for_shards, needs_restart, open_index
 from cachecd.probing import Probes
+from cachecd.recalling import Recalling
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
-from cachecd.replies import reply_of
+from cachecd.replies import asked_of, reply_of
 from cachecd.rules import DatasetRules
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
@@ -91,6 +92,14 @@ class Daemon:
             config.datasets, self._catalog, self._saver, self._indexes, self._spawn
         )
         self._ordering = Ordering(config.datasets, self._indexes, self._complaints, self._feed)
+        self._recalling = Recalling(
+            self._catalog,
+            self._saver,
+            self._indexes,
+            self.state.datasets,
+            self.state.leases,
+            self._ask,
+        )
         for rules in found.datasets:
             self._recover(rules)
         self._meter = Meter(
@@ -220,9 +229,9 @@ class Daemon:
     def answer(self, request: protocol.Request) -> protocol.Reply:
         """The reply to one request."""
         match request:
-            case protocol.Acquire(id, dataset, job, epoch, rank, world):
+            case protocol.Acquire(id, dataset, job, epoch):
                 self._probes.granted(dataset, job, epoch)
-                return self._ask(ev.AcquireAsked(id, dataset, job, epoch, rank, world), id)
+                return self._ask(asked_of(request), id)
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
@@ -235,6 +244,8 @@ class Daemon:
                 return protocol.Done(id)
             case protocol.Exclude():
                 return self._exclusions.answer(request)
+            case protocol.AskRecipes() | protocol.Recall():
+                return self._recalling.answer(request)
             case protocol.AskStatus(id):
                 return protocol.StatusReply(id, self.status())
 

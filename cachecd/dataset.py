@@ -24,6 +24,7 @@ from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.progress import Progress
 from cachecd.rate import Rate
+from cachecd.recall import Recall
 from cachecd.rules import DatasetRules
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
@@ -77,6 +78,7 @@ class DatasetState:
     egress: int = 0  # bytes fetched in all
     excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
+    recall: Recall = field(default_factory=Recall)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)

@@ -23,6 +23,7 @@ from cachecd.model import (
 from cachecd.parts import Part
 from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
+from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
 # --- events: what happened --------------------------------------------------------------------
 
@@ -37,6 +38,7 @@ class AcquireAsked:
     epoch: int
     local_rank: int = 0
     local_world_size: int = 1
+    wanted: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,8 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The listing of a dataset's source knows this many units, and whether that is all.
-
-    The plan's unit table tells which of them may be walked. `fresh`: the store has just been asked, and
-    has answered. `source`: which of several has gone on.
-    """
+    """The listing of a dataset's source knows this many units, and whether that is all; the plan's unit
+    table tells which may be walked. `fresh`: the store has just answered. `source`: which has gone on."""
 
     dataset: str
     units: int
@@ -89,11 +88,9 @@ class Relisted:
 
 @dataclass(frozen=True, slots=True)
 class ListingStopped:
-    """A dataset's source, or one of several, cannot be listed now; `reason` is for people.
-
-    `stuck`: not just now, so that what is listed is to be taken for all there is till then. `down`: the
-    store does not answer, or refuses, so that reading it may fail as well.
-    """
+    """A dataset's source, or one of several, cannot be listed now; `reason` is for people. `stuck`: not
+    just now, so that what is listed is to be taken for all there is till then. `down`: the store does not
+    answer, or refuses, so that reading it may fail as well."""
 
     dataset: str
     reason: str
@@ -257,6 +254,7 @@ Event = (
     | UnitsExcluded
     | UnitsIncluded
     | HoldersFound
+    | ShardsRecalled
     | MetadataMeasured
     | DiskChecked
     | Tick
@@ -365,7 +363,7 @@ class ReplyDone:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWaiting:
-    """Tell the rank to ask again, and how far the cache is."""
+    """Tell the rank to ask again, and how far the cache is: bytes, and bytes per second."""
 
     request: str
     have_bytes: int
@@ -396,5 +394,6 @@ Command = (
     | ReplyGranted
     | ReplyDone
     | ReplyWaiting
+    | ReplyMissing
     | ReplyRefused
 )

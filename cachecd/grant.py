@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachecd.model import Lease
@@ -47,12 +48,13 @@ def new_lease(
     generation: str,
     shards: ShardSet,
     serial: str,
+    cursor: Sequence[int] = (),
 ) -> Lease:
-    """The lease of these shards. `serial` makes its name unique across restarts.
+    """The lease of these shards. `serial` makes its name unique across restarts; `cursor` is the walk's.
 
-    `fingerprint` names the set alone: the same dataset, generation and shards give the same.
+    `fingerprint` names the set alone: the same dataset, generation and shards, with the same records,
+    give the same.
     """
-    named = repr((rules.name, generation, shards.ranges)).encode()
     return Lease(
         id=f"{rules.name}.{epoch}.{hashlib.sha256(job.encode()).hexdigest()[:8]}.{serial}",
         dataset=rules.name,
@@ -64,8 +66,24 @@ def new_lease(
         num_bytes=shards.data_bytes,
         seed=_order_seed(rules.seed, epoch),
         pinned=rules.pin,
-        fingerprint=hashlib.sha256(named).hexdigest()[:16],
+        fingerprint=fingerprint_of(rules.name, generation, shards),
+        walk=walk_of(rules),
+        cursor=tuple(cursor),
     )
+
+
+def fingerprint_of(dataset: str, generation: str, shards: ShardSet) -> str:
+    """Names a set."""
+    return _named(dataset, generation, shards.ranges, shards.checksum)
+
+
+def walk_of(rules: DatasetRules) -> str:
+    """Names what a cursor counts: by the same listing, the same units come before it."""
+    return _named(rules.name, rules.seed, rules.stratify, [source.name for source in rules.sources])
+
+
+def _named(*what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
 def _order_seed(seed: int, epoch: int) -> int:

@@ -110,6 +110,8 @@ class Ingest:
             return None
         if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
             return None
+        if dataset.recall.awaits(dataset.plan.next_number, now):
+            return None
         return dataset.assign(now)
 
 
@@ -146,6 +148,8 @@ def finish(
     as much as it has `made`."""
     del dataset.making[number]
     outcome = dataset.excluded.out_of(outcome)
+    elsewhere = dataset.recall.elsewhere(dataset.plan, number, outcome)
     parts = dataset.plan.finish(number, outcome, units, made)
+    dataset.plan.drop(elsewhere)
     dataset.exhausted = False
     return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

@@ -22,7 +22,6 @@ from cachecd.shardtable import (
     ShardSet,
     ShardTable,
     Tally,
-    ranges_of,
 )
 from cachecd.walk import Walk
 
@@ -121,7 +120,9 @@ class LiveShards(Mapping[int, LiveShard]):
     def add(self, shard: Shard, retired: bool = False, barred: bool = False) -> None:
         """A shard is on disk; leases that name its number hold it from now on."""
         flags = flags_of(retired, barred)
-        row = (shard.id.number, shard.records, shard.data_bytes, shard.allocated, 0, 0, flags)
+        row = (
+            shard.id.number, shard.records, shard.data_bytes, shard.allocated, 0, 0, flags, shard.digest,
+        )  # fmt: skip
         self.add_all([shard.generation], np.array([row], ROW))
 
     def add_all(self, generations: Sequence[str], rows: Rows) -> None:
@@ -185,6 +186,7 @@ class LiveShards(Mapping[int, LiveShard]):
         return Shard(
             ShardId(self._dataset, number), self._generations[table["generation"][at]],
             int(table["records"][at]), int(table["data_bytes"][at]), int(table["allocated"][at]),
+            int(table["digest"][at]),
         )  # fmt: skip
 
     def flags(self, number: int) -> int:
@@ -243,11 +245,13 @@ class LiveShards(Mapping[int, LiveShard]):
 
     def served_set(self, generation: str) -> ShardSet:
         """The served shards of a generation."""
-        return self._once(("set", generation), lambda: self._set(self._served_of(generation)))
+        return self._once(
+            ("set", generation), lambda: self._table.set_at(self._served_of(generation))
+        )
 
     def set_of(self, numbers: Numbers) -> ShardSet:
         """These shards."""
-        return self._set(self._table.places(numbers))
+        return self._table.set_at(self._table.places(numbers))
 
     def walk(self, generation: str, gaps: Mapping[int, int], end: int | None, before: int) -> Walk:
         """The shards of a generation, and gaps (number -> data bytes) between them, before `end`."""
@@ -381,11 +385,6 @@ class LiveShards(Mapping[int, LiveShard]):
             ("served", generation),
             lambda: np.flatnonzero(self._all_served() & self._of(generation)),
         )
-
-    def _set(self, at: Places) -> ShardSet:
-        table = self._table
-        records, data_bytes = table["records"][at].sum(), table["data_bytes"][at].sum()
-        return ShardSet(ranges_of(table.numbers[at]), int(records), int(data_bytes))
 
 
 def flags_of(retired: Any, barred: Any) -> Any:

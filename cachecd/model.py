@@ -124,13 +124,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A sealed shard."""
+    """A sealed shard; `digest` is of the units that it was made of (recipe.py), 0 if it is not known."""
 
     id: ShardId
     generation: str
     records: int
     data_bytes: int
     allocated: int
+    digest: int = 0
 
 
 # Inclusive ranges of shard numbers, ascending: ((1, 3), (7, 7)) is 1, 2, 3, 7.
@@ -139,7 +140,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The file set a job holds for one epoch."""
+    """The file set a job holds for one epoch. `cursor`: where the plan's walk, named `walk`, was in each
+    source when it was granted."""
 
     id: str
     dataset: str
@@ -152,6 +154,8 @@ class Lease:
     seed: int
     pinned: bool
     fingerprint: str
+    walk: str = ""
+    cursor: tuple[int, ...] = ()
 
     def names(self, number: int) -> bool:
         """Whether the lease names this shard of its dataset."""

@@ -277,7 +277,7 @@ class Plan:
 
     def aside(self, units: Units) -> NDArray[np.bool_]:
         """Which of these were set aside."""
-        return self._told(units, lambda walk, ordinals: walk.count.aside(ordinals))
+        return self.told(units, lambda walk, ordinals: walk.count.aside(ordinals))
 
     def hold(self, units: Units) -> None:
         """A live shard holds records of these units, or several do: each names a unit once."""
@@ -304,7 +304,7 @@ class Plan:
         return held
 
     def _held(self, units: Units) -> NDArray[np.bool_]:
-        return self._told(units, lambda walk, ordinals: walk.count.held(ordinals))
+        return self.told(units, lambda walk, ordinals: walk.count.held(ordinals))
 
     def _each(self, units: Units) -> Iterator[tuple[SourceWalk, NDArray[np.int64]]]:
         """These units by their sources, as ordinals there."""
@@ -313,9 +313,10 @@ class Plan:
             if len(mine := ordinals[sources == place]):
                 yield walk, mine
 
-    def _told(
+    def told(
         self, units: Units, ask: Callable[[SourceWalk, NDArray[np.int64]], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
+        """Of each of these what its source's walk is asked."""
         sources, ordinals = self._units.segments.places(np.asarray(units, np.int64))
         found = np.zeros(len(ordinals), np.bool_)
         for place, walk in enumerate(self.walks):
@@ -380,6 +381,7 @@ class Plan:
         self._backlog.finish(number, Effect(rest))
         self.hold([u.unit for u in rest])
         self.next_number = number + 1
+        self._apply_up_to(number - WINDOW)
 
     def drop(self, begun: Container[tuple[int, int]]) -> None:
         """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""

@@ -215,7 +215,8 @@ def _from_sidecar(
         raise ValueError(f"its sidecar is that of {meta.get('dataset')}/{meta.get('number')}")
     files = [p.stat() for p in (path, sidecar_path)]
     allocated = sum(found.st_blocks * 512 for found in files)
-    shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated)
+    digest = int(meta.get("digest", "0"), 16)
+    shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated, digest)
     units, first = np.unique(sidecar.units, return_index=True)
     firsts = sidecar.ordinals[first]
     parts = parts_written(

@@ -20,6 +20,7 @@ from cachecd.live import flags_of
 from cachecd.model import EXCLUDED, Assignment, Held, Lease, ShardId, UnitSlice
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
+from cachecd.recipe import digest_of
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
 from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
@@ -80,6 +81,9 @@ def take_up(
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))
+        if recalled := saved.get("recalled"):
+            parts = catalog.parts_held(name, rules.generation, ())
+            dataset.recall.restore(recalled, plan, ((p.unit, p.ordinal) for p in parts))
     else:
         catalog.forget_plan(name)
         plan.extend(index.complete)
@@ -198,7 +202,7 @@ def _rows(kept: list[Kept]) -> tuple[list[str], Rows]:
     rows = [
         (
             k.shard.id.number, k.shard.records, k.shard.data_bytes, k.shard.allocated,
-            generations.index(k.shard.generation), 0, flags_of(k.retired, k.barred),
+            generations.index(k.shard.generation), 0, flags_of(k.retired, k.barred), k.shard.digest,
         )
         for k in kept
     ]  # fmt: skip
@@ -223,7 +227,9 @@ def _adopt(
         catalog.forget_units(shard.id.dataset, shard.id.number)
     elif shard.id.number in plan.open:
         outcome = outcome_of(plan.open[shard.id.number], kept)
+        elsewhere = dataset.recall.elsewhere(plan, shard.id.number, outcome)
         plan.finish(shard.id.number, outcome, [int(u) for u in kept.units], kept.made)
+        plan.drop(elsewhere)
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
     elif shard.generation == plan.generation:
         plan.hold([int(u) for u in kept.units])
@@ -254,6 +260,7 @@ def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
         "generation": assignment.generation,
         "index": index.id,
         "cursor": plan.cursor,
+        "digest": f"{digest_of(assignment.units):016x}",
         **({"stops": stops} if stops else {}),
     }
 
@@ -269,6 +276,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "evicted_shards": dataset.evicted_shards,
         "gaps": list(dataset.gaps.items()),
         "egress": dataset.egress,
+        **dataset.recall.to_json(),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
 
@@ -318,6 +326,8 @@ def lease_of(manifest: Manifest) -> Lease:
         seed=manifest.seed,
         pinned=manifest.pinned,
         fingerprint=manifest.fingerprint,
+        walk=manifest.walk,
+        cursor=tuple(manifest.cursor),
     )
 
 
@@ -382,4 +392,6 @@ def manifest_of(
         pinned=lease.pinned,
         fingerprint=lease.fingerprint,
         schema=schemas[lease.dataset, lease.generation],
+        walk=lease.walk,
+        cursor=list(lease.cursor),
     )

@@ -24,6 +24,8 @@ from cachecd_client import protocol
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(cls) for name, cls in protocol.REQUESTS.items()
 }
+# To ask changes nothing; and what is recalled twice is there once. Both may be long.
+_REPEATABLE = (protocol.AskStatus, protocol.AskRecipes, protocol.Recall)
 _log = structlog.get_logger("cachecd.server")
 
 
@@ -108,7 +110,7 @@ class Server:
             # One request must not end the daemon that others depend on.
             _log.exception("request failed", request=type(request).__name__)
             return protocol.Refused(id, "bad-request", "internal error; see the daemon's log")
-        if not isinstance(reply, protocol.StatusReply):  # to ask changes nothing
+        if not isinstance(request, _REPEATABLE):
             self._answered.keep(text, reply)
         return reply
 

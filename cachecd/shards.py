@@ -7,6 +7,7 @@ refuses is tried again, ever more rarely, until it is done.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -152,12 +153,15 @@ def publish_shard(
     temporary, final = layout.temporary(shard), layout.shard(shard)
     with refusing(f"cannot publish {final}"):
         try:
-            made = made_of(Sidecar.read(str(Layout.sidecar(temporary))))
+            sidecar = Sidecar.read(str(Layout.sidecar(temporary)))
+            made = made_of(sidecar)
         except CorruptError as error:
             raise DiskError(f"cannot publish {final}: {error}") from error
         publish(temporary, final)
         allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
-    return Shard(shard, generation, outcome.records, outcome.data_bytes, allocated), made
+    records, data_bytes = outcome.records, outcome.data_bytes
+    digest = int(json.loads(sidecar.meta).get("digest", "0"), 16)
+    return Shard(shard, generation, records, data_bytes, allocated, digest), made
 
 
 def _discard(path: Path) -> None:

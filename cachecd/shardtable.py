@@ -7,7 +7,7 @@ A column is an array of its own: a look at one property of a hundred thousand sh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,12 @@ ROW = np.dtype(
         ("generation", np.int32),  # a place in a list of names
         ("holders", np.int32),  # leases that name it
         ("flags", np.uint8),
+        ("digest", np.int64),
     ],
     align=True,
 )
+# Odd, and their bits as good as random: no formula makes two sets of real shards alike.
+_MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 Rows = NDArray[np.void]
 Numbers = NDArray[np.int64]
 Places = NDArray[np.intp]
@@ -44,11 +47,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """A set of one dataset's shards: which, and what is in them."""
+    """A set of one dataset's shards: which, and what is in them.
+
+    `checksum`: of each one's number, records, bytes and digest, so that shards of the same numbers and
+    other contents do not pass for it.
+    """
 
     ranges: Ranges
     records: int
     data_bytes: int
+    checksum: int = field(default=0, compare=False)
 
 
 class ShardTable:
@@ -96,6 +104,19 @@ class ShardTable:
         for first, end in zip(*map(np.ndarray.tolist, self.bounds(named)), strict=True):
             mine[first:end] = True
         return mine
+
+    def set_at(self, at: Places) -> ShardSet:
+        """The shards in these rows."""
+        numbers, records, data_bytes = (
+            self[name][at] for name in ("number", "records", "data_bytes")
+        )
+        columns = zip((records, data_bytes, self["digest"][at]), _MIX, strict=True)
+        mixed = numbers.astype(np.uint64) * _MIX[0]
+        for column, factor in columns:
+            mixed = (mixed ^ mixed >> np.uint64(29)) * factor + column.astype(np.uint64)
+        mixed = (mixed ^ mixed >> np.uint64(32)) * _MIX[0]
+        checksum = int((mixed ^ mixed >> np.uint64(29)).sum())
+        return ShardSet(ranges_of(numbers), int(records.sum()), int(data_bytes.sum()), checksum)
 
     def insert(self, rows: Rows) -> Places:
         """Adds rows with new numbers, ascending; where they are now."""

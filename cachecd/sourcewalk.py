@@ -94,7 +94,7 @@ class SourceWalk:
         if complete or self.length != self._made_do:
             self._made_do = None
             self.cycle.more_to_come = not complete
-            self.cycle.move_to(self.cycle.position)
+            self._ends()
 
     def make_do(self) -> None:
         """The listing does not get on: what it has found till now is walked, again and again."""
@@ -104,6 +104,11 @@ class SourceWalk:
             self.add_block(self.length)
         self._made_do = self.length
         self.cycle.more_to_come = False
+        self._ends()
+
+    def _ends(self) -> None:
+        """Whether more is to come may have changed."""
+        self.cycle.catch_up()
         self.cycle.move_to(self.cycle.position)
 
     def add_block(self, end: int) -> None:
@@ -200,6 +205,7 @@ class SourceWalk:
             "bytes_in": self.ratio.bytes_in,
             "bytes_out": self.ratio.bytes_out,
         }
+        told |= {"target": self.cycle.target} if self.cycle.target else {}
         return told | ({"records": self.ratio.records} if self.ratio.records else {})
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -207,6 +213,7 @@ class SourceWalk:
         for end in saved["blocks"]:
             self.add_block(end)
         self.cycle.passes, self.cycle.position = saved["passes"], saved["position"]
+        self.cycle.target = saved.get("target", 0)
         self.ratio.add(saved["bytes_in"], saved["bytes_out"], saved.get("records", 0))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
+from cachecd.asking import cursors, go_on, refusal, set_again, take_recalled
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -25,9 +26,11 @@ from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
 from cachecd.restraint import Restraint
 from cachecd.room import Room
+from cachecd.rotation import Rotation
 from cachecd.rules import DatasetRules
-from cachecd.shardtable import Numbers, Rows
+from cachecd.shardtable import Rows, ShardSet
 from cachecd.waiting import Hindrances, not_ready
+from cachecd.wanted import ShardsRecalled, Wanted
 
 
 class State:
@@ -49,6 +52,7 @@ class State:
         self.restraint = restraint or Restraint()
         self.corrupt_shards = 0
         self._room = Room(ledger, self.datasets, shard_size)
+        self._rotation = Rotation(self.datasets, self._room)
         self._ingest = Ingest(ledger, self.datasets, self._room, self.disk, shard_size, workers)
         self._boot = boot  # makes lease names unique across restarts
         self._serial = 0
@@ -102,6 +106,9 @@ class State:
         match event:
             case ev.AcquireAsked():
                 self._acquire(event, now, out)
+            case ShardsRecalled(dataset=dataset):
+                told = take_recalled(self.datasets[dataset], self._room, event, now)
+                out += [told, ev.SavePlan(dataset)]
             case ev.RankHolds(request, lease, rank):
                 self._rank_holds(request, lease, rank, out)
             case ev.LeaseUnheld(lease):
@@ -150,7 +157,7 @@ class State:
                 self.disk.refused = refused
             case ev.Tick():
                 for each in self.datasets.values():
-                    self._unlink_unheld(each, out)
+                    self._rotation.unlink_unheld(each, out)
             case ev.Draining():
                 self._draining = True
         if not (self._draining or self.rests(now)):
@@ -164,28 +171,27 @@ class State:
     def _spent(self) -> str:
         return self.restraint.spent(sum(d.egress for d in self.datasets.values()))
 
+    @property
+    def _may_fetch(self) -> bool:
+        return not (self._draining or self._spent())
+
     # --- leases
 
     def _acquire(self, asked: ev.AcquireAsked, now: float, out: list[ev.Command]) -> None:
-        dataset = self.datasets.get(asked.dataset)
-        if dataset is None:
-            names = ", ".join(sorted(self.datasets))
-            message = f"no dataset {asked.dataset!r}; this daemon serves {names}"
-            out.append(ev.ReplyRefused(asked.request, "unknown-dataset", message))
+        if refused := refusal(asked, self.datasets):
+            out.append(refused)
             return
-        if not 0 <= asked.epoch < 1 << 63 or not 0 <= asked.local_rank < asked.local_world_size:
-            message = (
-                f"epoch {asked.epoch}, local rank {asked.local_rank} of {asked.local_world_size}: "
-                "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
-            )
-            out.append(ev.ReplyRefused(asked.request, "bad-request", message))
-            return
+        dataset, wanted = self.datasets[asked.dataset], asked.wanted
         self.restraint.wanted(now)
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
-        if known is None:
+        if wanted is not None and known is None and go_on(dataset, wanted):
+            out.append(ev.SavePlan(asked.dataset))
+        if wanted is not None and wanted.fingerprint:
+            known = self._same_set(dataset, asked, wanted, known, now, out)
+        elif known is None:
             known = self._grant(dataset, asked, now, out)
-            if known is None:
-                return
+        if known is None:
+            return
         self.leases[known].asked(asked.local_rank, asked.local_world_size, now)
         out.append(ev.ReplyGranted(asked.request, known, dataset.plan.coverage))
 
@@ -198,17 +204,19 @@ class State:
         served = dataset.live.served(rules.generation).shards > 0
         if rules.wait and not served:  # whatever was made is gone: one more, at least
             dataset.allowed = max(dataset.allowed, dataset.made() + 1)
-        stuck = self._room.stuck(dataset)
-        holder = self._holder() if stuck and self._room.kept_for_leases() else None
+        stuck, holder = self._stuck(dataset)
         if stuck and served and (rules.wait or holder):
             needed = 0  # the limit is reached: what there is is all that fits
-        no_more = "" if dataset.making else self._spent()
-        if self._offline:
-            no_more = "start without --offline"
+        no_more = self._no_more(dataset)
         if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
-        if generation is None and rules.pin and stuck and self._make_room(dataset, out):
+        if (
+            generation is None
+            and rules.pin
+            and stuck
+            and self._rotation.make_room(dataset, self._may_fetch, out)
+        ):
             stuck = False
         if generation is None:
             why = Hindrances(stuck, holder, no_more, self.disk.why)
@@ -218,17 +226,52 @@ class State:
             dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))
         # An epoch that is asked for again because nobody ever held it is not a new one.
         if dataset.in_vain.pop(asked.job, None) != asked.epoch:
-            self._boundary(dataset, generation, out)
+            self._rotation.boundary(dataset, generation, self._may_fetch, out)
         shards = dataset.choose(asked.epoch, generation)
+        return self._lease(dataset, asked, generation, shards, now, out)
+
+    def _same_set(
+        self, dataset: DatasetState, asked: ev.AcquireAsked, wanted: Wanted, known: str | None,
+        now: float, out: list[ev.Command],
+    ) -> str | None:  # fmt: skip
+        """A lease of the very set that was leased before. It is no new epoch, so nothing rotates."""
+        held = self.leases[known] if known else None
+        if held and held.lease.fingerprint == wanted.fingerprint:
+            return known
+        found = set_again(dataset, asked, wanted, held, self.leases.values())
+        if isinstance(found, ShardSet):
+            return self._lease(dataset, asked, wanted.generation, found, now, out)
+        if isinstance(found, int):
+            needed = dataset.data() + found * self._room.shard_size
+            why = Hindrances(*self._stuck(dataset), self._no_more(dataset), self.disk.why)
+            found = not_ready(dataset, self._room, needed, why, asked.request, now)
+        out.append(found)
+        return None
+
+    def _stuck(self, dataset: DatasetState) -> tuple[bool, Lease | None]:
+        """Whether it can hold no more than it does, and the lease whose end would change that."""
+        stuck = self._room.stuck(dataset)
+        return stuck, self._holder() if stuck and self._room.kept_for_leases() else None
+
+    def _no_more(self, dataset: DatasetState) -> str:
+        """Why nothing comes any more."""
+        if self._offline:
+            return "start without --offline"
+        return "" if dataset.making else self._spent()
+
+    def _lease(
+        self, dataset: DatasetState, asked: ev.AcquireAsked, generation: str, shards: ShardSet,
+        now: float, out: list[ev.Command],
+    ) -> str:  # fmt: skip
         self._serial += 1
-        serial = f"{self._boot}{self._serial}"
-        lease = new_lease(rules, asked.job, asked.epoch, generation, shards, serial)
+        serial, cursor = f"{self._boot}{self._serial}", cursors(dataset.plan.cursor)
+        lease = new_lease(dataset.rules, asked.job, asked.epoch, generation, shards, serial, cursor)
         dataset.allow_after(lease)
         dataset.live.hold(lease.id, lease.shards)
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         out.append(ev.WriteManifest(lease))
-        self._unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, out)
         return lease.id
 
     def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
@@ -253,7 +296,7 @@ class State:
         if not state.read:
             dataset.in_vain[lease.job] = lease.epoch
         dataset.live.let_go(lease.id)
-        self._unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, out)
 
     def _holder(self) -> Lease | None:
         """The oldest lease for which shards are kept that no later lease names."""
@@ -262,49 +305,6 @@ class State:
             if dataset and dataset.live.any_doomed_in(held.lease.shards):
                 return held.lease
         return None
-
-    # --- rotation
-
-    def _boundary(self, dataset: DatasetState, generation: str, out: list[ev.Command]) -> None:
-        """An epoch begins: retires what newer shards shall replace."""
-        rules = dataset.rules
-        # Leases never mix generations: older ones are of no use now.
-        self._retire(dataset, dataset.live.superseded(generation, rules.generation), out)
-        floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
-        retired = 0
-        capacity, excess = self._room.capacity(dataset), self._room.excess(dataset)
-        # Where nothing may be fetched, nothing would come in its place.
-        comes = not (self._draining or self._spent())
-        if not self._room.fits(dataset) and (excess > 0 or comes):
-            chosen = dataset.to_retire(generation, capacity, floor, excess)
-            retired = self._retire(dataset, chosen, out)
-        dataset.sealed_since_boundary = 0
-        if retired:
-            dataset.last_retired = retired
-            out.append(ev.SavePlan(rules.name))
-
-    def _make_room(self, dataset: DatasetState, out: list[ev.Command]) -> bool:
-        """Whether others give up what they hold beyond their share, which this pinned one waits for:
-        nobody may ever ask for their next epoch."""
-        for other in self.datasets.values():
-            generation = other.generation_to_lease(0)
-            if other is not dataset and generation and self._room.excess(other) > 0:
-                self._boundary(other, generation, out)
-                self._unlink_unheld(other, out)
-        return not self._room.stuck(dataset)
-
-    def _retire(self, dataset: DatasetState, numbers: Numbers, out: list[ev.Command]) -> int:
-        """What these shards occupy that from now on no lease names."""
-        if not len(numbers):
-            return 0
-        out.append(ev.MarkShards(dataset.rules.name, tuple(numbers.tolist())))
-        return dataset.live.retire(numbers)
-
-    def _unlink_unheld(self, dataset: DatasetState, out: list[ev.Command]) -> None:
-        rules, live = dataset.rules, dataset.live
-        if rules.pin:  # what a pinned set of old generation takes, the new one needs
-            self._retire(dataset, live.superseded(rules.generation), out)
-        out += [ev.UnlinkShard(ShardId(rules.name, number)) for number in live.unlink()]
 
     # --- shards
 
@@ -397,4 +397,4 @@ class State:
             dataset.exhausted = False
             self.corrupt_shards += not sound
             out.append(ev.SavePlan(shard.dataset, barred=shard.number))
-        self._unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, out)

@@ -58,6 +58,11 @@ class UnitCount:
         """Which of these somebody holds."""
         return _bits(self._held, np.asarray(units))
 
+    def shared(self, units: Units) -> NDArray[np.bool_]:
+        """Which of these are held more than once."""
+        numbers = np.asarray(units, np.int64).tolist()
+        return np.array([number in self._more for number in numbers], np.bool_)
+
     def aside(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are set aside."""
         return _bits(self._aside, np.asarray(units))

@@ -73,7 +73,7 @@ class Shards(RuleBasedStateMachine):
     @initialize(numbers=st.sets(NUMBERS), held=st.sets(NUMBERS))
     def found_at_a_start(self, numbers: set[int], held: set[int]) -> None:
         shards = [shard(n, GENERATIONS[n % 2], n, 2 * n) for n in sorted(numbers)]
-        rows = [(s.id.number, s.records, s.data_bytes, s.allocated, n % 2, 9, 0)
+        rows = [(s.id.number, s.records, s.data_bytes, s.allocated, n % 2, 9, 0, 0)
                 for s, n in zip(shards, sorted(numbers), strict=True)]  # fmt: skip
         self.live.add_all(GENERATIONS, np.array(rows, ROW))
         self.naive = {s.id.number: Naive(s) for s in shards}

@@ -33,6 +33,7 @@ class Policy(RuleBasedStateMachine):
     """Samplers, disk, trainers, source and administrator do as they please."""
 
     world: World
+    played_by: type[World] = World
 
     @initialize(
         more=st.integers(0, 8),
@@ -81,7 +82,7 @@ class Policy(RuleBasedStateMachine):
         least = minimum(rules, SHARD_SIZE) - minimum((), SHARD_SIZE)
         sizes = ([SIZE] * units, [SIZE] * pinned, [9000] * 30)
         listings = dict(zip(rules, map(Units, sizes), strict=True))
-        self.world = World(least + more * FOOTPRINT, listings, workers, unlisted)
+        self.world = self.played_by(least + more * FOOTPRINT, listings, workers, unlisted)
         self.least = self.world.limit
         self.epochs = dict.fromkeys([(d, j) for d in DATASETS for j in JOBS], 0)
 

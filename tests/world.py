@@ -18,6 +18,7 @@ from cachecd.grant import GRACE
 from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
 from cachecd.parts import part_of
+from cachecd.recipe import digest_of
 from cachecd.reconcile import Found
 from cachecd.recovery import held_by, meta_of, saved_plan, take_up
 from cachecd.restraint import Restraint
@@ -36,6 +37,8 @@ class KilledError(Exception):
 
 class World:
     """Drives a State and plays the disk, the samplers and the trainers."""
+
+    watched_by: type[Watch] = Watch
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class World:
         self.restraint = Restraint()
         self.broken = False  # a promise did not hold
         self.kill_after: int | None = None  # so many commands more
-        self.model = Watch(self)
+        self.model = self.watched_by(self)
         for name, rules in self.rules.items():
             self.sources[name].complete = name in self.listed
             self.model.of[name] = Account(rules)
@@ -266,9 +269,8 @@ class World:
         gone = set(records_of(outcome.remainder))
         gone |= {r for a in outcome.set_aside for r in self.model.all_of(a.unit)}
         records = records_of(assignment.units) - gone
-        sealed = Shard(
-            shard, assignment.generation, len(records), outcome.data_bytes, outcome.allocated
-        )
+        known = outcome.data_bytes, outcome.allocated, digest_of(assignment.units)
+        sealed = Shard(shard, assignment.generation, len(records), *known)
         self.disk[shard] = records
         plan = self.state.datasets[shard.dataset].plan
         self.meta[shard] = {
@@ -378,7 +380,6 @@ class World:
 
 
 # --- one dataset, as most tests want it
-
 UNIT = 16 << 10  # three of these, with their overhead, make a shard
 
 

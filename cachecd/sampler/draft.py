@@ -148,7 +148,7 @@ class Draft:
     def _open(self) -> ShardWriter:
         if self._writer is None:
             discard(self.path)  # of a process that was killed: the name is ours alone
-            meta = len(json.dumps(self._meta)) + _REMAINDER
+            meta = len(json.dumps(_widest(self._meta))) + _REMAINDER
             self._writer = ShardWriter(self.path, self.capacity, meta)
         return self._writer
 
@@ -189,6 +189,15 @@ class Draft:
         except OSError as error:
             self.abort()
             raise DiskError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+
+def _widest(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """As long as it is wherever the walk was: where a shard is full must not depend on that, or it would
+    be another one when it is made again."""
+    cursor = meta.get("cursor")
+    if isinstance(cursor, list):
+        return {**meta, "cursor": [1 << 62] * len(cursor)}
+    return dict(meta) if cursor is None else {**meta, "cursor": 1 << 62}
 
 
 def discard(path: str) -> None:

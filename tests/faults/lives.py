@@ -105,7 +105,7 @@ class Lives:
             self._daemon.kill()
             self._daemon.wait()
         for epoch, _ in self._held:
-            epoch._held.close()  # nobody is there who could be told
+            epoch._sets[0].held.close()  # nobody is there who could be told
 
     # --- lives
 
@@ -192,11 +192,13 @@ class Lives:
             assert " [info " in line or any(known in line for known in _OF_A_KILL), line
 
     def _check_start(self, before: Remains) -> None:
-        held = {epoch._held.path.name for epoch, _ in self._held}
+        held = {epoch._sets[0].held.path.name for epoch, _ in self._held}
         after = Remains.of(self.cache)  # nothing that was spoilt is to be seen
         check_start(before, after, held, time.monotonic() - self._started < GRACE)
         for epoch, manifest in self._held:
-            assert epoch._held.path.read_bytes() == manifest, "a lease that is held was changed"
+            assert epoch._sets[0].held.path.read_bytes() == manifest, (
+                "a lease that is held was changed"
+            )
             self._read(epoch)
 
     # --- phases: each ends when the daemon has nothing left to do in it
@@ -238,14 +240,14 @@ class Lives:
             with contextlib.suppress(AcquireTimeoutError, DaemonUnreachableError):
                 self._session._timeout = _ATTEMPT
                 epoch = self._session.acquire("train", self._epoch, job="job", timeout=_ATTEMPT)
-                self._held.append((epoch, epoch._held.path.read_bytes()))
+                self._held.append((epoch, epoch._sets[0].held.path.read_bytes()))
                 return True
             return False
 
         self.history.see(Remains.of(self.cache).shards)
         self._until(granted, f"epoch {self._epoch} is granted")
         self._epoch += 1
-        named = set(self._held[-1][0]._held.manifest.numbers())
+        named = set(self._held[-1][0]._sets[0].held.manifest.numbers())
         again = self._unwanted & named
         assert not again or self._damaged, f"a lease names {again}, which were retired before"
         self._unwanted |= self._named - named  # whatever the catalog knows of that
@@ -256,7 +258,7 @@ class Lives:
     def _release(self) -> None:
         """All but the last epoch; the daemon finds out by itself."""
         while len(self._held) > 1:
-            self._held.pop(0)[0]._held.close()
+            self._held.pop(0)[0]._sets[0].held.close()
         self._until(lambda: len(self._status()["leases"]) == len(self._held), "leases end")
         self._settle()
 

@@ -109,7 +109,7 @@ def reserve_free(folder: Path, plain: bool) -> None:
         ballast.write_bytes(bytes(2 * MIB))
         for _ in range(3):
             rotating.turn()
-        assert "cache.reserve_free" in rotating.stopped
+        wait_until(lambda: "cache.reserve_free" in rotating.stopped)
         ballast.unlink()
         youngest = max(rotating.numbers())
         wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest)

@@ -12,6 +12,7 @@ import pytest
 from cachecd.locks import is_locked
 from cachecd_client import connect
 from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.protocol import VERSION_FRAME
 from tests.e2e.daemons import Daemon
 
 # What a release of the next major version would begin with.
@@ -71,7 +72,8 @@ def test_a_daemon_and_a_client_of_another_major_version_tell_each_other_so(folde
             check=True,
         ).stdout
     assert said.startswith("ProtocolVersionError the daemon on ipc://")
-    assert "speaks 'cachecd/1.1', this client 'cachecd/2.0': install the same release" in said
+    versions = f"speaks {VERSION_FRAME.decode()!r}, this client 'cachecd/2.0'"
+    assert f"{versions}: install the same release" in said
 
     with NextDaemon(folder, datasets, shard_size="128KiB") as new:
         with pytest.raises(ProtocolVersionError, match=r"speaks 'cachecd/2\.0', this client 'cach"):

@@ -1,0 +1,180 @@
+"""How a lease's shards were made, told to its run; and what such a run says, held against what is here.
+
+What is taken up is decided by the policy; here are the catalog's and the listing's parts in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cachecd.catalog import Catalog
+from cachecd.dataset import DatasetState
+from cachecd.events import Event
+from cachecd.grant import LeaseState
+from cachecd.index import Index
+from cachecd.model import Assignment, ShardId
+from cachecd.parts import slices_of
+from cachecd.recipe import Recipe, digest_of
+from cachecd.saving import PlanSaver
+from cachecd.wanted import ShardsRecalled
+from cachecd_client import protocol
+
+# A shard's recipe takes 0.3 ms to read and to pack.
+_SHARDS_AT_ONCE = 64
+_HOW = (
+    "the set cannot be made again as it was: resume='continue' goes on with another one; if this cache "
+    "began before the trainer asked, an empty cache.dir may do"
+)
+
+
+class Recalling:
+    """Answers AskRecipes and Recall."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        saver: PlanSaver,
+        indexes: Mapping[str, Index],
+        datasets: Mapping[str, DatasetState],
+        leases: Mapping[str, LeaseState],
+        ask: Callable[[Event, str], protocol.Reply],
+    ) -> None:
+        self._catalog = catalog
+        self._saver = saver
+        self._indexes = indexes
+        self._datasets = datasets
+        self._leases = leases
+        self._ask = ask
+        # Of each dataset, the set that is being recalled, and which of its shards are here as they were.
+        self._same: dict[str, tuple[list[list[int]], set[int]]] = {}
+
+    def answer(self, request: protocol.AskRecipes | protocol.Recall) -> protocol.Reply:
+        """DiskError where the disk fails."""
+        if isinstance(request, protocol.AskRecipes):
+            return self._recipes(request)
+        if request.dataset not in self._datasets:
+            return protocol.Refused(
+                request.id, "unknown-dataset", f"no dataset {request.dataset!r}"
+            )
+        try:
+            return self._recall(request)
+        except _GoneError as error:
+            return protocol.Refused(request.id, "set-gone", f"{error}; {_HOW}")
+        except ValueError as error:
+            return protocol.Refused(request.id, "bad-request", str(error))
+
+    def _recipes(self, request: protocol.AskRecipes) -> protocol.Reply:
+        state = self._leases.get(request.lease)
+        if state is None or state.lease.dataset not in self._datasets:
+            return protocol.Refused(request.id, "lease-lost", f"lease {request.lease} has ended")
+        if self._saver.behind:
+            return protocol.Refused(request.id, "bad-request", "the catalog's disk refuses")
+        numbers = (n for first, last in state.lease.shards for n in range(first, last + 1))
+        some = [n for n in numbers if n >= request.first][:_SHARDS_AT_ONCE]
+        name = state.lease.dataset
+        return protocol.Recipes(request.id, [self._recipe(ShardId(name, n)) for n in some])
+
+    def _recipe(self, shard: ShardId) -> str:
+        live = self._datasets[shard.dataset].live.get(shard.number)
+        found = self._catalog.recipe(shard)
+        if live is None or found is None:
+            return ""
+        sealed = live.shard
+        recipe = Recipe(
+            shard.number, sealed.records, sealed.data_bytes, sealed.digest, tuple(found)
+        )
+        return recipe.text(self._indexes[shard.dataset].segments)
+
+    def _recall(self, request: protocol.Recall) -> protocol.Reply:
+        name = request.dataset
+        dataset, index = self._datasets[name], self._indexes[name]
+        if request.generation != dataset.rules.generation:
+            raise _GoneError(
+                f"the set is of generation {request.generation}, this daemon makes "
+                f"{dataset.rules.generation}: source, transform or generation are configured otherwise"
+            )
+        if self._same.get(name, ([], set()))[0] != request.shards:
+            self._same[name] = request.shards, set()
+        same = self._same[name][1]
+        wanted: list[Recipe] = []
+        waiting = ""
+        for text in request.recipes:
+            recipe = Recipe.of_text(text, index.segments)
+            if recipe is None or (dataset.rules.awaits and not index.complete):
+                if index.complete:
+                    raise _GoneError("the source lists fewer units than it did")
+                waiting = f"listing the source: {len(index)} units so far"
+                wanted.clear()
+                break
+            if self._is_new(dataset, recipe):
+                wanted.append(recipe)
+            else:
+                same.add(recipe.number)
+        wanted.sort(key=lambda recipe: recipe.number)
+        assignments = tuple(self._assignment(dataset, recipe, index) for recipe in wanted)
+        self._check_others(dataset, same, assignments)
+        last = max((pair[-1] for pair in request.shards if pair), default=0)
+        event = ShardsRecalled(request.id, name, assignments, request.num_bytes, last, waiting)
+        reply = self._ask(event, request.id)
+        if isinstance(reply, protocol.Done):
+            same.update(recipe.number for recipe in wanted)
+        return reply
+
+    def _is_new(self, dataset: DatasetState, recipe: Recipe) -> bool:
+        """Whether nothing is known of the shard here; _GoneError if it is another one, or has gone."""
+        number, plan = recipe.number, dataset.plan
+        if number in plan.open:
+            if digest_of(plan.open[number].units) != recipe.digest:
+                raise _GoneError(f"shard {number} is being made here of other units")
+            return False
+        if number >= plan.next_number:
+            return True
+        live = dataset.live.get(number)
+        if live is None or not live.served:
+            raise _GoneError(f"shard {number} was here, and is gone or going")
+        sealed = live.shard
+        if sealed.digest != recipe.digest:
+            raise _GoneError(f"shard {number} was made here of other units")
+        if (sealed.records, sealed.data_bytes) != (recipe.records, recipe.data_bytes):
+            raise _GoneError(
+                f"shard {number} has {sealed.records} records of {sealed.data_bytes} bytes here, and had "
+                f"{recipe.records} of {recipe.data_bytes}, made of the same units"
+            )
+        return False
+
+    def _assignment(self, dataset: DatasetState, recipe: Recipe, index: Index) -> Assignment:
+        units = slices_of(recipe.parts, index.unit)
+        if digest_of(units) != recipe.digest:
+            raise _GoneError(
+                f"shard {recipe.number} was made of units that the source does not list any more with the "
+                "same keys and sizes"
+            )
+        shard = ShardId(dataset.rules.name, recipe.number)
+        return Assignment(shard, dataset.rules.generation, units)
+
+    def _check_others(
+        self, dataset: DatasetState, ours: set[int], assignments: tuple[Assignment, ...]
+    ) -> None:
+        """_GoneError if another shard than `ours` of the set has records of these: a later set would have
+        them twice."""
+        units = np.array(sorted({u.unit for a in assignments for u in a.units}), np.uint64)
+        begins = {u.unit: u.ordinal for a in reversed(assignments) for u in a.units}
+        for number in [n for n in dataset.live if n not in ours] if len(units) else ():
+            if dataset.live[number].released:
+                continue
+            held, parts = self._catalog.held(ShardId(dataset.rules.name, number))
+            stops = {part.unit: part.stop for part in parts}
+            for unit in held[np.isin(held, units)].tolist():
+                if not 0 < stops.get(unit, 0) <= begins[unit]:
+                    raise _GoneError(
+                        f"shard {number}, which is not of the set, has records of it too"
+                    )
+        for number, other in dataset.plan.open.items():
+            if number not in ours and any(u.unit in begins for u in other.units):
+                raise _GoneError(f"shard {number}, which is being made, has records of the set too")
+
+
+class _GoneError(Exception):
+    """Why the set cannot be had again."""
