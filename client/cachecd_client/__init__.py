@@ -23,6 +23,7 @@ from cachecd_client.errors import (
     DaemonUnreachableError,
     LeaseLostError,
     NoSpaceError,
+    OtherNodeError,
     ProtocolVersionError,
     RequestError,
     SchemaError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cachecd_client.epoch import Epoch
     from cachecd_client.fileset import FileSet
     from cachecd_client.loader import Loader
+    from cachecd_client.mixture import Mixture
     from cachecd_client.report import EpochReport
     from cachecd_client.schema import Feature, Schema
     from cachecd_client.session import Cache, connect
@@ -55,7 +57,9 @@ __all__ = [
     "FileSet",
     "LeaseLostError",
     "Loader",
+    "Mixture",
     "NoSpaceError",
+    "OtherNodeError",
     "ProtocolVersionError",
     "Ragged",
     "RaggedBytes",
@@ -75,6 +79,7 @@ _HOME = {
     "Feature": "schema",
     "FileSet": "fileset",
     "Loader": "loader",
+    "Mixture": "mixture",
     "Ragged": "columns",
     "RaggedBytes": "columns",
     "Schema": "schema",

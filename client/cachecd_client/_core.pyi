@@ -254,6 +254,10 @@ class BatchReader:
       uint64 [slices, 3] of (index into files, first record, records). Each stage is shuffled by itself,
       the first with `seed`, the others with seeds that follow from it. ValueError for a slice of what
       is not there.
+    datasets: int64 [files]; adds the column "_dataset", int64: the number of the record's file, that of
+      the replacement if there is one, -1 in rows without a record.
+    batches: that this rank is given in all, in place of as many as the records make: with drop_last at
+      most so many; without it exactly so many, padding where there are no records left.
     The order depends on files, seed, shuffle, window, stages, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
@@ -283,6 +287,8 @@ class BatchReader:
         one_by_one: bool = False,
         report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
         stages: Sequence[NDArray[np.uint64]] | None = None,
+        datasets: NDArray[np.int64] | None = None,
+        batches: int | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:

@@ -9,7 +9,9 @@
     └── WorldError                 the caller did nothing wrong; the world did not play along
         ├── DaemonUnreachableError nobody answers on the socket
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
+        ├── SetGoneError           the set that a run shall resume with cannot be had again
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
+        ├── OtherNodeError         another node of the run could not take its set
         ├── NoSpaceError           a disk has no room for what has to be written
         └── CorruptError           bytes on disk are not what was written
             ├── CorruptRecordError a record of a TFRecord file
@@ -58,8 +60,17 @@ class AcquireTimeoutError(WorldError, TimeoutError):
     """No lease within the timeout; the message says how far the cache is and how fast it grows."""
 
 
+class SetGoneError(WorldError):
+    """resume="exact": the set that the state names is not there, and cannot be made again; the message
+    says what differs. resume="continue" goes on with another set."""
+
+
 class LeaseLostError(WorldError):
     """The lease's manifest vanished or was replaced before this process could lock it."""
+
+
+class OtherNodeError(WorldError):
+    """Another node of the run could not take its set for an epoch; the message names its process."""
 
 
 class NoSpaceError(WorldError, OSError):

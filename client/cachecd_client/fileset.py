@@ -17,12 +17,14 @@ from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, integer
-from cachecd_client.reading import Reading
+from cachecd_client.reading import Reading, place
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
     import tensorflow
     from torch.utils.data import IterableDataset
+
+    from cachecd_client.run import Part
 
 # What TensorFlow reads: it is told paths, and holds nothing that says for how long.
 _until_the_end: set[object] = set()
@@ -160,8 +162,14 @@ class FileSet:
 
         if "rank" not in options and "world" not in options:
             options["rank"], options["world"] = local_ranks()  # as this process's launcher says
-        dataset = BatchDataset(partial(self._torch, batch_size, None, channels_last, options))
-        self._given(dataset.loader)
+        begin = self._take_resumed()
+        make = partial(self._torch, batch_size, None, channels_last, options)
+        dataset = BatchDataset(make, begin)
+        if begin is not None:
+            dataset.load_state_dict(begin)  # CallerError, for options that differ
+        loader = dataset.loader
+        step = loader.batch_size * loader.world
+        self.lend("a dataset's workers", len(loader), step, loader.part)
         return dataset
 
     def tf(
@@ -180,7 +188,8 @@ class FileSet:
 
         features = options.get("features")
         if label is not None:
-            self.schema[label]  # SchemaError
+            if features is None:
+                self.schema[label]  # SchemaError
             # A text, which the loader refuses, is no list to add to.
             if not isinstance(features, (str, type(None))) and label not in features:
                 options["features"] = [*features, label]
@@ -190,10 +199,11 @@ class FileSet:
         """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
 
         `device`: as in jax.device_put, a sharding too; JAX's default device if None; CallerError for
-        one that cannot take a feature's [batch_size, *shape]. JAX narrows 64-bit numbers to 32 bits unless
-        `jax_enable_x64` is on; SchemaError for an integer that does not fit. Columns whose rows differ
-        in length stay columns, and so do bytes; `column.to_jax()` makes arrays of them. Options: see
-        `Loader`.
+        one that cannot take a feature's [batch_size, *shape]. Over devices of several processes, each
+        gives its own `batch_size` rows, and arrays have those of all. JAX narrows 64-bit numbers to 32
+        bits unless `jax_enable_x64` is on; SchemaError for an integer that does not fit. Columns whose
+        rows differ in length stay columns, and so do bytes; `column.to_jax()` makes arrays of them.
+        Options: see `Loader`.
         """
         from cachecd_client.jax import Jax
 
@@ -218,15 +228,17 @@ class FileSet:
         by `seed` (and tf.random.set_seed). It is shuffled by file and within a buffer, not over
         the whole set as `Loader` does, and every rank reads all files to keep its share of the
         records. Without `drop_last` the last batch is short, and with several ranks the
-        added feature `_valid` masks the rows that make their numbers equal.
+        added feature `_valid` masks the rows that make their numbers equal. Of an epoch with
+        `steps_per_epoch`, or at the end of a run of `records`, it has as many batches as a loader, of
+        any records: it repeats a small set in another order, and of a large one leaves out the rest.
         """
         from cachecd_client import tf_pipeline
 
-        reading = self._reading()
+        reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
         shuffle, seed, drop_last = reading.settle(shuffle, seed, drop_last)
-        return tf_pipeline.dataset(
+        made = tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,
@@ -238,6 +250,8 @@ class FileSet:
             rank=rank,
             world=world,
         )
+        self.lend("TensorFlow", len(made), batch_size * place(rank, world)[1])
+        return made
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._files)} files>"
@@ -247,13 +261,17 @@ class FileSet:
         """The files and where their records are."""
         return self._whereabouts.get()
 
-    def _reading(self) -> Reading:
+    def _schema_for(self, options: Options) -> Schema:
+        """Of the records, for a loader of these options, which may select of it."""
+        return self.schema
+
+    def _reading(self, schema: Schema) -> Reading:
         """What a loader needs to know of this set."""
         located = self._located
         return Reading(
             files=[(os.path.abspath(file.data), file.offsets) for file in located],
             names=self._files,
-            schema=self.schema,
+            schema=schema,
             num_records=self.num_records,
             fingerprint=self.fingerprint,
             window=self.window,
@@ -261,8 +279,13 @@ class FileSet:
             begin=partial(check, located),
         )
 
-    def _given(self, loader: Loader) -> None:
-        """Its batches were given away as a dataset, and may be read in other processes."""
+    def _take_resumed(self) -> dict[str, Any] | None:
+        """The state at which the first loader's first pass begins, for whoever asks first."""
+        return None
+
+    def lend(self, to: str, steps: int, step: int, part: Part | None = None) -> None:
+        """Notes that `to` is given so many steps to read, each of so many records over all ranks, of which
+        no loader here will know."""
 
     def _torch(
         self,
@@ -288,7 +311,8 @@ class FileSet:
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
                 f"{', '.join(Options.__annotations__)}"
             )
-        return Loader(self._reading(), batch_size, framework, every=every, **options)
+        reading = self._reading(self._schema_for(options))
+        return Loader(reading, batch_size, framework, every=every, **options)
 
 
 def _hint(path: str) -> str:

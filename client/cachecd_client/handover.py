@@ -19,6 +19,7 @@ ADDED = {
     "_valid": Feature("_valid", "bytes", "bool", (), raw=True),
     "_shard": Feature("_shard", "int64", "int64", ()),
     "_record": Feature("_record", "int64", "int64", ()),
+    "_dataset": Feature("_dataset", "int64", "int64", ()),
 }
 
 

@@ -22,13 +22,18 @@ def array(of: NDArray[Any], bfloat16: bool = False, device: Place = None) -> jax
 
     The memory must not be written to any more. 64-bit numbers become 32-bit ones unless
     jax_enable_x64 is on: SchemaError for an integer that does not fit, and a float that does not is
-    infinite. `bfloat16`: the uint16 elements are bfloat16. `device`: as in jax.device_put.
+    infinite. `bfloat16`: the uint16 elements are bfloat16. `device`: as in jax.device_put; of a sharding
+    over devices of several processes, `of` is this process's part.
     """
     if bfloat16:
         of = of.view(jnp.bfloat16)
     elif (narrow := jax.dtypes.canonicalize_dtype(of.dtype)) != of.dtype:
         of = _narrowed(of, narrow)
-    placed: jax.Array = jax.device_put(of, device)
+    placed: jax.Array
+    if isinstance(device, jax.sharding.Sharding) and not device.is_fully_addressable:
+        placed = jax.make_array_from_process_local_data(device, of)  # type: ignore[no-untyped-call]
+    else:
+        placed = jax.device_put(of, device)
     return placed
 
 
@@ -61,7 +66,7 @@ class Jax:
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
             try:
-                jax.device_put(np.zeros((self._batch_size, *feature.shape), np.int8), self._device)
+                array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)
             except ValueError as error:
                 raise CallerError(f"feature {feature.name!r}, device: {error}") from error
         bfloat16 = feature.dtype == "bfloat16"

@@ -22,11 +22,10 @@ class TelemetryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """report: `epoch.report`, or over several epochs `lambda: cache.report("train")`.
         prefix: of the names, which docs/telemetry.md explains."""
         super().__init__()
-        self._meter = Meter(report)
-        self._prefix = prefix
+        self._meter = Meter(report, prefix)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keras calls it."""
         found = self._meter.read()
         if logs is not None:
-            logs.update({self._prefix + name: value for name, value in found.items()})
+            logs.update(found)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cachecd_client.descriptor import Descriptor, try_lock
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError
-from cachecd_client.protocol import Manifest, decode_manifest
+from cachecd_client.protocol import Granted, Manifest, decode_manifest
+
+
+def manifest_path(granted: Granted, environ: Mapping[str, str]) -> Path:
+    """Where this process finds the manifest; a container may see the cache elsewhere."""
+    return Path(environ.get("CACHECD_DIR") or granted.cache_dir) / granted.manifest
 
 
 class HeldLease:

@@ -33,8 +33,7 @@ class TelemetryCallback:
         """report: `epoch.report`, or over several epochs `lambda: cache.report("train")`.
         prefix: of the names, which docs/telemetry.md explains."""
         super().__init__()
-        self._meter = Meter(report)
-        self._prefix = prefix
+        self._meter = Meter(report, prefix)
         self._steps = 0
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
@@ -45,7 +44,7 @@ class TelemetryCallback:
         if step == self._steps or not every or step % every:
             return
         self._steps = step
-        found = {self._prefix + name: value for name, value in self._meter.read().items()}
+        found = self._meter.read()
         for logger in trainer.loggers:
             logger.log_metrics(found, step=step - 1)  # Lightning counts the loss's from 0
 

@@ -13,13 +13,13 @@ from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, batches_of, place
-from cachecd_client.run import Part
+from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, place
 from cachecd_client.schema import Feature, Schema
 
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
+_IDS = ("_shard", "_record", "_dataset")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -39,7 +39,8 @@ class Loader:
     threads: native reading threads, 0 to let the core choose. prefetch_bytes: how far they run
         ahead.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
-    features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64.
+    features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64, and where
+        several datasets are mixed `_dataset`.
     cast: {feature: dtype}, the dtype of numbers in batches, by name or as a framework's object.
     pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense
         row, longer ones cut off, shorter ones filled up with 0 or the value. `_FEATURE_length`,
@@ -87,6 +88,8 @@ class Loader:
         schema = reading.schema if features is None else reading.schema.select(features)
         self._deliveries = deliveries(schema, cast=cast, pad=pad, one_hot=one_hot, default=default)
         self._added = dict(ADDED)
+        if reading.datasets is None:
+            del self._added["_dataset"]
         for name in (d.length for d in self._deliveries if d.length is not None):
             self._added[name] = Feature(name, "int64", "int64", ())
         if taken := self._added.keys() & set(schema.names):
@@ -94,11 +97,12 @@ class Loader:
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, self.drop_last = reading.settle(shuffle, seed, drop_last)
         self.rank, self.world = place(rank, world)
-        self._part = reading.part(self.batch_size * self.world)
+        #: What is read, if that is not one pass of the set.
+        self.part = reading.part(self.batch_size * self.world)
         self._batches = (
-            batches_of(reading.num_records, self.batch_size, self.drop_last, self.world)
-            if self._part is None
-            else self._part.steps
+            reading.batches(self.batch_size, self.drop_last, self.world)
+            if self.part is None
+            else self.part.steps
         )
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
@@ -108,7 +112,6 @@ class Loader:
         self._framework = framework
         self._wraps = self._wrapped_by(framework)
         self._position = 0  # batches of the pass delivered, those before a resume included
-        self._start = 0  # where the pass began
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None  # of the pass that runs
         self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
@@ -183,16 +186,6 @@ class Loader:
         return reader.position if self._ahead is None else self._ahead.position
 
     @property
-    def part(self) -> Part | None:
-        """What is read, if that is not one pass of the set."""
-        return self._part
-
-    @property
-    def running(self) -> int:
-        """Batches of the pass that runs that were delivered since it began."""
-        return 0 if self._running() is None else self.position - self._start
-
-    @property
     def seconds_waited(self) -> float:
         """Seconds the training loop stood still because no batch was ready, over all passes."""
         reader = self._running()
@@ -222,12 +215,17 @@ class Loader:
         return self._corrupt + (reader.corrupt if reader else [])
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands: plain values, the same on every rank at the same step."""
+        """Where this loader stands: plain values, the same on every rank at the same step.
+
+        Of a lease, also what `Cache.epochs(state=)` needs to go on with it in another process; `json` and
+        `torch.save` take it.
+        """
         return {
             "version": _STATE_VERSION,
             "position": self.position,
             "seed": self.seed,
             **self._order(),
+            **self._reading.about(self),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -287,7 +285,6 @@ class Loader:
         self._stop()
         if not self._resume:
             self._position = 0
-        self._start = self._position
         order = {"seed": self.seed, **self._order()}
         if self._idle is not None and os.getpid() == self._process and order == self._made_for:
             self._idle.restart(self._position)
@@ -325,12 +322,14 @@ class Loader:
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
             report=self._reading.corrupt,
-            stages=None if self._part is None else self._part.stages,
+            stages=None if self.part is None else self.part.stages,
+            datasets=self._reading.datasets if self._ids else None,
+            batches=None if self._reading.agreed is None else self._batches,
         )
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
         wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
-        there = {"_valid": not self.drop_last, "_shard": self._ids, "_record": self._ids}
+        there = {"_valid": not self.drop_last, **dict.fromkeys(_IDS, self._ids)}
         for name, feature in self._added.items():
             if there.get(name, True):
                 wraps[name] = framework.wrap(feature)
@@ -359,7 +358,7 @@ class Loader:
         self._filled += self._idle.queue_filled
         self._corrupt += self._idle.corrupt
         self._idle.close()
-        self._reading.ended(self, self._position - self._start)
+        self._reading.ended(self)
 
     def _order(self) -> dict[str, Any]:
         """What the meaning of a position depends on, besides the seed."""
@@ -370,5 +369,5 @@ class Loader:
             "window": self._reading.window,
             "drop_last": self.drop_last,
             "world": self.world,
-            "part": None if self._part is None else self._part.fingerprint,
+            "part": None if self.part is None else self.part.fingerprint,
         }

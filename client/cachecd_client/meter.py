@@ -10,9 +10,11 @@ from cachecd_client.report import EpochReport
 class Meter:
     """Rates and shares since the last reading, from the reports of a run's epochs one after another."""
 
-    def __init__(self, report: Callable[[], EpochReport]) -> None:
-        """`report`: `epoch.report`, or over several epochs `lambda: cache.report("train")`."""
+    def __init__(self, report: Callable[[], EpochReport], prefix: str = "") -> None:
+        """report: `epoch.report`, or over several epochs `lambda: cache.report("train")`.
+        prefix: of the names."""
         self._report = report
+        self._prefix = prefix
         self._before: EpochReport | None = None
 
     def read(self) -> dict[str, float]:
@@ -52,7 +54,7 @@ class Meter:
             found["bytes_per_second"] = size / whole
         if now.coverage is not None:
             found["coverage"] = now.coverage
-        return found
+        return {self._prefix + name: value for name, value in found.items()}
 
 
 def _goes_on(before: EpochReport, now: EpochReport) -> bool:

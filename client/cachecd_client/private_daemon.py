@@ -10,12 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+import uuid
 from pathlib import Path
 
 from cachecd_client.descriptor import Descriptor
 from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.launcher import local_ranks
+from cachecd_client.protocol import AskStatus
+from cachecd_client.transport import Transport
 
+_START_POLL = 0.1
 _DRAIN = 15.0  # seconds from SIGTERM to SIGKILL; the daemon drains within 10
 # Bytes, so that the socket's path has no more than the 107 that are allowed.
 _LONGEST_FOLDER = 107 - len("/cachecd-0123456789abcdef/cachecd.sock")
@@ -82,6 +87,22 @@ class PrivateDaemon:
         raise DaemonUnreachableError(
             f"the daemon started for {self.config} ended {how}; the reason is on stderr, above"
         )
+
+    def await_answer(self, transport: Transport, timeout: float) -> None:
+        """Returns when it has answered; DaemonUnreachableError if it does not within `timeout` seconds,
+        and as `check`."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self.check()
+            try:
+                transport.ask(AskStatus(uuid.uuid4().hex), _START_POLL)
+                return
+            except DaemonUnreachableError as error:
+                if time.monotonic() >= deadline:
+                    raise DaemonUnreachableError(
+                        f"the daemon started for {self.config} (process {self.pid}) did not answer "
+                        f"within {timeout:.3g} s and was ended; what it said is on stderr, above"
+                    ) from error
 
     def close(self) -> None:
         """SIGTERM, then waits for its drain. Idempotent. Does nothing in a forked child."""

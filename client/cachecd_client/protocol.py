@@ -21,7 +21,7 @@ from typing import Any
 
 from cachecd_client.errors import ProtocolVersionError
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
@@ -31,7 +31,12 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held."""
+    """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
+
+    Since 1.2: with `fingerprint`, for the very set that a manifest with this, this generation and these
+    `shards` named; with `cursor` alone, for whatever set there is, sampled from there on if nothing was
+    yet: what a manifest with this `walk` and generation, and `shards` up to these, had as its cursor.
+    """
 
     id: str
     dataset: str
@@ -39,6 +44,11 @@ class Acquire:
     epoch: int
     local_rank: int = 0
     local_world_size: int = 1
+    generation: str = ""
+    shards: list[list[int]] = field(default_factory=list)
+    fingerprint: str = ""
+    walk: str = ""
+    cursor: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,28 @@ class Exclude:
 
 
 @dataclass(frozen=True, slots=True)
+class AskRecipes:
+    """Asks how the shards of a lease were made, from number `first` on. Since 1.2."""
+
+    id: str
+    lease: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Has shards made again, under their numbers, as `recipes` say; of a set of these `shards`, of
+    `num_bytes` in all. Since 1.2; idempotent."""
+
+    id: str
+    dataset: str
+    generation: str
+    shards: list[list[int]]
+    num_bytes: int
+    recipes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
 
@@ -105,7 +137,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire, and to Exclude: not yet. Ask again; the figures say how far it is."""
+    """Answer to Acquire, Exclude and Recall: not yet. Ask again; the figures say how far it is."""
 
     id: str
     have_bytes: int
@@ -115,8 +147,27 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """Answer to an Acquire that wants a certain set: these of its shards are not there any more, or with
+    other records; none, if it is something else that stands in the way, as `reason` says. Since 1.2."""
+
+    id: str
+    shards: list[list[int]]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """Answer to AskRecipes: of as many shards as fit, in their order, what Recall takes of each; "" where
+    that is not known."""
+
+    id: str
+    recipes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to Held, Released and ReportCorrupt."""
+    """Answer to Held, Released, ReportCorrupt and Recall."""
 
     id: str
 
@@ -144,28 +195,33 @@ class Refused:
     """The request cannot be met. `code` names the client's error class; `message` is for people."""
 
     id: str
-    code: str  # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible"
+    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "set-gone"
+    code: str
     message: str
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
-Reply = Granted | Waiting | Done | StatusReply | Excluded | Refused
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude | AskRecipes | Recall
+Reply = Granted | Waiting | Missing | Recipes | Done | StatusReply | Excluded | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude)
+    cls.__name__: cls
+    for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude, AskRecipes, Recall)
 }
 REPLIES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Excluded, Refused)
+    cls.__name__: cls
+    for cls in (Granted, Waiting, Missing, Recipes, Done, StatusReply, Excluded, Refused)
 }
 #: What answers what, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
-    Acquire: (Granted, Waiting),
+    Acquire: (Granted, Waiting, Missing),
     Held: (Done,),
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
     Exclude: (Excluded, Waiting),
+    AskRecipes: (Recipes,),
+    Recall: (Done, Waiting),
 }
 
 
@@ -226,6 +282,10 @@ def _is(value: Any, annotation: str) -> bool:
             return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
         case "float | None":
             return value is None or _is(value, "float")
+        case "list[int]":
+            return isinstance(value, list) and all(_is(n, "int") for n in value)
+        case "list[str]":
+            return isinstance(value, list) and all(isinstance(text, str) for text in value)
         case "list[list[int]]":
             return isinstance(value, list) and all(
                 isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)
@@ -242,7 +302,8 @@ class Manifest:
     """A lease on disk: the JSON in ``leases/<lease>.json``. Fixed for the lease's life.
 
     `shards` are inclusive ranges of shard numbers; a shard's file is
-    ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``.
+    ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``. `cursor`: where the
+    sampler's walk named `walk` was in each source when the lease was granted; since 1.2.
     """
 
     version: int
@@ -259,6 +320,8 @@ class Manifest:
     pinned: bool
     fingerprint: str
     schema: dict[str, Any] = field(default_factory=dict)
+    walk: str = ""
+    cursor: list[int] = field(default_factory=list)
 
     def numbers(self) -> list[int]:
         """All shard numbers, ascending."""

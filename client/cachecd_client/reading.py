@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client.agreement import Agreed
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
@@ -32,10 +33,11 @@ class Reading:
     """What a loader reads, the defaults that come with it, and whom to tell.
 
     `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
-    opened and raises if they may no longer be read; `began` gets the loader when a pass has begun,
-    and how many batches of a pass were delivered, `ended`, when it ends; `corrupt` gets each corrupt
-    record once, between two batches. `part` says of steps of so many records over all ranks which are
-    read, None if it is one pass of the set. The files stay while anything refers to what is in `keep`.
+    opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
+    it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
+    `part` says of steps of so many records over all ranks which are read, None if it is one pass of
+    the set; `about` what a loader's state says beside its position. The files stay while anything refers
+    to what is in `keep`.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -48,11 +50,16 @@ class Reading:
     drop_last: bool = True
     window: int | None = None  # shuffle window in bytes; None: the whole set
     shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
+    datasets: NDArray[np.int64] | None = (
+        None  # what `_dataset` calls each file's; None: there is one
+    )
     keep: Collection[object] = ()
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
-    ended: Callable[[Loader, int], None] = lambda _, __: None
+    ended: Callable[[Loader], None] = _ignore
     part: Callable[[int], Part | None] = lambda _: None
+    agreed: Agreed | None = None  # how much of it, where other nodes read other sets
+    about: Callable[[Loader], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def settle(
@@ -64,6 +71,13 @@ class Reading:
             self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
             self.drop_last if drop_last is None else flag("drop_last", drop_last),
         )
+
+    def batches(self, batch_size: int, drop_last: bool, world: int) -> int:
+        """How many each rank is given of one pass; CallerError if there is not one."""
+        records = self.num_records
+        if self.agreed is not None:
+            records = self.agreed.least if drop_last else max(records, self.agreed.most)
+        return batches_of(records, batch_size, drop_last, world)
 
 
 def share(

@@ -13,6 +13,20 @@ _SECONDS, _SECONDS_LEASING = 1.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What of an epoch's report is of one of several datasets; the figures are those of EpochReport."""
+
+    dataset: str
+    weight: float
+    """Its share of the epoch's records, 0..1."""
+    set_records: int
+    set_bytes: int
+    growth: float | None
+    coverage: float | None
+    reads_per_record: float
+
+
+@dataclass(frozen=True, slots=True)
 class EpochReport:
     """What one epoch has given this process so far, summed over all passes of all its loaders.
 
@@ -49,8 +63,13 @@ class EpochReport:
     """Of the whole run so far: records read, over all ranks here, for each different record leased."""
     corrupt_records: int
     """Different records that were found corrupt."""
+    lent: str
+    """Who else was given the set to read, TensorFlow or a dataset's workers; empty if nobody was."""
     advice: str
     """What to do about the waiting; empty if it is not worth while."""
+    mixed: tuple[DatasetReport, ...] = ()
+    """Of each dataset, where several are mixed. Then the sets' sizes above are sums, `growth` is that of
+    the sum, and `coverage` and `reads_per_record` are means by weight."""
 
     @property
     def wait_share(self) -> float:
@@ -59,13 +78,16 @@ class EpochReport:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, `wait_share` too, in values that JSON knows."""
-        return {**dataclasses.asdict(self), "wait_share": self.wait_share}
+        values = dataclasses.asdict(self)
+        return {**values, "mixed": list(values["mixed"]), "wait_share": self.wait_share}
 
     def __str__(self) -> str:
         """One line: ``epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x``."""
         if self.steps:
             read = f"{_count(self.steps, 'step')}, waited {self.wait_share:.0%} on data"
             read = read.replace("%", " %")
+        elif self.lent:
+            read = f"read by {self.lent}, which nobody times here"
         else:
             read = "nothing read by its loaders in this process"
         if self.seconds_leasing >= _SECONDS:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachecd_client.errors import CallerError
+from cachecd_client.mix import Mix
 from cachecd_client.options import integer
-from cachecd_client.sweep import Numbers, Stage, Sweep
+from cachecd_client.standing import Standing
+from cachecd_client.sweep import Stage, Sweep
+
+# Slices of so many records, in stages, and how far a dataset, or several, have been read after them.
+Take = Callable[[int], tuple[list[Stage], Sweep | Mix]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """What an epoch reads of its set: so many steps, of these stages; and where the sweep is after it."""
+    """What an epoch reads of its set: so many steps, of these stages; and how far that has come."""
 
     steps: int
     stages: list[Stage]
-    sweep: Sweep
+    after: Sweep | Mix
 
     @property
     def fingerprint(self) -> str:
@@ -40,7 +46,10 @@ class Run:
         records: int | None = None,
         steps_per_epoch: int | None = None,
         start: int = 0,
+        resume: str = "continue",
     ) -> None:
+        if resume not in ("continue", "exact"):
+            raise CallerError(f"resume={resume!r}, expected 'continue' or 'exact'")
         if (epochs is None) == (records is None):
             raise CallerError(
                 f"n={epochs}, records={records}: expected one of them, the run's length in epochs or in "
@@ -50,16 +59,31 @@ class Run:
         if epochs is not None and not start <= integer("n", epochs, 0):
             raise CallerError(f"start={start}, n={epochs}: expected 0 <= start <= n")
         self.epochs = epochs
-        self.records = None if records is None else integer("records", records, 1)
+        self._budget = None if records is None else integer("records", records, 1)
+        self.records = self._budget
+        """The budget: the share of this node's ranks in it."""
         self.steps_per_epoch = (
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
         )
         self.number = start
         """Of the epoch that is read, or comes next."""
         self.read = 0
-        """Records of the epochs before it, over all ranks."""
+        """Records of the epochs before it, over all ranks of this node."""
         self.sweep = Sweep()
+        """What comes next of one dataset."""
+        self.mix = Mix()
+        """What comes next of several that are mixed."""
+        self.exact = resume == "exact"
+        """Whether its states say how each set was made, so that it can be made again."""
         self._step = 1  # records of one, over all ranks
+
+    def among(self, own: int, ranks: int) -> None:
+        """The run is one of so many `ranks`, of which `own` are here; until it is said, of these alone.
+
+        As every rank takes as many steps, each node is through its share at the same step.
+        """
+        if self._budget is not None:
+            self.records = max(1, self._budget * own // ranks)
 
     @property
     def over(self) -> bool:
@@ -67,6 +91,12 @@ class Run:
         if self.records is None:
             return self.number >= (self.epochs or 0)
         return self.records - self.read < self._step
+
+    def resumed(self, standing: Standing, same: bool) -> None:
+        """It goes on where an earlier process left it, in the `same` set or in another one; what of its
+        epoch was read was read."""
+        self.sweep = standing.sweep
+        self.read = standing.read + (0 if same and not standing.over else standing.of_epoch)
 
     def progress(self, number: int, share: float, read: int) -> float:
         """0..1: how far it is where `share` of epoch `number` is read, and `read` records in all."""
@@ -79,13 +109,13 @@ class Run:
         left = num_records if self.records is None else self.records - self.read
         return self.steps_per_epoch is not None or left < num_records
 
-    def part(self, files: Numbers, records: Numbers, step: int, *, whole_files: bool) -> Part:
-        """What is read of a set (see Sweep.take) in steps of so many records over all ranks."""
-        steps = self.steps_per_epoch or max(1, int(records.sum()) // step)
+    def part(self, length: int, step: int, take: Take) -> Part:
+        """What is read, in steps of so many records over all ranks, of what has `length` if nobody says
+        how many steps."""
+        steps = self.steps_per_epoch or max(1, length // step)
         if self.records is not None:
             steps = max(1, min(steps, (self.records - self.read) // step))
-        stages, sweep = self.sweep.take(files, records, steps * step, whole_files=whole_files)
-        return Part(steps, stages, sweep)
+        return Part(steps, *take(steps * step))
 
     def ended(self, read: int, step: int, part: Part | None) -> None:
         """An epoch is over: so many records of it were read, in steps of `step`. What `part` had and was
@@ -93,5 +123,8 @@ class Run:
         self.number += 1
         self.read += read
         self._step = step
-        if part is not None:
-            self.sweep = part.sweep
+        match part:
+            case Part(after=Sweep() as sweep):
+                self.sweep = sweep
+            case Part(after=Mix() as mix):
+                self.mix = mix

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import operator
 import os
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from cachecd_client.agreement import Agreement, AllGather
+from cachecd_client.ending import end_session, release
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import (
-    CachecdError,
     CallerError,
     DaemonUnreachableError,
     LeaseLostError,
     ProtocolVersionError,
 )
 from cachecd_client.launcher import job_id, local_ranks
-from cachecd_client.lease import HeldLease
+from cachecd_client.lease import HeldLease, manifest_path
+from cachecd_client.leased import LeasedSet
+from cachecd_client.mixture import Mixture
 from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
     Acquire,
@@ -32,25 +35,27 @@ from cachecd_client.protocol import (
     Excluded,
     Granted,
     Held,
-    Released,
+    Missing,
     Reply,
     Request,
     StatusReply,
     Waiting,
 )
 from cachecd_client.reads import JobReads
+from cachecd_client.regaining import Regaining
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
-from cachecd_client.transport import Conversation, Transport
+from cachecd_client.standing import Standing
+from cachecd_client.tf_session import TensorFlowRuns
+from cachecd_client.transport import Conversation, Transport, endpoint_of
 from cachecd_client.waiting import Wait
+from cachecd_client.weights import Mixing, Weights
 
 log = logging.getLogger("cachecd")
 
 _PATIENCE = 10.0  # seconds for a daemon that somebody else starts
 _START = 120.0  # seconds for one that is started here: it may have a large cache to look through
-_START_POLL = 0.1
 _SEARCH_POLL = 0.1  # of a listing of millions, for a key
-_RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lock anyway
 _GRANTS = 5  # leases lost between grant and lock in a row, until that is an error
 
 
@@ -71,18 +76,18 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
         daemon = PrivateDaemon(target)
         try:
             transport = Transport(daemon.endpoint)
-            _await_start(daemon, transport, _START if timeout is None else timeout)
+            daemon.await_answer(transport, _START if timeout is None else timeout)
         except BaseException:
             daemon.close()
             raise
         return Cache(transport, _PATIENCE if timeout is None else timeout, daemon)
-    transport = Transport(_endpoint(target, os.environ))
+    transport = Transport(endpoint_of(target, os.environ))
     patience = _PATIENCE if timeout is None else timeout
     transport.ask(AskStatus(_new_id()), patience)
     return Cache(transport, patience)
 
 
-class Cache:
+class Cache(TensorFlowRuns):
     """A session with one daemon; made by `connect`.
 
     Use it as a context manager, or `close()` it. If neither happens, it is closed when it is
@@ -100,8 +105,9 @@ class Cache:
         self._rank, self._world = local_ranks()
         self._job = job_id()
         self._reads = JobReads(self._rank)
+        self._numberings = {}
         # Also runs at interpreter exit, while the socket still works.
-        self._end = weakref.finalize(self, _end_session, self._held, transport, self._rank, daemon)
+        self._end = weakref.finalize(self, end_session, self._held, transport, self._rank, daemon)
 
     @property
     def endpoint(self) -> str:
@@ -125,11 +131,11 @@ class Cache:
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-        return self._acquire(dataset, epoch, job, timeout, run=None)
+        return self._known(Epoch(self._acquire(dataset, epoch, job, timeout)))
 
     def epochs(
         self,
-        dataset: str,
+        dataset: str | Mixing,
         n: int | None = None,
         job: str | None = None,
         start: int = 0,
@@ -137,6 +143,9 @@ class Cache:
         *,
         records: int | None = None,
         steps_per_epoch: int | None = None,
+        agree: bool | AllGather = True,
+        state: Mapping[str, Any] | None = None,
+        resume: Literal["continue", "exact"] = "continue",
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
@@ -146,13 +155,39 @@ class Cache:
         a large one what was not read comes first in the next epoch, also when the set has grown or
         rotated by then. What is not read through a loader counts as the whole set.
 
+        `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, in which every batch
+        has of each dataset its share of the records. The dict is read anew at each boundary, or is what a
+        function gives that is called there with the run's progress, 0..1. An epoch is as long as it takes
+        to read the dataset once that is used up first, by the weights; records and steps_per_epoch are as
+        for one. Of each dataset unread records come first, whatever the others do. One of weight 0 is
+        not leased. `timeout` is for each.
+
+        Over several nodes, each with a cache of its own, every rank of every node takes as many steps: at
+        each boundary all processes of the run agree on it, through torch.distributed or jax.distributed if
+        one is initialised when the loop begins. `records` are then those of all nodes. `agree`: in place of
+        these, a function that gathers a number from all processes (mpi4py's `comm.allgather`); or False,
+        where each process is for itself.
+
         The next set is acquired before the last one is released, so what both hold is never
         evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
         then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
         for the first epoch, or if the loop released the last one itself; else all but
-        DaemonUnreachableError and ProtocolVersionError.
+        DaemonUnreachableError and ProtocolVersionError. OtherNodeError, if another node has one of these.
+
+        `state`: what a loader of an earlier process's epoch gave by `state_dict()`: the first epoch is that
+        one, whatever `start`, its first loader begins after the batch that was delivered last, and
+        `progress` and `steps_per_epoch` go on. Where the set is gone, as on an empty disk,
+        resume="continue" begins the epoch anew, with what is there and what comes after the run's place in
+        the source, and says so; resume="exact" has the very set fetched again, or raises SetGoneError: for
+        that a run has to be begun with it, and its states take about 4 bytes more for each unit.
+        CallerError for the state of another dataset. Runs of several take none.
         """
-        return self._steps(dataset, Run(n, records, steps_per_epoch, start), job, timeout)
+        standing = None if state is None else Standing.of_state(state, dataset)
+        start = start if standing is None else standing.epoch
+        run = Run(n, records, steps_per_epoch, start, resume)
+        sets = dataset if isinstance(dataset, str) else Weights(dataset)
+        steps = self._steps(sets, run, job, timeout, standing)
+        return Agreement(agree, self._world).over(steps, run)
 
     def report(self, dataset: str | None = None) -> EpochReport:
         """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
@@ -205,24 +240,38 @@ class Cache:
         self.close()
 
     def _steps(
-        self, dataset: str, run: Run, job: str | None, timeout: float | None
-    ) -> Iterator[Epoch]:
+        self, sets: str | Weights, run: Run, job: str | None, timeout: float | None,
+        standing: Standing | None,
+    ) -> Generator[Epoch, None, None]:  # fmt: skip
         current: Epoch | None = None
         following: Epoch | None = None
         try:
+            if standing is not None and standing.over:
+                if run.exact:  # what it leased goes on to be in the next set
+                    lease = partial(self._acquire, epoch=run.number, job=job, timeout=timeout)
+                    current = self._epoch(lease, standing.dataset, run, standing)
+                    standing = None
+                run.number += 1
             while not run.over:
                 number = run.number
+                lease = partial(self._acquire, epoch=number, job=job, timeout=timeout)
+                weights: Mapping[str, float] = {}
+                if isinstance(sets, Weights):
+                    weights = sets.at(run.progress(number, 0.0, run.read))
                 try:
-                    following = self._acquire(dataset, number, job, timeout, run)
+                    if isinstance(sets, str):
+                        following = self._epoch(lease, sets, run, standing)
+                        standing = None
+                    else:
+                        following = self._known(Mixture.acquired(lease, weights, run))
                 except (DaemonUnreachableError, ProtocolVersionError) as error:
                     if current is None or current.released:
                         raise  # there is nothing to repeat
                     log.warning(
                         "%s: epoch %d repeats the %d files of the one before: %s",
-                        dataset, number, len(current.files), error,
+                        current.dataset, number, len(current.files), error,
                     )  # fmt: skip
-                    following = current.repeated(number)
-                    self._know(following)
+                    following = self._known(current.repeated(number, weights))
                 else:
                     if current is not None:
                         current.release()
@@ -235,9 +284,21 @@ class Cache:
                 if epoch is not None:
                     epoch.release()
 
-    def _acquire(
-        self, dataset: str, epoch: int, job: str | None, timeout: float | None, run: Run | None
+    def _epoch(
+        self, lease: Callable[..., LeasedSet], dataset: str, run: Run, standing: Standing | None
     ) -> Epoch:
+        """The run's next one, or, where an earlier process left it, that one."""
+        if standing is None:
+            return self._known(Epoch(lease(dataset), run))
+        regaining = Regaining(standing, run.exact)
+        leased = lease(dataset, regaining=regaining)
+        run.resumed(standing, regaining.same)
+        return self._known(Epoch(leased, run, standing if regaining.same else None))
+
+    def _acquire(
+        self, dataset: str, epoch: int, job: str | None, timeout: float | None,
+        regaining: Regaining | None = None,
+    ) -> LeasedSet:  # fmt: skip
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
         reads = self._reads.of(dataset, job or self._job)
@@ -246,21 +307,22 @@ class Cache:
         lost: LeaseLostError | None = None
         with self._transport.conversation() as daemon:
             for _ in range(_GRANTS):
-                granted = self._granted(daemon, dataset, epoch, job or self._job, wait)
+                granted = self._granted(daemon, dataset, epoch, job or self._job, wait, regaining)
                 try:
-                    held = HeldLease(_manifest_path(granted, os.environ))
+                    held = HeldLease(manifest_path(granted, os.environ))
                 except LeaseLostError as error:
                     lost = error
                     continue
                 self._held.add(held)
                 try:
+                    if regaining is not None:
+                        regaining.granted(held.manifest.fingerprint)
                     self._say_held(daemon, held)
-                    found = Epoch(
+                    return LeasedSet(
                         held,
                         self._transport,
                         self._release,
                         number=epoch,
-                        run=run,
                         reads=reads,
                         coverage=granted.coverage,
                     )
@@ -272,25 +334,28 @@ class Cache:
                 except BaseException:
                     self._release(held)
                     raise
-                self._know(found)
-                return found
         assert lost is not None
         raise lost
 
-    def _know(self, epoch: Epoch) -> None:
+    def _known(self, epoch: Epoch) -> Epoch:
         self._epochs.add(weakref.ref(epoch, self._epochs.discard))
+        return epoch
 
     def _granted(
-        self, daemon: Conversation, dataset: str, epoch: int, job: str, wait: Wait
-    ) -> Granted:
+        self, daemon: Conversation, dataset: str, epoch: int, job: str, wait: Wait,
+        regaining: Regaining | None,
+    ) -> Granted:  # fmt: skip
         while True:
             # A new question each time: a repeated id would get the old answer.
-            request = Acquire(_new_id(), dataset, job, epoch, self._rank, self._world)
+            wanted = regaining.fields() if regaining else {}
+            request = Acquire(_new_id(), dataset, job, epoch, self._rank, self._world, **wanted)
             match self._ask(request, daemon):
                 case Granted() as granted:
                     return granted
                 case Waiting() as waiting:
                     wait.pause(waiting)
+                case Missing() as missing if regaining:
+                    regaining.missing(missing, lambda request: self._ask(request, daemon), wait)
                 case other:
                     raise AssertionError(f"{other} is no answer to {request}")
 
@@ -311,57 +376,7 @@ class Cache:
             self._held.remove(held)  # of threads that release it at once, one tells the daemon
         except KeyError:
             return
-        _release(held, self._transport, self._rank)
-
-
-def _release(held: HeldLease, transport: Transport, rank: int) -> None:
-    if not held.close():
-        return  # a forked child's copy; the lease is its parent's
-    try:
-        transport.ask(Released(_new_id(), held.manifest.lease, rank), _RELEASE_TIMEOUT)
-    except CachecdError as error:
-        log.debug("release of %s not told: %s", held.manifest.lease, error)
-
-
-def _end_session(
-    held: set[HeldLease],
-    transport: Transport,
-    rank: int,
-    daemon: PrivateDaemon | None,
-) -> None:
-    with contextlib.suppress(KeyError):
-        while True:
-            _release(held.pop(), transport, rank)
-    if daemon is not None:
-        daemon.close()
-
-
-def _await_start(daemon: PrivateDaemon, transport: Transport, timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    while True:
-        daemon.check()
-        try:
-            transport.ask(AskStatus(_new_id()), _START_POLL)
-            return
-        except DaemonUnreachableError as error:
-            if time.monotonic() >= deadline:
-                raise DaemonUnreachableError(
-                    f"the daemon started for {daemon.config} (process {daemon.pid}) did not answer "
-                    f"within {timeout:.3g} s and was ended; what it said is on stderr, above"
-                ) from error
-
-
-def _endpoint(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str:
-    """The socket's address that `target` and the environment name."""
-    named = os.fspath(target) if target is not None else environ.get("CACHECD_ENDPOINT", "")
-    if not named:
-        named = f"{environ.get('XDG_RUNTIME_DIR') or '/run'}/cachecd/cachecd.sock"
-    return named if "://" in named else f"ipc://{named}"
-
-
-def _manifest_path(granted: Granted, environ: Mapping[str, str]) -> Path:
-    """Where this process finds the manifest; a container may see the cache elsewhere."""
-    return Path(environ.get("CACHECD_DIR") or granted.cache_dir) / granted.manifest
+        release(held, self._transport, self._rank)
 
 
 def _new_id() -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import overload
 
 import numpy as np
@@ -19,7 +21,7 @@ class ShardFiles(Sequence[str]):
 
     def __init__(self, folder: str, ranges: Sequence[Sequence[int]]) -> None:
         """`ranges` are inclusive, ascending pairs, as a manifest has them."""
-        self._folder = folder
+        self.folder = folder
         self._ranges = ranges
         self._length = sum(last - first + 1 for first, last in ranges)
 
@@ -45,4 +47,29 @@ class ShardFiles(Sequence[str]):
         return map(self._path, self.numbers.tolist())
 
     def _path(self, number: int) -> str:
-        return f"{self._folder}/{number:010d}.tfrecord"
+        return f"{self.folder}/{number:010d}.tfrecord"
+
+
+class JoinedFiles(Sequence[str]):
+    """The files of several leases, one after another."""
+
+    def __init__(self, parts: Sequence[ShardFiles]) -> None:
+        self._parts = parts
+        self._starts = [0, *accumulate(map(len, parts))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        at = range(len(self))[place]  # IndexError, and from the end
+        part = bisect_right(self._starts, at) - 1
+        return self._parts[part][at - self._starts[part]]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._parts)

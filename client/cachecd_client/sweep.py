@@ -6,6 +6,7 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,25 +45,40 @@ class Sweep:
         from all of it at a time. Files are `files`, ascending numbers, each of so many `records`, which
         are not all 0.
         """
-        number, read = self.number, self._read_of(files)
+        sweep = self
         stages: list[Stage] = []
         while wanted > 0:
-            rest = np.maximum(records - read, 0)
-            if not (total := int(rest.sum())):
-                number, read, rest, total = (
-                    number + 1,
-                    np.zeros_like(read),
-                    records,
-                    int(records.sum()),
-                )
-                assert total, "a set without records"
-            share = _some(rest, min(wanted, total), number, whole_files)
-            at = np.flatnonzero(share)
-            stages.append(np.stack([at, read[at], share[at]], axis=1).astype(np.uint64))
-            read = read + share
-            wanted -= int(share.sum())
+            stage, sweep = sweep.stage(files, records, wanted, whole_files=whole_files)
+            stages.append(stage)
+            wanted -= int(stage[:, 2].sum())
+        return stages, sweep
+
+    def stage(
+        self,
+        files: Numbers,
+        records: Numbers,
+        wanted: int,
+        *,
+        whole_files: bool = False,
+        within: Numbers | None = None,
+    ) -> tuple[Stage, Sweep]:
+        """Slices of `wanted` records, fewer if the sweep has no more of them, and where it is after them.
+
+        As `take`, which is stage after stage. A sweep without records goes over into the next one.
+        `within`: of each file only so many records from its beginning.
+        """
+        number, read = self.number, self.read_of(files)
+        if not (records > read).any():
+            number, read = number + 1, np.zeros_like(read)
+        rest = np.maximum((records if within is None else np.minimum(records, within)) - read, 0)
+        total = int(rest.sum())
+        assert total, "no records"
+        share = _some(rest, min(wanted, total), number, whole_files)
+        at = np.flatnonzero(share)
+        stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
+        read = read + share
         begun = np.flatnonzero(read)
-        return stages, Sweep(number, files[begun], read[begun])
+        return stage, Sweep(number, files[begun], read[begun])
 
     def state(self) -> dict[str, Any]:
         """It as plain values, for `of_state`."""
@@ -77,7 +93,8 @@ class Sweep:
         files, read = table.reshape(2, -1).astype(np.int64)
         return cls(int(state["number"]), files, read)
 
-    def _read_of(self, files: Numbers) -> Numbers:
+    def read_of(self, files: Numbers) -> Numbers:
+        """How many records of each file it has read."""
         found = np.zeros(len(files), np.int64)
         if len(self.files):
             at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
@@ -85,10 +102,16 @@ class Sweep:
         return found
 
 
+@lru_cache(maxsize=4)  # of several datasets, each in hundreds of stages
+def _order(files: int, sweep: int) -> Numbers:
+    """In which a sweep takes whole files."""
+    return np.asarray(Permutation(files, sweep).take(0, files)).astype(np.int64)
+
+
 def _some(rest: Numbers, wanted: int, sweep: int, whole_files: bool) -> Numbers:
     """Of each file's `rest` so many that they are `wanted` in all."""
     if whole_files:
-        order = np.asarray(Permutation(len(rest), sweep).take(0, len(rest))).astype(np.int64)
+        order = _order(len(rest), sweep)
         before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])
         share = np.zeros_like(rest)
         share[order] = np.clip(wanted - before, 0, rest[order])

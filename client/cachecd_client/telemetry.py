@@ -7,11 +7,12 @@ import logging
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachecd_client.reads import Reads
-from cachecd_client.report import EpochReport, Waited, advice
+from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader
@@ -27,6 +28,7 @@ class _Sums:
     steps: int = 0
     records: int = 0
     reads: int = 0  # records, over all ranks
+    rows: int = 0  # as `reads`, with padding
     bytes: int = 0
     waited: float = 0.0
     elapsed: float = 0.0
@@ -49,24 +51,36 @@ class _Began:
     queue: float
 
 
+class Counted(NamedTuple):
+    """A leased set of an epoch: the job's reads of it, what the daemon said, its share of the records."""
+
+    manifest: Manifest
+    reads: Reads
+    coverage: float | None
+    weight: float
+
+
 class Telemetry:
-    """The figures of one epoch in one process.
+    """The figures of one epoch in one process, of one dataset or of several.
 
     Nothing here happens for a record or a batch: the core counts, and is asked when a pass ends or
     somebody wants to know.
     """
 
-    def __init__(
-        self, reads: Reads, manifest: Manifest, number: int, coverage: float | None = None
-    ) -> None:
-        self._reads = reads
-        self._manifest = manifest
+    def __init__(self, name: str, sets: Sequence[Counted], number: int, length: int) -> None:
+        """`name`: of the dataset, or of all; `length`: records of one pass, over all ranks."""
+        self._name = name
+        self._sets = sets
         self._number = number
-        self.coverage = coverage
-        self._leasing, self._growth = reads.leased(
-            manifest.shards, manifest.num_records, manifest.num_bytes
-        )
-        reads.latest = (time.monotonic(), self.report)
+        self._length = length
+        leased = [
+            one.reads.leased(one.manifest.shards, one.manifest.num_records, one.manifest.num_bytes)
+            for one in sets
+        ]
+        self._leasing = max(seconds for seconds, _ in leased)  # since the first was asked for
+        self._growth = [growth for _, growth in leased]
+        for one in sets:
+            one.reads.latest = (time.monotonic(), self.report)
         self._process = os.getpid()
         self._asked = 0.0
         self._ended = _Sums()
@@ -74,6 +88,7 @@ class Telemetry:
         self._running: weakref.WeakKeyDictionary[Loader, _Began] = weakref.WeakKeyDictionary()
         self._corrupt: set[tuple[str, int]] = set()
         self._begun = False  # a pass
+        self._lent = ""
         self._over = False
 
     def asks(self) -> None:
@@ -103,6 +118,18 @@ class Telemetry:
         if found.waited > self._most.seconds:
             self._most = _most(loader, found)
 
+    def lent(self, to: str) -> None:
+        """Others are to read of it, which is not seen here."""
+        self._lent = to
+
+    @property
+    def rows(self) -> int:
+        """Delivered over all ranks until now, those without a record included; in a forked child, also
+        what the parent's passes had delivered that were over."""
+        self._here()
+        running = list(self._running.items())
+        return self._ended.rows + sum(_rows(loader, began) for loader, began in running)
+
     def corrupt(self, path: str, offset: int) -> None:
         """A record was found to be."""
         self._corrupt.add((path, offset))
@@ -117,10 +144,10 @@ class Telemetry:
             sums.add(found)
             if found.waited > most.seconds:
                 most = _most(loader, found)
-        manifest = self._manifest
+        parts = self._parts(sums)
         report = EpochReport(
-            dataset=manifest.dataset,
-            job=manifest.job,
+            dataset=self._name,
+            job=self._sets[0].manifest.job,
             epoch=self._number,
             steps=sums.steps,
             records=sums.records,
@@ -129,13 +156,15 @@ class Telemetry:
             seconds_elsewhere=max(0.0, sums.elapsed - sums.waited),
             seconds_leasing=self._leasing,
             queue=sums.queue / sums.steps if sums.steps else None,
-            set_records=manifest.num_records,
-            set_bytes=manifest.num_bytes,
-            growth=self._growth,
-            coverage=self.coverage,
-            reads_per_record=self._reads.reads_per_record(0 if self._over else sums.reads),
+            set_records=sum(part.set_records for part in parts),
+            set_bytes=sum(part.set_bytes for part in parts),
+            growth=_growth(parts),
+            coverage=_mean(parts, "coverage"),
+            reads_per_record=_mean(parts, "reads_per_record") or 0.0,
             corrupt_records=len(self._corrupt),
+            lent=self._lent,
             advice="",
+            mixed=tuple(parts) if len(parts) > 1 else (),
         )
         said = advice(report, most, len(os.sched_getaffinity(0)))
         return dataclasses.replace(report, advice=said) if said else report
@@ -146,16 +175,33 @@ class Telemetry:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
         # What is not read through a loader, by TensorFlow for example, most likely is read once.
-        reads = self._ended.reads if self._begun else self._manifest.num_records
-        self._reads.read(reads, self.coverage, self._manifest.pinned)
+        reads = self._ended.reads if self._begun else self._length
+        for one in self._sets:
+            one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.
-        log.log(logging.DEBUG if self._reads.rank else logging.INFO, "%s", self.report())
+        rank = self._sets[0].reads.rank
+        log.log(logging.DEBUG if rank else logging.INFO, "%s", self.report())
+
+    def _parts(self, sums: _Sums) -> list[DatasetReport]:
+        more = 0 if self._over else sums.reads
+        return [
+            DatasetReport(
+                dataset=one.manifest.dataset,
+                weight=one.weight,
+                set_records=one.manifest.num_records,
+                set_bytes=one.manifest.num_bytes,
+                growth=growth,
+                coverage=one.coverage,
+                reads_per_record=one.reads.reads_per_record(more * one.weight),
+            )
+            for one, growth in zip(self._sets, self._growth, strict=True)
+        ]
 
     def _here(self) -> None:
         """In a forked child nothing has been read yet."""
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._ended, self._most = _Sums(), Waited()
+            self._ended, self._most = _Sums(rows=self._ended.rows), Waited()
             self._running.clear()
             self._over = True  # of which the parent tells
 
@@ -165,17 +211,38 @@ class Telemetry:
         records = (end - begin) * size
         if not loader.drop_last and loader.part is None:
             # The last rows of the last batches may be padding.
-            own = -((loader.rank - self._manifest.num_records) // loader.world)
+            own = -((loader.rank - self._length) // loader.world)
             records = min(end * size, own) - min(begin * size, own)
         return _Sums(
             steps=end - begin,
             records=records,
             reads=records * loader.world,
+            rows=_rows(loader, began),
             bytes=loader.bytes_read - began.bytes,
             waited=began.opening + loader.seconds_waited - began.waited,
             elapsed=time.monotonic() - began.asked,
             queue=loader.queue_filled - began.queue,
         )
+
+
+def _growth(parts: Sequence[DatasetReport]) -> float | None:
+    """Of all sets together; of those that had one before."""
+    if len(parts) == 1:
+        return parts[0].growth
+    grown = [(part.set_bytes, part.growth) for part in parts if part.growth]
+    before = sum(size / growth for size, growth in grown)
+    return sum(size for size, _ in grown) / before if before else None
+
+
+def _mean(parts: Sequence[DatasetReport], name: str) -> float | None:
+    """Of a figure, by the weights of those that have it."""
+    known = [(part.weight, value) for part in parts if (value := getattr(part, name)) is not None]
+    whole = sum(weight for weight, _ in known)
+    return sum(weight * value for weight, value in known) / whole if whole else None
+
+
+def _rows(loader: Loader, began: _Began) -> int:
+    return (loader.position - began.position) * loader.batch_size * loader.world
 
 
 def _most(loader: Loader, found: _Sums) -> Waited:

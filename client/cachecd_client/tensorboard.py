@@ -34,8 +34,7 @@ class TelemetryWriter:
         CallerError if it is no such writer.
         """
         self._every = integer("every", every, 1)
-        self._prefix = prefix
-        self._meter = Meter(report)
+        self._meter = Meter(report, prefix)
         if hasattr(writer, "add_scalar"):
             self._add = writer.add_scalar
         elif hasattr(writer, "as_default"):
@@ -53,7 +52,7 @@ class TelemetryWriter:
     def write(self, number: int) -> None:
         """Writes now, at step `number`."""
         for name, value in self._meter.read().items():
-            self._add(self._prefix + name, value, number)
+            self._add(name, value, number)
 
 
 def _tensorflow(writer: Any) -> Callable[[str, float, int], None]:

@@ -1,11 +1,12 @@
-"""A file set as a stock tf.data pipeline: TensorFlow reads the files and parses the Examples."""
+"""File sets as a stock tf.data pipeline: TensorFlow reads the files and parses the Examples."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,112 @@ _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 # decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
 _DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _as_it_is(function: _Function) -> _Function:
+    """Keeps AutoGraph from translating what depends on no tensor: half of what making a dataset took."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
+
+
+class Pass(NamedTuple):
+    """One pass over one set: plain values, or the same as tensors, so that one graph reads any set."""
+
+    files: Any  # paths, in the order of reading
+    streams: Any  # of files that are read and shuffled side by side
+    within: Any  # records in all shuffle buffers
+    rows: Any  # that this rank is given
+    seed: Any
+
+
+PASS_SPEC = Pass(tf.TensorSpec([None], tf.string), *[tf.TensorSpec([], tf.int64)] * 4)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What of a pipeline is the same for every set that it reads. `features` are parsed."""
+
+    features: tuple[Feature, ...]
+    batch_size: int
+    label: str | None
+    shuffle: bool
+    drop_last: bool
+    rank: int
+    world: int
+
+    @staticmethod
+    def features_of(
+        schema: Schema, features: Sequence[str] | None, label: str | None
+    ) -> tuple[Feature, ...]:
+        """Those asked for and the label; SchemaError if there is no such feature."""
+        found = (schema if features is None else schema.select(features)).features
+        if label is None or any(feature.name == label for feature in found):
+            return found
+        return (*found, schema[label])
+
+    def batches(self, num_records: int) -> int:
+        """How many each rank gets of a set; CallerError if that is none."""
+        return share(num_records, self.batch_size, self.drop_last, self.rank, self.world)[2]
+
+    def one_pass(
+        self, files: Sequence[str], num_records: int, num_bytes: int, seed: int
+    ) -> tuple[Pass, int]:
+        """A pass over this set, and the bytes of one of its batches."""
+        seed %= 1 << 63  # TensorFlow's seeds are int64
+        if self.shuffle:
+            order = _core.Permutation(len(files), seed).take(0, len(files))
+            files = [files[i] for i in order]
+        mean_bytes = max(1, num_bytes // max(1, num_records))
+        within = min(num_records // self.world + 1, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes)
+        if self.drop_last:
+            rows = self.batches(num_records) * self.batch_size
+        else:
+            rows = -(-num_records // self.world)
+        one = Pass(files, min(_STREAMS, len(files)), max(1, within), rows, seed)
+        return one, self.batch_size * mean_bytes
+
+    @_as_it_is
+    def serialized(self, one: Pass) -> tf.data.Dataset:
+        """Batches of the pass's records as they are stored: (records,), or with whether each is one."""
+        if self.shuffle and self.world == 1:
+            return _streams(one, self.batch_size).rebatch(self.batch_size, self.drop_last)
+        records = tf.data.TFRecordDataset(one.files, buffer_size=_READ_BYTES)
+        if self._pads:
+            records = _padded(records, Schema(self.features), self.world)
+        if self.world > 1:
+            records = records.shard(self.world, self.rank).take(one.rows)
+        if self.shuffle:
+            records = records.shuffle(one.within, seed=one.seed, reshuffle_each_iteration=False)
+        return records.batch(self.batch_size, drop_remainder=self.drop_last)
+
+    def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
+        """What `serialized` gave as a trainer takes it, made ahead by at most so many batches."""
+        calls = min(len(os.sched_getaffinity(0)), batches)
+        parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
+        ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
+        options = tf.data.Options()
+        # The thread that tunes sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
+        # TensorFlow 2.21 passes took 0.64 or 1.28 s and nothing in between.
+        options.autotune.enabled = False
+        # Each rank has its own share of the set already, and each node its own cache.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return parsed.prefetch(ahead).with_options(options)
+
+    @property
+    def _pads(self) -> bool:
+        """Whether rows without a record make the ranks' numbers equal."""
+        return self.world > 1 and not self.drop_last
+
+    @_as_it_is
+    def _parse(self, serialized: tf.Tensor, valid: tf.Tensor | None = None) -> Any:
+        parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in self.features})
+        batch = {f.name: _shaped(f, parsed[f.name]) for f in self.features}
+        if valid is not None:
+            batch["_valid"] = valid
+        if self.label is None:
+            return batch
+        return (batch, batch.pop(self.label)) + ((batch.pop("_valid"),) if self._pads else ())
+
 
 def dataset(
     reading: Reading,
@@ -41,69 +148,45 @@ def dataset(
     world: int | None,
 ) -> tf.data.Dataset:
     """The pipeline that `FileSet.tf_dataset` describes; its options are settled by now."""
-    schema = reading.schema if features is None else reading.schema.select(features)
-    if label is not None and label not in schema.names:
-        schema = Schema((*schema.features, reading.schema[label]))
+    wanted = Pipeline.features_of(reading.schema, features, label)
     rank, world, batches = share(reading.num_records, batch_size, drop_last, rank, world)
-    mean_bytes = max(1, num_bytes // max(1, reading.num_records))
-    seed %= 1 << 63  # TensorFlow's seeds are int64
-
-    files = [path for path, _ in reading.files]
-    if shuffle:
-        files = [files[i] for i in _core.Permutation(len(files), seed).take(0, len(files))]
-    rows = reading.num_records // world + 1
-    within = max(1, min(rows, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes))
-
-    padded = world > 1 and not drop_last
-    if shuffle and world == 1:
-        serialized = _streams(files, within, seed, batch_size).rebatch(batch_size, drop_last)
+    # Not the very records of the part, as TensorFlow cannot read slices of files.
+    if (part := reading.part(batch_size * world)) is not None:
+        steps = part.steps
     else:
-        records = tf.data.TFRecordDataset(files, buffer_size=_READ_BYTES)
-        if padded:
-            records = _padded(records, reading.schema, world)
-            records = records.shard(world, rank).take(-(-reading.num_records // world))
-        elif world > 1:
-            records = records.shard(world, rank).take(batches * batch_size)
-        if shuffle:
-            records = records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
-        serialized = records.batch(batch_size, drop_remainder=drop_last)
-
-    def parse(serialized: tf.Tensor, valid: tf.Tensor | None = None) -> Any:
-        parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in schema.features})
-        batch = {f.name: _shaped(f, parsed[f.name]) for f in schema.features}
-        if valid is not None:
-            batch["_valid"] = valid
-        return batch if label is None else (batch, batch.pop(label))
-
-    parsed = serialized.map(
-        parse, num_parallel_calls=len(os.sched_getaffinity(0)), deterministic=True
-    )
-    ahead = max(2, _PREFETCH_BYTES // (batch_size * mean_bytes))
-    ready = parsed.apply(tf.data.experimental.assert_cardinality(batches)).prefetch(ahead)
-    options = tf.data.Options()
-    # The thread that tunes sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
-    # TensorFlow 2.21 passes took 0.64 or 1.28 s and nothing in between.
-    options.autotune.enabled = False
-    return ready.with_options(options)
+        steps = reading.batches(batch_size, drop_last, world) if drop_last else batches
+    pipeline = Pipeline(wanted, batch_size, label, shuffle, drop_last, rank, world)
+    files = [path for path, _ in reading.files]
+    one, batch_bytes = pipeline.one_pass(files, reading.num_records, num_bytes, seed)
+    if steps <= batches:
+        serialized = pipeline.serialized(one)
+    else:
+        serialized = tf.data.Dataset.range(-(-steps // batches)).flat_map(
+            _as_it_is(lambda k: pipeline.serialized(one._replace(seed=seed + _STREAMS * k)))
+        )
+    if steps != batches:
+        serialized = serialized.take(steps)
+    serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
+    return pipeline.ready(serialized, steps, batch_bytes)
 
 
-def _streams(files: Sequence[str], within: int, seed: int, batch_size: int) -> tf.data.Dataset:
+def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
     """Batches of serialized records, shuffled; those at the end may be short.
 
     By turns from several streams of files, each with a thread of its own: a single shuffle buffer is
     one thread's work, and took as long as parsing what came out of it.
     """
-    streams = min(_STREAMS, len(files))
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
-        some = tf.data.Dataset.from_tensor_slices(files).shard(streams, number)
+        some = tf.data.Dataset.from_tensor_slices(one.files).shard(one.streams, number)
         records = tf.data.TFRecordDataset(some, buffer_size=_READ_BYTES)
+        within = tf.maximum(tf.cast(one.within // one.streams, tf.int64), 1)
         return records.shuffle(
-            max(1, within // streams), seed=seed + number, reshuffle_each_iteration=False
+            within, seed=one.seed + number, reshuffle_each_iteration=False
         ).batch(batch_size)
 
-    return tf.data.Dataset.range(streams).interleave(
-        stream, cycle_length=streams, num_parallel_calls=streams, deterministic=True
+    return tf.data.Dataset.range(one.streams).interleave(
+        stream, cycle_length=one.streams, num_parallel_calls=one.streams, deterministic=True
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from cachecd_client.errors import CallerError
+from cachecd_client.standing import RUN
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Batch, Loader
@@ -63,7 +64,10 @@ class BatchDataset(IterableDataset["Batch"]):
         if self._begin is not None:
             return self._begin
         state = self.loader.state_dict()
-        return state if turn == _ALONE else {**state, **turn}
+        if turn == _ALONE:
+            return state
+        # It goes from process to process with each batch, and a worker resumes nothing but its pass.
+        return {key: value for key, value in state.items() if key != RUN} | turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next pass continue after the batch that `state` had delivered last.

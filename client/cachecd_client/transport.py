@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Mapping
 from typing import Self
 
 import zmq
@@ -18,7 +19,9 @@ from cachecd_client.errors import (
     LeaseLostError,
     ProtocolVersionError,
     RequestError,
+    SetGoneError,
     UnknownDatasetError,
+    WorldError,
 )
 from cachecd_client.protocol import (
     ANSWERS,
@@ -37,13 +40,22 @@ _FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _L
 _LAST_PATIENCE = 8.0
 _LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
 
-_REFUSALS: dict[str, type[CallerError] | type[LeaseLostError]] = {
+_REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "unknown-dataset": UnknownDatasetError,
     "bad-request": RequestError,
     "version": ProtocolVersionError,
     "lease-lost": LeaseLostError,
     "impossible": RequestError,
+    "set-gone": SetGoneError,
 }
+
+
+def endpoint_of(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str:
+    """The socket's address that `target` and the environment name."""
+    named = os.fspath(target) if target is not None else environ.get("CACHECD_ENDPOINT", "")
+    if not named:
+        named = f"{environ.get('XDG_RUNTIME_DIR') or '/run'}/cachecd/cachecd.sock"
+    return named if "://" in named else f"ipc://{named}"
 
 
 class Transport:

@@ -56,12 +56,14 @@ class CacheDir:
 
     root: Path
     per_shard: int = 10
+    dataset: str = "train"
+    first: int = 0
 
     def shard(self, number: int) -> Path:
-        """Shard `number` (from 1): records per_shard * (number - 1) and on."""
-        path = self.root / f"shards/train/{number:010d}.tfrecord"
+        """Shard `number` (from 1): records first + per_shard * (number - 1) and on."""
+        path = self.root / f"shards/{self.dataset}/{number:010d}.tfrecord"
         if not path.exists():
-            first = self.per_shard * (number - 1)
+            first = self.first + self.per_shard * (number - 1)
             write(path, examples(range(first, first + self.per_shard)))
         return path
 
@@ -71,11 +73,11 @@ class CacheDir:
         fields = {
             "version": 1,
             "lease": lease,
-            "dataset": "train",
+            "dataset": self.dataset,
             "job": "job",
             "epoch": 0,
             "generation": "1-abc",
-            "shards": [[1, shards]],
+            "shards": [[1, shards]] if shards else [],
             "num_records": shards * self.per_shard,
             "num_bytes": size,
             "seed": 17,
@@ -236,23 +238,40 @@ def fork_fixture():
     return fork
 
 
+def in_children(*works: Callable[[], Any]) -> list[Any]:
+    """What each of `works` returns (as JSON) in a child of its own made by os.fork, all at the same time;
+    fails if a child fails."""
+    children = []
+    for work in works:
+        reading, writing = os.pipe()
+        child = fork()
+        if child == 0:
+            status = 1
+            try:
+                os.write(writing, json.dumps(work()).encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writing)
+        children.append((child, reading))
+    found = []
+    for child, reading in children:
+        with os.fdopen(reading, "rb") as pipe:
+            text = pipe.read()
+        _, status = os.waitpid(child, 0)
+        assert status == 0, f"a child ended with status {status}"
+        found.append(json.loads(text))
+    return found
+
+
 def in_child(work: Callable[[], Any]) -> Any:
     """What `work` returns (as JSON) in a child made by os.fork; fails if the child fails."""
-    reading, writing = os.pipe()
-    child = fork()
-    if child == 0:
-        status = 1
-        try:
-            os.write(writing, json.dumps(work()).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with status {status}"
-    return json.loads(text)
+    return in_children(work)[0]
+
+
+@pytest.fixture(name="in_children")
+def in_children_fixture():
+    return in_children
 
 
 @pytest.fixture(name="in_child")

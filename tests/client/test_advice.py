@@ -23,6 +23,7 @@ REPORT = EpochReport(
     coverage=0.5,
     reads_per_record=2.0,
     corrupt_records=0,
+    lent="",
     advice="",
 )
 MOST = Waited(30.0, 1200, 12_000_000, 100.0, threads=0, prefetch_bytes=64 << 20)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import _core, epoch, protocol
+from cachecd_client import _core, protocol
+from cachecd_client import leased as leased_sets
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.lease import HeldLease
+from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.session import connect
 from cachecd_client.transport import Transport
@@ -30,7 +32,7 @@ def by_hand(cache_dir, tmp_path):
     def make(**changes) -> Epoch:
         held = HeldLease(cache_dir.manifest(**changes))
         nobody = Transport(f"ipc://{tmp_path}/nobody.sock")
-        return Epoch(held, nobody, HeldLease.close, number=held.manifest.epoch)
+        return Epoch(LeasedSet(held, nobody, HeldLease.close, number=held.manifest.epoch))
 
     return make
 
@@ -53,6 +55,15 @@ def test_a_pinned_set_comes_whole_and_in_order(by_hand):
         assert [int(batch["_valid"].sum()) for batch in batches] == [16, 16, 8]
         shuffled = evaluation.numpy(batch_size=16, shuffle=True, drop_last=True)
         assert len(shuffled) == 2
+
+
+def test_a_pinned_set_is_the_same_each_time_it_is_leased_and_read(by_hand):
+    read = []
+    for _ in range(2):
+        with by_hand(pinned=True) as evaluation:
+            loader = evaluation.numpy(batch_size=16)
+            read += [[batch["label"].tolist() for batch in loader] for _ in range(2)]
+    assert read == [read[0]] * 4
 
 
 def test_ids_name_the_shard_by_its_number(leased):
@@ -118,15 +129,15 @@ def test_a_corrupt_record_that_raises_is_reported_too(leased, granting):
 def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
     leased, granting, monkeypatch
 ):
-    monkeypatch.setattr(epoch, "_REPORT_TIMEOUT", 0.05)
+    monkeypatch.setattr(leased_sets, "_REPORT_TIMEOUT", 0.05)
     for index in range(5):
         corrupt(leased.files[0], index)
     granting.answer = lambda request: None
     loader = leased.numpy(batch_size=5)
     assert len(labels(loader)) == 20
     assert len(granting.of(ReportCorrupt)) == 1
-    monkeypatch.setattr(epoch, "_REPORT_PAUSE", 0.0)
-    leased._silent_until = 0.0
+    monkeypatch.setattr(leased_sets, "_REPORT_PAUSE", 0.0)
+    leased._sets[0]._silent_until = 0.0
     granting.answer = lambda request: protocol.Done(request.id)
     assert len(labels(loader)) == 20
     assert len({r.offset for r in granting.of(ReportCorrupt)}) == 5
@@ -161,7 +172,8 @@ def test_a_pickled_epoch_reads_under_its_own_lock(leased, locked, cache_dir):
 def test_a_cache_that_may_only_be_read_is_enough(by_hand, in_child):
     """As a user who can write nowhere in the cache, in a child, because a test may run as root."""
     with by_hand() as original:
-        root = original._held.path.parent.parent
+        root = original._sets[0].held.path.parent.parent
+        transport = original._sets[0].transport
         # Where pytest keeps its folders nobody else may enter.
         public = Path(tempfile.mkdtemp())
         try:
@@ -177,7 +189,7 @@ def test_a_cache_that_may_only_be_read_is_enough(by_hand, in_child):
                     os.setuid(65534)
                 assert not os.access(public / "cache/leases", os.W_OK)
                 held = HeldLease(public / "cache/leases/lease-0.json")
-                there = Epoch(held, original._transport, HeldLease.close, number=0)
+                there = Epoch(LeasedSet(held, transport, HeldLease.close, number=0))
                 return labels(there.numpy(batch_size=10, shuffle=False))
 
             assert in_child(read) == list(range(40))

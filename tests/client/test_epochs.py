@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from cachecd_client import session
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError, SchemaError
 from cachecd_client.protocol import (
     VERSION_FRAME,
@@ -65,7 +64,7 @@ def test_progress_of_an_epoch_by_hand_is_its_own(cache):
 @pytest.fixture
 def hasty_cache(granting, monkeypatch):
     """A session that waits 0.2 s for its daemon instead of 10."""
-    monkeypatch.setattr(session, "_RELEASE_TIMEOUT", 0.05)
+    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
     with connect(granting.endpoint, timeout=0.2) as opened:
         yield opened
 
@@ -218,10 +217,11 @@ def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest, 
     first = next(epochs)
 
     def interrupted(held):
-        first._release = release
+        leased._release = release
         raise KeyboardInterrupt
 
-    release, first._release = first._release, interrupted
+    (leased,) = first._sets
+    release, leased._release = leased._release, interrupted
     with pytest.raises(KeyboardInterrupt):
         next(epochs)
     assert [request.lease for request in granting.of(Held)] == ["train-0", "train-1"]

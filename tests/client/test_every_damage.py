@@ -15,6 +15,7 @@ from cachecd_client import FileSet, Schema, _core
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from cachecd_client.lease import HeldLease
+from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.schema import Feature
 from tests.client.records import write
@@ -49,7 +50,7 @@ def shard(cache_dir: Any) -> Path:
 def leased(cache_dir: Any, shard: Path) -> Iterator[Epoch]:
     manifest = cache_dir.manifest(shards=1, num_records=N, schema=SCHEMA.to_json())
     reports: Any = Reports()
-    with Epoch(HeldLease(manifest), reports, HeldLease.close, number=0) as found:
+    with Epoch(LeasedSet(HeldLease(manifest), reports, HeldLease.close, number=0)) as found:
         yield found
 
 
@@ -83,8 +84,8 @@ def damages(path: Path) -> Iterator[tuple[str, int]]:
 def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(leased, shard):
     offsets = _core.scan(str(shard)).tolist()
     for kind, at in damages(shard):
-        leased._reported.clear()
-        leased._transport.made.clear()
+        leased._sets[0]._reported.clear()
+        leased._sets[0].transport.made.clear()
         hit = max(n for n, offset in enumerate(offsets) if offset <= at)
         try:
             found = rows(leased.numpy(batch_size=N))
@@ -93,7 +94,7 @@ def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(
             found = {}
         lost = {hit} if kind == "flipped" else set(range(hit, N))
         assert found == {n: key for n, key in GOOD.items() if n not in lost}, (kind, at)
-        reported = {(report.shard, report.offset) for report in leased._transport.made}
+        reported = {(report.shard, report.offset) for report in leased._sets[0].transport.made}
         assert reported, (kind, at)
         if found:
             assert {(1, offsets[n]) for n in lost} <= reported, (kind, at)
@@ -103,13 +104,16 @@ def test_whatever_is_damaged_of_a_leased_shards_sidecar_costs_no_record(leased, 
     sidecar = shard.with_name(shard.name + ".idx")
     with_meta = sidecar.stat().st_size - 12 * N - 2 * 4
     for kind, at in damages(sidecar):
-        leased._reported.clear()
-        leased._transport.made.clear()
+        leased._sets[0]._reported.clear()
+        leased._sets[0].transport.made.clear()
         assert rows(leased.numpy(batch_size=N)) == GOOD
         # What says where the records are is all that a trainer needs of it. The rest is the daemon's.
         needed = at < 36 or with_meta - 8 * N - 4 <= at < with_meta
         if kind == "cut" or needed:
-            assert [(r.shard, r.offset) for r in leased._transport.made] == [(1, 0)], (kind, at)
+            assert [(r.shard, r.offset) for r in leased._sets[0].transport.made] == [(1, 0)], (
+                kind,
+                at,
+            )
 
 
 def outcome(read: Callable[[], Rows]) -> Rows | type[Exception]:

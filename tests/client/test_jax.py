@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
@@ -83,6 +84,45 @@ def test_arrays_share_an_aligned_arrays_memory(files):
     values = batch["many"].values
     with jax.enable_x64(True):
         assert batch["many"].to_jax()[0].unsafe_buffer_pointer() == values.ctypes.data
+
+
+@pytest.mark.parametrize("device", [None, CPU, jax.sharding.SingleDeviceSharding(CPU)])
+def test_nothing_is_copied_on_the_way_from_the_core(files, monkeypatch, device):
+    ways = []
+
+    def watched(of, *options, **more):
+        made = array(of, *options, **more)
+        if of.dtype.itemsize < 8:  # JAX narrows the rest
+            ways.append((of.ctypes.data, made.unsafe_buffer_pointer()))
+        return made
+
+    monkeypatch.setattr("cachecd_client.jax.array", watched)
+    loader = files.jax(batch_size=5, device=device, features=["bits", "image", "vector"])
+    ways.clear()  # of what showed that the device takes such arrays
+    kept = list(loader)
+    assert len(ways) == 3 * len(kept)
+    assert [out for _, out in ways] == [given for given, _ in ways]
+
+
+def test_what_dlpack_hands_on_to_torch_lies_in_the_same_memory(files):
+    for loader in (files.numpy(batch_size=24), files.jax(batch_size=24)):
+        batch = next(iter(loader))
+        for name in ("image", "vector"):
+            tensor = torch.from_dlpack(batch[name])
+            assert tensor.data_ptr() == np.asarray(batch[name]).ctypes.data
+            assert tensor.tolist() == batch[name].tolist()
+    bits = torch.from_dlpack(batch["bits"])
+    assert bits.dtype == torch.bfloat16
+    assert bits.data_ptr() == batch["bits"].unsafe_buffer_pointer()
+    many = next(iter(files.numpy(batch_size=24)))["many"]
+    assert torch.from_dlpack(many.values).data_ptr() == many.values.ctypes.data
+
+
+def test_memory_that_dlpack_handed_on_outlives_batch_and_loader(files):
+    loader = files.numpy(batch_size=4, prefetch_bytes=1, shuffle=False, features=["image"])
+    kept = [torch.from_dlpack(batch["image"]) for batch in loader]
+    loader.close()
+    assert [int(image[0, 0, 0]) for image in kept] == [0, 4, 8, 12, 16, 20]
 
 
 def test_a_batchs_memory_is_used_again_only_when_its_last_array_is_gone(files):

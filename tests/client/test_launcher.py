@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,45 @@ def test_without_a_launcher_there_is_one_rank():
     assert local_ranks({}) == (0, 1)
 
 
+CLUSTER = {
+    "chief": ["a:1"],
+    "worker": ["b:1", "a:2", "b:2", "[::1]:3"],
+    "ps": ["a:3"],
+    "evaluator": ["a:4"],
+}
+
+
+def tf_config(kind: str, index: int) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "place"),
+    [
+        ("chief", 0, (0, 2)),
+        ("worker", 0, (0, 2)),
+        ("worker", 1, (1, 2)),
+        ("worker", 2, (1, 2)),
+        ("worker", 3, (0, 1)),
+        ("ps", 0, (0, 1)),
+        ("evaluator", 0, (0, 1)),
+    ],
+)
+def test_tensorflows_workers_at_one_host_are_its_ranks_and_one_job(kind, index, place):
+    environ = tf_config(kind, index)
+    assert local_ranks(environ) == place
+    assert local_ranks({**environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}) == (3, 4)
+    jobs = {name: job_id(tf_config(*name)) for name in [("chief", 0), ("worker", 0)]}
+    together = {("chief", 0): ("chief", 0), ("worker", 1): ("chief", 0)}
+    together |= {("worker", 0): ("worker", 0), ("worker", 2): ("worker", 0)}
+    assert job_id(environ) == jobs.get(together.get((kind, index)), job_id({}))
+
+
+def test_a_tf_config_of_a_task_alone_says_nothing():
+    for text in ("", "{}", '{"task": {"type": "worker", "index": 0}}'):
+        assert local_ranks({"TF_CONFIG": text}) == (0, 1)
+
+
 def test_ranks_are_those_of_the_node():
     assert local_ranks({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}) == (3, 8)
 
@@ -23,6 +63,8 @@ def test_ranks_are_those_of_the_node():
         ({"LOCAL_RANK": "1"}, "LOCAL_WORLD_SIZE is not set"),
         ({"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"}, "LOCAL_RANK is 8 and LOCAL_WORLD_SIZE is 8"),
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one', expected an integer"),
+        ({"TF_CONFIG": "nothing"}, "TF_CONFIG is 'nothing', expected the addresses"),
+        (tf_config("worker", 4), "IndexError"),
     ],
 )
 def test_contradictory_ranks_are_refused(environ, message):

@@ -154,3 +154,46 @@ def test_a_corrupt_record_is_not_delivered(tmp_path):
     path.write_bytes(content)
     with pytest.raises(tf.errors.DataLossError):
         list(FileSet(path, schema=schema()).tf_dataset(batch_size=4))
+
+
+# Of an epoch that is not one pass of its set
+
+
+def test_an_epoch_of_more_steps_than_a_set_has_repeats_it_in_another_order(cache):
+    epoch = next(epochs := cache.epochs("train", 1, steps_per_epoch=5))
+    dataset = epoch.tf_dataset(batch_size=10)
+    assert len(dataset) == 5
+    found = labels(dataset)
+    assert sorted(found[:20]) == sorted(found[20:40]) == list(range(20))
+    assert found[:20] != found[20:40]
+    assert found == labels(dataset)
+    epochs.close()
+
+
+def test_an_epoch_of_fewer_steps_than_a_set_has_leaves_out_the_rest(cache):
+    for epoch in cache.epochs("train", 1, steps_per_epoch=3):
+        dataset = epoch.tf_dataset(batch_size=4)
+        assert len(dataset) == 3
+        assert len(set(labels(dataset))) == 12
+
+
+def test_a_run_of_records_ends_with_those_that_tensorflow_was_given(cache):
+    """Sets of 20, 30, 40 records."""
+    steps = [len(epoch.tf_dataset(batch_size=8)) for epoch in cache.epochs("train", records=60)]
+    assert steps == [2, 3, 2], "16 of 20 records, 24 of 30, and 16 of the 20 that are left"
+
+
+def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
+    for epoch in cache.epochs("train", 1, agree=lambda number: [number, 2 * 9]):
+        assert [len(batch["label"]) for batch in epoch.tf_dataset(batch_size=4)] == [4, 4]
+        whole = epoch.tf_dataset(batch_size=8, drop_last=False)
+        assert [len(batch["label"]) for batch in whole] == [8, 8, 4]
+
+
+def test_the_report_says_that_tensorflow_reads(cache):
+    with cache.acquire("train") as epoch:
+        epoch.tf_dataset(batch_size=5)
+    assert epoch.report().lent == "TensorFlow"
+    assert str(epoch.report()).startswith(
+        "epoch 0 of train: read by TensorFlow, which nobody times here; "
+    )

@@ -1,0 +1,150 @@
+"""What the trainers of several nodes agree on at each epoch: their sets differ, their steps must not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cachecd_client.errors import CallerError, OtherNodeError
+
+if TYPE_CHECKING:
+    from cachecd_client.epoch import Epoch
+    from cachecd_client.run import Run
+
+log = logging.getLogger("cachecd")
+
+# Gives a number to each process that trains, and returns those of all, in the processes' order.
+AllGather = Callable[[int], Sequence[int]]
+
+_FAILED = -1
+_LONG = 10.0  # seconds of waiting for other nodes that are worth a line
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """How much of its set a node reads, so that each rank of each node takes as many steps."""
+
+    least: int
+    """Records of the set that are read, where batches have to be full."""
+    most: int
+    """Its records and the padding that comes behind them, where all have to be read."""
+
+
+class Agreement:
+    """How the processes of one run agree, if it has other nodes than this one.
+
+    `agree`: as in `Cache.epochs`. `world`: the ranks on this node. CallerError for what is neither.
+    """
+
+    def __init__(self, agree: bool | AllGather, world: int) -> None:
+        if not (isinstance(agree, bool) or callable(agree)):
+            raise CallerError(
+                f"agree={agree!r}, expected True, False, or a function that gathers a number from all "
+                "processes, such as mpi4py's comm.allgather"
+            )
+        self._agree = agree
+        self._world = world
+
+    def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
+        """These epochs, each of which knows what was agreed on; and the run, how many ranks it has.
+
+        An epoch that cannot be is an error on all nodes, OtherNodeError where it is another's.
+        """
+        gather = (
+            self._agree if callable(self._agree) else _found(self._world) if self._agree else None
+        )
+        with contextlib.closing(epochs):
+            while True:
+                try:
+                    epoch = next(epochs, None)
+                except Exception as error:
+                    if gather is not None:
+                        log.error("telling the other nodes, once they have come as far: %s", error)
+                        # Whatever comes of it, the reason is the one above.
+                        with contextlib.suppress(Exception):
+                            gather(_FAILED)
+                    raise
+                if epoch is None:
+                    return
+                if gather is not None:
+                    agreed, ranks = self._reached(gather, epoch)
+                    epoch.agree(agreed)
+                    run.among(self._world, ranks)
+                yield epoch
+
+    def _reached(self, gather: AllGather, epoch: Epoch) -> tuple[Agreed, int]:
+        """What all of them agree on, and how many ranks they are."""
+        each, odd = divmod(epoch.length, self._world)
+        began = time.monotonic()
+        try:
+            # In halves: both what each rank here has at least and what one has at most are in it.
+            found = [operator.index(number) for number in gather(2 * each + bool(odd))]
+        except Exception as error:
+            error.add_note(
+                f"The nodes were agreeing on the steps of epoch {epoch.epoch} of {epoch.dataset!r}."
+            )
+            raise
+        if (waited := time.monotonic() - began) >= _LONG:
+            log.info("%s: waited %.0f s for the sets of the other nodes", epoch.dataset, waited)
+        if len(found) < self._world:
+            raise CallerError(
+                f"agree= gathered {len(found)} numbers where this node alone has {self._world} ranks: "
+                "expected one from each process that trains"
+            )
+        if failed := [process for process, number in enumerate(found) if number == _FAILED]:
+            raise OtherNodeError(
+                f"epoch {epoch.epoch} of {epoch.dataset!r}: {len(failed)} of {len(found)} processes "
+                f"could not take their set, the first is process {failed[0]}: its log says why"
+            )
+        agreed = Agreed(min(found) // 2 * self._world, (max(found) + 1) // 2 * self._world)
+        if agreed.least + self._world <= epoch.length and not epoch.pinned:
+            log.info(
+                "%s: epoch %d reads %d of %d records, as many a rank as where there are fewest",
+                epoch.dataset, epoch.epoch, agreed.least, epoch.length,
+            )  # fmt: skip
+        return agreed, len(found)
+
+
+def _found(world: int) -> AllGather | None:
+    """By what this process trains with others on other nodes; None if it does not.
+
+    A framework that is not imported is not what it trains with.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return _by_torch if dist.get_world_size() > world else None
+    jax: Any = sys.modules.get("jax")
+    # Asked how many processes there are, JAX takes its devices; so not where it is merely imported.
+    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():
+        return _by_jax if jax.process_count() > world else None
+    return None
+
+
+def _by_torch(number: int) -> list[int]:
+    import torch
+    import torch.distributed as dist
+
+    # "cpu:gloo,cuda:nccl" names what there is a backend for.
+    kinds = [each.partition(":")[0] for each in dist.get_backend_config().split(",")]
+    device = "cpu" if "cpu" in kinds else kinds[0]
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    every = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
+    dist.all_gather([*every[:, None]], own)
+    found: list[int] = every.tolist()
+    return found
+
+
+def _by_jax(number: int) -> list[int]:
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    # Two halves, as JAX would narrow 64 bits.
+    high, low = divmod(number, 1 << 31)
+    every = multihost_utils.process_allgather(np.array([high, low], np.int32))
+    return [(int(one) << 31) + int(other) for one, other in every]

@@ -1,0 +1,41 @@
+"""The end of leases, and of a session: at its close, or at the interpreter's exit."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+
+from cachecd_client.errors import CachecdError
+from cachecd_client.lease import HeldLease
+from cachecd_client.private_daemon import PrivateDaemon
+from cachecd_client.protocol import Released
+from cachecd_client.transport import Transport
+
+log = logging.getLogger("cachecd")
+
+_RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lock anyway
+
+
+def release(held: HeldLease, transport: Transport, rank: int) -> None:
+    """Ends this process's share in a lease, and tells the daemon if it is there."""
+    if not held.close():
+        return  # a forked child's copy; the lease is its parent's
+    try:
+        transport.ask(Released(uuid.uuid4().hex, held.manifest.lease, rank), _RELEASE_TIMEOUT)
+    except CachecdError as error:
+        log.debug("release of %s not told: %s", held.manifest.lease, error)
+
+
+def end_session(
+    held: set[HeldLease],
+    transport: Transport,
+    rank: int,
+    daemon: PrivateDaemon | None,
+) -> None:
+    """Releases all leases, and ends the daemon if it is the session's own."""
+    with contextlib.suppress(KeyError):
+        while True:
+            release(held.pop(), transport, rank)
+    if daemon is not None:
+        daemon.close()

@@ -1,0 +1,196 @@
+"""Where a run stands, as plain values in its loaders' states: its epoch, the set, what was read before."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cachecd_client.errors import CachecdError, CallerError
+from cachecd_client.protocol import AskRecipes, Manifest, Recipes
+from cachecd_client.sweep import Sweep
+from cachecd_client.transport import Transport
+
+if TYPE_CHECKING:
+    from cachecd_client.leased import LeasedSet
+    from cachecd_client.loader import Loader
+    from cachecd_client.run import Run
+
+log = logging.getLogger("cachecd")
+
+#: The key of a loader's state under which all this is.
+RUN = "run"
+_VERSION = 1
+_TIMEOUT = 5.0  # seconds that a training loop may stand still for one part of a set's recipes
+_PAUSE = 30.0  # seconds without another attempt, when nobody answered
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run as a state has it, in epoch `epoch`, with the set that it had on lease.
+
+    `read`: records before that epoch, over all ranks, and `of_epoch` those of it. `sweep`: before it, or,
+    if it is `over`, after it. `recipes`: how each of the set's shards was made, in their order; none if
+    the run does not carry that. `state`: all of it, for the loader.
+    """
+
+    dataset: str
+    epoch: int
+    generation: str
+    shards: list[list[int]]
+    num_bytes: int
+    fingerprint: str
+    walk: str
+    cursor: list[int]
+    read: int
+    of_epoch: int
+    over: bool
+    sweep: Sweep
+    recipes: list[str]
+    state: dict[str, Any]
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], dataset: object) -> Standing:
+        """CallerError if it is no state of a loader of this dataset's lease."""
+        if not isinstance(dataset, str):
+            raise CallerError(
+                "state: a run of several datasets cannot go on by it; a loader of the same sets can, by "
+                "load_state_dict()"
+            )
+        told = state.get(RUN) if isinstance(state, Mapping) else None
+        if not isinstance(told, Mapping):
+            raise CallerError(
+                "state: expected what `state_dict()` of a leased epoch's loader gave"
+                + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
+                + "; a DataLoader's own state goes into its load_state_dict()"
+            )
+        if told.get("version") != _VERSION:
+            raise CallerError(
+                f"state: version {told.get('version')!r} of a run, expected {_VERSION}"
+            )
+        if told.get("dataset") != dataset:
+            raise CallerError(
+                f"state: it is of dataset {told.get('dataset')!r}, and epochs() is asked for {dataset!r}"
+            )
+        try:
+            found = cls(
+                dataset=dataset,
+                epoch=_number(told["epoch"]),
+                generation=_text(told["generation"]),
+                shards=[[_number(first), _number(last)] for first, last in told["shards"]],
+                num_bytes=_number(told["num_bytes"]),
+                fingerprint=_text(state["fingerprint"]),
+                walk=_text(told["walk"]),
+                cursor=[_number(place) for place in told["cursor"]],
+                read=_number(told["read"]),
+                of_epoch=_number(told["of_epoch"]),
+                over=bool(told["over"]),
+                sweep=Sweep.of_state(told["sweep"]),
+                recipes=[_text(recipe) for recipe in told.get("recipes", ())],
+                state=dict(state),
+            )
+        except Exception as error:  # whatever garbage makes of it
+            raise CallerError(f"state: it is damaged ({error!r})") from error
+        if found.recipes and len(found.recipes) != found.num_shards:
+            raise CallerError(
+                f"state: it is damaged (recipes of {len(found.recipes)} shards of {found.num_shards})"
+            )
+        return found
+
+    @property
+    def num_shards(self) -> int:
+        """Of the set."""
+        return sum(last - first + 1 for first, last in self.shards)
+
+    def recipe_of(self, number: int) -> str:
+        """Of a shard of the set; "" if it is not known."""
+        place = 0
+        for first, last in self.shards:
+            if first <= number <= last:
+                return self.recipes[place + number - first] if self.recipes else ""
+            place += last - first + 1
+        return ""
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+class Telling:
+    """What the loaders of one leased epoch say in their states of the run."""
+
+    def __init__(self, leased: LeasedSet, run: Run | None) -> None:
+        self._transport = leased.transport
+        self._manifest = manifest = leased.manifest
+        self._exact = run is not None and run.exact
+        sweep = Sweep() if run is None else run.sweep
+        self._fixed = {
+            "version": _VERSION,
+            "dataset": manifest.dataset,
+            "epoch": leased.number,
+            "generation": manifest.generation,
+            "shards": manifest.shards,
+            "num_bytes": manifest.num_bytes,
+            "walk": manifest.walk,
+            "cursor": manifest.cursor,
+            "sweep": sweep.state(),
+        }
+        self._recipes: list[str] | None = None
+        self._silent_until = 0.0
+
+    def about(self, loader: Loader, read: int, of_epoch: int) -> dict[str, Any]:
+        """For the loader's state: so many records were read before the epoch, and of it."""
+        over = loader.position >= len(loader)
+        told = {**self._fixed, "read": read, "of_epoch": of_epoch, "over": over}
+        if over and loader.part is not None and isinstance(loader.part.after, Sweep):
+            told["sweep"] = loader.part.after.state()
+        if self._exact and (recipes := self._known_recipes()) is not None:
+            told["recipes"] = recipes
+        return {RUN: told}
+
+    def _known_recipes(self) -> list[str] | None:
+        """Asked for once a lease; None, said in the log, while the daemon does not tell."""
+        if self._recipes is None and time.monotonic() >= self._silent_until:
+            manifest = self._manifest
+            try:
+                self._recipes = recipes_of(self._transport, manifest)
+            except CachecdError as error:
+                self._silent_until = time.monotonic() + _PAUSE
+                log.warning(
+                    "%s: the state of epoch %d does not say how its set was made, so it resumes only where "
+                    "that is on disk: %s",
+                    manifest.dataset, self._fixed["epoch"], error,
+                )  # fmt: skip
+        return self._recipes
+
+
+def recipes_of(transport: Transport, manifest: Manifest) -> list[str]:
+    """How each shard of a lease was made, in their order. Errors as of `Transport.ask`."""
+    numbers = manifest.numbers()
+    found: list[str] = []
+    with transport.conversation() as daemon:
+        while len(found) < len(numbers):
+            request = AskRecipes(uuid.uuid4().hex, manifest.lease, numbers[len(found)])
+            reply = daemon.ask(request, _TIMEOUT)
+            assert isinstance(reply, Recipes)
+            if not reply.recipes:
+                raise CallerError(f"the daemon knows no recipe of shard {numbers[len(found)]}")
+            found += reply.recipes
+    if unknown := [n for n, recipe in zip(numbers, found, strict=True) if not recipe]:
+        log.warning(
+            "%s: it is not known any more how %d of the set's %d shards were made (the first is %d): "
+            "where they are gone, the state cannot be resumed with resume='exact'",
+            manifest.dataset, len(unknown), len(numbers), unknown[0],
+        )  # fmt: skip
+    return found[: len(numbers)]

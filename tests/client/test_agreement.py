@@ -1,0 +1,220 @@
+"""Nodes with sets of different sizes take as many steps: by torch.distributed, or a trainer's own way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import pytest
+import torch.distributed as dist
+
+from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
+from cachecd_client.protocol import Acquire, Granted, Refused, Request
+from cachecd_client.session import connect
+from tests.client.conftest import CacheDir, ScriptedDaemon
+
+BATCH = 4
+
+
+def labels(loader):
+    return [int(label) for batch in loader for label in batch["label"]]
+
+
+@pytest.fixture
+def node(daemon, tmp_path) -> Callable[..., ScriptedDaemon]:
+    """Starts a node's daemon, which grants as many shards of ten records in every epoch, in orders of
+    their own, or refuses from an epoch on."""
+
+    def start(shards: int, refuse: int = 100, **changes: bool) -> ScriptedDaemon:
+        root = tmp_path / f"node of {shards}"
+        root.mkdir()
+        cache_dir = CacheDir(root)
+
+        def answer(request: Request):
+            if not isinstance(request, Acquire):
+                return None
+            if request.epoch >= refuse:
+                return Refused(request.id, "RequestError", "the disk is full")
+            lease = f"train-{request.epoch}"
+            path = cache_dir.manifest(
+                lease, shards, epoch=request.epoch, seed=request.epoch, **changes
+            )
+            return Granted(request.id, lease, str(root), f"leases/{path.name}")
+
+        return daemon(answer)
+
+    return start
+
+
+# Through torch.distributed
+
+
+def train(node: ScriptedDaemon, meeting: str, rank: int, length: dict[str, int]):
+    """What each epoch of this node reads, and the error that ends the run."""
+    patience = timedelta(seconds=20)
+    way = {"init_method": f"file://{meeting}", "timeout": patience}
+    dist.init_process_group("gloo", rank=rank, world_size=2, **way)
+    epochs, failed = [], ""
+    with connect(node.endpoint) as cache:
+        try:
+            epochs.extend(labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", **length))
+        except CachecdError as error:
+            failed = f"{type(error).__name__}: {error}"
+    return epochs, failed
+
+
+def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path, in_children):
+    nodes = node(2), node(3)
+    meeting = str(tmp_path / "meeting")
+    run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
+    (small, _), (large, _) = in_children(*run)
+    assert [len(read) for read in small] == [len(read) for read in large] == [20] * 3
+    assert {frozenset(read) for read in small} == {frozenset(range(20))}
+    left_out = [set(range(30)) - set(read) for read in large]
+    assert [len(each) for each in left_out] == [10] * 3
+    assert left_out[0] != left_out[1] != left_out[2]
+
+
+def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path, in_children):
+    nodes = node(2), node(3, refuse=1)
+    meeting = str(tmp_path / "meeting")
+    run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
+    (waiting, told), (failing, failed) = in_children(*run)
+    assert len(waiting) == len(failing) == 1
+    assert told == (
+        "OtherNodeError: epoch 1 of 'train': 1 of 2 processes could not take their set, the first is "
+        "process 1: its log says why"
+    )
+    assert failed == "RequestError: the disk is full"
+
+
+# By what the trainer gives
+
+
+def beside(*others: int):
+    """An all-gather: this process's number, and those of processes whose ranks have so many records."""
+    return lambda number: [number, *(2 * records for records in others)]
+
+
+def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
+    """20 records here, 33 on the other node."""
+    for epoch in cache.epochs("train", 1, agree=beside(33)):
+        assert len(epoch.numpy(BATCH)) == 5
+        loader = epoch.numpy(BATCH, drop_last=False)
+        assert [int(batch["_valid"].sum()) for batch in loader] == [4, 4, 4, 4, 4, 0, 0, 0, 0]
+        assert epoch.report().records == 20, "padding is no record"
+
+
+def test_pinned_sets_of_one_size_are_whole(node):
+    with connect(node(2, pinned=True).endpoint) as cache:
+        for epoch in cache.epochs("train", 2, agree=beside(20)):
+            assert labels(epoch.numpy(7))[:20] == list(range(20))
+
+
+def test_pinned_parts_of_different_sizes_take_as_many_steps_and_lose_no_record(node):
+    with connect(node(2, pinned=True).endpoint) as cache:
+        for epoch in cache.epochs("train", 1, agree=beside(33)):
+            batches = list(epoch.numpy(7))
+            assert [int(batch["_valid"].sum()) for batch in batches] == [7, 7, 6, 0, 0]
+            assert labels(batches)[:20] == list(range(20))
+
+
+def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
+    with connect(node(2, pinned=True).endpoint) as cache, cache.acquire("train") as held_out:
+        found = []
+        for rank in range(8):
+            batches = list(held_out.numpy(2, rank=rank, world=8))
+            assert len(batches) == 2
+            found += [n for b in batches for n in b["label"][b["_valid"]].tolist()]
+    assert sorted(found) == list(range(20))
+
+
+def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache, monkeypatch):
+    monkeypatch.setattr(cache, "_world", 3)  # 20 records: 7, 7 and 6
+    ranks = {"rank": 0, "world": 3}
+    told = []
+    epochs = cache.epochs("train", 1, agree=lambda number: told.append(number) or [number] * 6)
+    epoch = next(epochs)
+    assert told == [2 * 6 + 1], "in halves: more than 6, and no more than 7"
+    assert len(epoch.numpy(2, **ranks)) == 3
+    assert len(epoch.numpy(2, drop_last=False, **ranks)) == 4
+    assert len(epoch.numpy(2, drop_last=False, rank=0, world=6)) == 2
+
+
+def test_a_dataset_for_workers_has_the_steps_agreed_on(cache):
+    for epoch in cache.epochs("train", 1, agree=beside(9)):
+        dataset = epoch.to_dataset(BATCH)
+        assert len(dataset) == len(list(dataset)) == 2
+
+
+def test_records_are_those_of_all_nodes(cache):
+    """Of 100 here and on another node, each reads 50: of sets of 20 and 30 here, and 15 and 40 there."""
+    there = iter([15, 40, 40, 40])
+    read = 0
+    for epoch in cache.epochs("train", records=100, agree=lambda n: [n, 2 * next(there)]):
+        read += len(labels(epoch.numpy(5)))
+        assert epoch.progress == read / 50
+    assert read == 50
+    assert next(there) == 40, "15, then 30, and then 5 of the third"
+
+
+def test_of_a_run_of_records_with_an_epoch_that_nobody_reads_what_was_agreed_on_counts(cache):
+    epochs = cache.epochs("train", records=30, agree=beside(10))
+    assert [epoch.epoch for epoch in epochs] == [0, 1], "15 of each node, 10 an epoch"
+
+
+def test_another_nodes_failure_is_told_with_its_process(cache):
+    with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first is process 2"):
+        next(cache.epochs("train", 1, agree=lambda number: [number, 4, -1, -1]))
+
+
+def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
+    told = []
+    with connect(node(2, refuse=1).endpoint) as cache:
+        epochs = cache.epochs("train", 2, agree=lambda number: told.append(number) or [number, 8])
+        next(epochs)
+        with pytest.raises(CachecdError, match="the disk is full"):
+            next(epochs)
+    assert told == [40, -1]
+    assert "telling the other nodes, once they have come as far: the disk is full" in caplog.text
+
+
+def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest, locked):
+    def broken(number: int) -> list[int]:
+        raise ConnectionError("the other end is gone")
+
+    with pytest.raises(ConnectionError, match="is gone") as raised:
+        next(cache.epochs("train", 1, agree=broken))
+    assert raised.value.__notes__ == ["The nodes were agreeing on the steps of epoch 0 of 'train'."]
+    assert not locked(manifest(0))
+
+
+@pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}])
+def test_processes_of_one_node_agree_on_nothing(cache, tmp_path, monkeypatch, environ):
+    for name, value in environ.items():
+        monkeypatch.setitem(os.environ, name, value)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
+    )
+    try:
+        assert next(cache.epochs("train", 1)).agreed is None
+        assert next(cache.epochs("train", 1, agree=False)).agreed is None
+    finally:
+        dist.destroy_process_group()
+
+
+def test_what_is_no_all_gather_is_refused(cache):
+    with pytest.raises(CallerError, match="agree=3, expected True, False, or a function"):
+        cache.epochs("train", 1, agree=3)
+    monkey = cache.epochs("train", 1, agree=lambda number: [])
+    with pytest.raises(CallerError, match="gathered 0 numbers where this node alone has 1"):
+        next(monkey)
+
+
+def test_a_mixture_is_as_long_as_the_nodes_agree_on(cache):
+    """Of 20 records of each here, half and half, 40 may be read; of what the other node has, 17."""
+    for epoch in cache.epochs({"train": 0.5, "other": 0.5}, 1, agree=beside(17)):
+        loader = epoch.numpy(BATCH)
+        assert len(loader) == len(list(loader)) == 4

@@ -1,0 +1,124 @@
+"""Which features a mixture's batches have, where its datasets' schemas differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd_client.errors import SchemaError
+from cachecd_client.mixed_schema import mixed
+from cachecd_client.protocol import Acquire, Granted
+from cachecd_client.schema import Feature, Schema
+from cachecd_client.session import connect
+from tests.client.conftest import CacheDir
+from tests.client.records import examples, write
+
+IMAGE = Feature("image", "bytes", "uint8", (8, 8), raw=True)
+LABEL = Feature("label", "int64", "int64", ())
+TEXT = Feature("text", "bytes", "bytes", ())
+TAGS = Feature("tags", "int64", "int64", None)
+
+
+def named(feature: Feature, *classes: str) -> Feature:
+    return Feature(feature.name, feature.kind, feature.dtype, feature.shape, feature.raw, classes)
+
+
+def schemas(**features: list[Feature]) -> dict[str, Schema]:
+    return {name: Schema(tuple(of)) for name, of in features.items()}
+
+
+def test_what_all_have_is_delivered():
+    found = mixed(schemas(web=[IMAGE, LABEL, TEXT], code=[LABEL, IMAGE], talk=[IMAGE, LABEL, TAGS]))
+    assert found == Schema((IMAGE, LABEL))
+
+
+def test_what_some_lack_may_be_asked_for_with_a_default_or_if_it_is_ragged():
+    two = schemas(web=[LABEL, TEXT, TAGS], code=[LABEL])
+    assert mixed(two, ["text", "label"], {"text": b""}) == Schema((TEXT, LABEL))
+    assert mixed(two, None, {"text": b""}) == Schema((LABEL, TEXT))
+    assert mixed(two, ["tags"]) == Schema((TAGS,))
+    with pytest.raises(
+        SchemaError, match=r"feature 'text' of 'web' is not in 'code': .* default=\{'text': ...\}"
+    ):
+        mixed(two, ["text"])
+    with pytest.raises(SchemaError, match="no feature 'txt' in any of the datasets web, code"):
+        mixed(two, ["txt"])
+    with pytest.raises(SchemaError, match=r"features='text', expected a list"):
+        mixed(two, "text")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            Feature("image", "bytes", "uint8", (9, 8), raw=True),
+            r"uint8\[9, 8\] as raw bytes in 'code'",
+        ),
+        (Feature("image", "bytes", "float32", (8, 8), raw=True), r"float32\[8, 8\] as raw bytes"),
+        (Feature("image", "bytes", "bytes", ()), r"bytes\[\] as a list of bytes in 'code'"),
+        (Feature("image", "int64", "int64", None), r"int64\[ragged\] as a list of int64"),
+    ],
+)
+def test_two_forms_of_a_feature_are_an_error_that_names_both_unless_others_are_asked_for(
+    other, said
+):
+    two = schemas(web=[IMAGE, LABEL], code=[other, LABEL])
+    with pytest.raises(
+        SchemaError, match=rf"'image' is uint8\[8, 8\] .* in 'web' and .*{said}.*features="
+    ):
+        mixed(two)
+    assert mixed(two, ["label"]) == Schema((LABEL,))
+
+
+def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_has_none():
+    two = schemas(web=[named(LABEL, "cat", "dog")], code=[named(LABEL, "cat", "cow")])
+    with pytest.raises(SchemaError, match="in 'web' than in 'code': 1 is 'dog' and 'cow'"):
+        mixed(two)
+    longer = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat", "cow")])
+    with pytest.raises(SchemaError, match="1 is none and 'cow'"):
+        mixed(longer)
+    assert mixed(schemas(web=[named(LABEL, "cat")], code=[LABEL])) == Schema((LABEL,))
+    same = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat")])
+    assert mixed(same) == Schema((named(LABEL, "cat"),))
+
+
+def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_rest(
+    tmp_path, daemon
+):
+    root = tmp_path / "cache"
+    root.mkdir()
+    web, code = (CacheDir(root, dataset=name) for name in ("web", "code"))
+    labels = Schema((LABEL,))
+    write(
+        root / "shards/code/0000000001.tfrecord",
+        [labels.encode({"label": n}) for n in range(10)],
+        labels,
+    )
+    write(root / "shards/web/0000000001.tfrecord", examples(range(10)))
+    schema = {"code": {"schema": labels.to_json()}, "web": {}}
+
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        name = request.dataset
+        path = {"web": web, "code": code}[name].manifest(name, 1, **schema[name])
+        return Granted(request.id, name, str(root), f"leases/{path.name}")
+
+    with connect(daemon(answer).endpoint) as cache:
+        epochs = cache.epochs({"web": 1, "code": 1}, 1)
+        epoch = next(epochs)
+        assert epoch.schema == labels
+        (batch,) = epoch.numpy(batch_size=20)
+        assert sorted(batch) == ["label"]
+        assert sorted(batch["label"].tolist()) == sorted([*range(10), *range(10)])
+        (batch,) = epoch.numpy(batch_size=20, default={"vector": -1}, ids=True)
+        of_code = batch["_dataset"] == 1
+        assert (batch["vector"][of_code] == -1).all()
+        assert batch["vector"][~of_code][:, 0].tolist() == batch["label"][~of_code].tolist()
+        epochs.close()
+        schema["web"]["schema"] = {**labels.to_json()}
+        schema["web"]["schema"]["features"][0]["shape"] = [2]
+        changed = next(cache.epochs({"web": 1, "code": 1}, 1))
+        with pytest.raises(SchemaError, match=r"'label' is int64\[\] .* in 'code' and int64\[2\]"):
+            changed.numpy(batch_size=4)
+        with pytest.raises(SchemaError, match="'label' is"):
+            _ = changed.schema

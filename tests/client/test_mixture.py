@@ -1,0 +1,379 @@
+"""cache.epochs({dataset: weight}): what is held, read, told and repeated, with a scripted daemon."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import Counter
+
+import pytest
+from torch.utils.data import DataLoader
+
+from cachecd_client import Mixture
+from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
+from cachecd_client.protocol import Acquire, Granted, Held, Refused, Released, ReportCorrupt
+from cachecd_client.session import connect
+from tests.client.conftest import CacheDir
+from tests.client.test_epoch import corrupt
+
+FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
+WEIGHTS = {"web": 0.75, "code": 0.25}
+
+
+@pytest.fixture
+def sizes():
+    """Shards of 10 records that epoch k has of each dataset; a test may change it."""
+    return {"web": lambda k: 4 + k, "code": lambda k: 2, "talk": lambda k: 1}
+
+
+@pytest.fixture
+def seeds():
+    """Of each dataset; a test may change it."""
+    return dict(FIRST)
+
+
+@pytest.fixture
+def window():
+    """What each manifest says; a test may change it."""
+    return {"window": None}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    root = tmp_path / "cache"
+    root.mkdir()
+    return {name: CacheDir(root, dataset=name, first=first) for name, first in FIRST.items()}
+
+
+@pytest.fixture
+def granting(daemon, folders, sizes, seeds, window):
+    """A daemon that grants three datasets, whose sets grow each in its own way."""
+
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        name, epoch = request.dataset, request.epoch
+        path = folders[name].manifest(
+            f"{name}-{epoch}",
+            sizes[name](epoch),
+            job=request.job,
+            epoch=epoch,
+            seed=seeds[name],
+            **window,
+        )
+        return Granted(
+            request.id, f"{name}-{epoch}", str(folders[name].root), f"leases/{path.name}"
+        )
+
+    return daemon(answer)
+
+
+@pytest.fixture
+def cache(granting, monkeypatch):
+    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
+    with connect(granting.endpoint, timeout=0.2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def held(folders, locked):
+    """The leases that somebody holds."""
+    return lambda: {p.stem for p in folders["web"].root.glob("leases/*.json") if locked(p)}
+
+
+def labels(batches) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+def by_dataset(found) -> Counter:
+    names = {first // 1000: name for name, first in FIRST.items()}
+    return Counter(names[label // 1000] for label in found)
+
+
+def test_an_epoch_has_of_each_dataset_its_share_until_the_first_is_used_up_and_no_record_twice(
+    cache,
+):
+    read = []
+    for epoch in cache.epochs(WEIGHTS, 2):
+        loader = epoch.numpy(batch_size=4)
+        found = labels(loader)
+        assert len(found) == 4 * len(loader)
+        assert len(set(found)) == len(found)
+        read.append(by_dataset(found))
+    # 40 / 0.75 = 53 records, then 50 / 0.75 = 66; of both, 0.75 to within a record.
+    assert read == [{"web": 39, "code": 13}, {"web": 48, "code": 16}]
+
+
+def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache, sizes):
+    found = []
+    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4, steps_per_epoch=1):
+        found += labels(epoch.numpy(batch_size=20))
+    web, code = ([label for label in found if lo <= label < lo + 1000] for lo in (0, 1000))
+    assert len(set(web)) == len(web) == 40, "of 40, 50, 60 and 70"
+    assert sorted(Counter(code).values()) == [2] * 20, "twice all 20"
+    assert len(set(code[:20])) == 20
+
+
+def test_records_of_all_datasets_are_mixed_within_an_epoch(cache):
+    epochs = cache.epochs({"web": 0.5, "code": 0.5}, 1)
+    epoch = next(epochs)
+    shares = [by_dataset(labels([batch]))["web"] for batch in epoch.numpy(batch_size=10)]
+    assert sum(shares) == 20
+    assert max(shares) < 10
+
+
+def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, held):
+    seen = [held() for _ in cache.epochs(WEIGHTS, 2)]
+    assert seen == [{"code-0", "web-0"}, {"code-1", "web-1"}]
+    assert held() == set()
+    told = [
+        (type(r).__name__, getattr(r, "lease", getattr(r, "dataset", None)))
+        for r in granting.requests
+        if isinstance(r, (Acquire, Held, Released))
+    ]
+    assert told[:8] == [
+        ("Acquire", "code"), ("Held", "code-0"), ("Acquire", "web"), ("Held", "web-0"),
+        ("Acquire", "code"), ("Held", "code-1"), ("Acquire", "web"), ("Held", "web-1"),
+    ]  # fmt: skip
+    assert {lease for kind, lease in told[8:10]} == {"code-0", "web-0"}
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_set_that_is_refused_releases_those_of_the_other_datasets(cache, granting, held, epoch):
+    grant = granting.answer
+    granting.answer = lambda request: (
+        Refused(request.id, "impossible", "the limit is too small")
+        if isinstance(request, Acquire) and (request.dataset, request.epoch) == ("web", epoch)
+        else grant(request)
+    )
+    with pytest.raises(RequestError):
+        list(cache.epochs(WEIGHTS, 2))
+    assert "code" in {request.dataset for request in granting.of(Acquire)}
+    assert held() == set()
+
+
+def test_weights_that_the_loop_changes_count_from_the_next_epoch(cache, granting):
+    weights = {"web": 3, "code": 1}
+    shares, named = [], []
+    for epoch in cache.epochs(weights, 3, steps_per_epoch=1):
+        named.append(epoch.weights)
+        shares.append(by_dataset(labels(epoch.numpy(batch_size=20))))
+        weights.update(web=epoch.epoch, code=1, talk=0)
+    assert shares == [{"web": 15, "code": 5}, {"code": 20}, {"web": 10, "code": 10}]
+    assert named[2] == {"web": 0.5, "code": 0.5, "talk": 0.0}
+    leased = [request.dataset for request in granting.of(Acquire)]
+    assert leased == ["code", "web", "code", "code", "web"], "what has no weight is not leased"
+
+
+def test_a_function_gives_the_weights_by_the_runs_progress(cache):
+    asked = []
+
+    def curriculum(progress):
+        asked.append(progress)
+        return {"web": 1 - progress / 2, "code": progress / 2}
+
+    read = [
+        by_dataset(labels(epoch.numpy(batch_size=20)))
+        for epoch in cache.epochs(curriculum, records=100, steps_per_epoch=2)
+    ]
+    assert asked == pytest.approx([0, 0.4, 0.8])
+    assert read == [{"web": 40}, {"web": 32, "code": 8}, {"web": 12, "code": 8}]
+
+
+def test_ids_name_the_dataset_by_its_place_in_the_weights(cache):
+    weights = {"web": 1, "talk": 0, "code": 1}
+    for epoch in cache.epochs(weights, 1):
+        for batch in epoch.numpy(batch_size=10, ids=True):
+            names = [list(weights)[place] for place in batch["_dataset"]]
+            first = [FIRST[name] for name in names]
+            records = (batch["_shard"] - 1) * 10 + batch["_record"] + first
+            assert records.tolist() == batch["label"].tolist()
+        assert "_dataset" not in next(iter(epoch.numpy(batch_size=10)))
+    plain = next(iter(cache.acquire("web").numpy(batch_size=10, ids=True)))
+    assert "_dataset" not in plain
+
+
+def test_the_order_is_of_seed_and_sets_alone_and_ranks_share_it(cache, seeds):
+    def run(weights, **options):
+        return [labels(e.numpy(batch_size=6, **options)) for e in cache.epochs(weights, 2)]
+
+    whole = run(WEIGHTS)
+    assert run({"code": 1, "web": 3}, threads=1, prefetch_bytes=0) == whole
+    assert run(WEIGHTS, seed=5) != whole
+    ranks = [run(WEIGHTS, rank=rank, world=2) for rank in (0, 1)]
+    assert [len(first) for first in ranks[0]] == [len(second) for second in ranks[1]] == [24, 30]
+    both = [set(first + second) for first, second in zip(*ranks, strict=True)]
+    assert [len(one) for one in both] == [48, 60]
+    seeds["code"] = 5
+    assert run(WEIGHTS) != whole
+
+
+def test_a_fingerprint_names_the_sets(cache):
+    weights = {"web": 1, "code": 1}
+    first, second = (epoch.fingerprint for epoch in cache.epochs(weights, 2))
+    assert first != second
+    assert [epoch.fingerprint for epoch in cache.epochs(weights, 2)] == [first, second]
+
+
+def test_sets_that_do_not_fit_the_window_come_in_stages_that_do(cache, sizes, window):
+    sizes["web"] = lambda k: 12
+    for size in (None, 10_000):
+        window["window"] = size
+        for epoch in cache.epochs({"web": 0.9, "code": 0.1}, 1):
+            assert epoch.num_bytes > 10_000
+            loader = epoch.numpy(batch_size=7)
+            found = labels(loader)
+            assert len(set(found)) == len(found) == 133
+            assert (len(loader.part.stages) > 3) == (size is not None)
+
+
+def test_a_position_in_a_mixture_is_gone_on_from_and_belongs_to_it_alone(cache):
+    epochs = cache.epochs(WEIGHTS, 2)
+    epoch = next(epochs)
+    loader = epoch.numpy(batch_size=5)
+    whole = labels(loader)
+    next(iter(loader))
+    resumed = epoch.numpy(batch_size=5)
+    resumed.load_state_dict(loader.state_dict())
+    assert labels(resumed) == whole[5:]
+    with pytest.raises(CallerError, match="belongs to another loader"):
+        next(epochs).numpy(batch_size=5).load_state_dict(loader.state_dict())
+
+
+def test_without_a_daemon_the_mixture_is_repeated_in_another_order_by_the_weights_of_then(
+    cache, granting, held, caplog
+):
+    weights = dict(WEIGHTS)
+    read = []
+    for epoch in cache.epochs(weights, 3, steps_per_epoch=1):
+        read.append(labels(epoch.numpy(batch_size=20)))
+        assert held() == {"code-0", "web-0"}
+        assert list(epoch.weights)[:2] == ["web", "code"]
+        granting.kill()
+        weights.update(
+            [{"web": 0.5, "code": 0.5}, {"web": 0, "code": 0, "talk": 1}][epoch.epoch % 2]
+        )
+    assert "web+code: epoch 1 repeats the 6 files of the one before: no daemon" in caplog.text
+    assert [by_dataset(one) for one in read] == [
+        {"web": 15, "code": 5}, {"web": 10, "code": 10}, {"web": 10, "code": 10},
+    ]  # fmt: skip
+    every = Counter(label for one in read for label in one)
+    assert max(count for label, count in every.items() if label < 1000) == 1, "35 of 40"
+    assert held() == set()
+
+
+def test_a_daemon_that_goes_between_two_sets_leaves_none_of_them_held(cache, granting, held):
+    grant = granting.answer
+    granting.answer = lambda request: (
+        None
+        if isinstance(request, Acquire) and (request.dataset, request.epoch) == ("web", 1)
+        else grant(request)
+    )
+    epochs = cache.epochs(WEIGHTS, 2)
+    next(epochs)
+    assert next(epochs).lease == "code-0+web-0"
+    assert held() == {"code-0", "web-0"}
+    epochs.close()
+    assert held() == set()
+    granting.kill()
+    with pytest.raises(DaemonUnreachableError):
+        next(cache.epochs(WEIGHTS, 1))
+
+
+def test_a_session_that_is_closed_ends_the_passes_before_the_leases(granting, held):
+    with connect(granting.endpoint) as cache:
+        epochs = cache.epochs(WEIGHTS, 1)
+        batches = iter(next(epochs).numpy(batch_size=4))
+        next(batches)
+    assert held() == set()
+    with pytest.raises(CallerError, match="its lease released"):
+        next(batches)
+
+
+def test_a_report_says_what_is_of_each_dataset(cache, caplog):
+    caplog.set_level(logging.INFO, "cachecd")
+    for epoch in cache.epochs(WEIGHTS, 2, steps_per_epoch=20):
+        list(epoch.numpy(batch_size=4))
+        if epoch.epoch == 1:
+            assert [part.reads_per_record for part in epoch.report().mixed] == [40 / 20, 120 / 50]
+        assert cache.report("code") == cache.report("web") == cache.report() == epoch.report()
+    report = epoch.report()
+    assert (report.dataset, report.steps, report.records) == ("web+code", 20, 80)
+    assert report.set_records == 70
+    assert report.bytes > 0
+    assert report.growth == pytest.approx(7 / 6, rel=0.01)
+    code, web = report.mixed
+    assert (code.dataset, code.weight, code.set_records, code.growth) == ("code", 0.25, 20, 1.0)
+    assert (web.dataset, web.weight, web.set_records) == ("web", 0.75, 50)
+    assert web.growth == pytest.approx(5 / 4, rel=0.01)
+    assert (code.reads_per_record, web.reads_per_record) == (40 / 20, 120 / 50)
+    assert report.reads_per_record == pytest.approx(0.25 * 2 + 0.75 * 2.4)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("epoch ")]
+    assert [line.partition(",")[0] for line in lines] == [
+        "epoch 0 of web+code: 20 steps",
+        "epoch 1 of web+code: 20 steps",
+    ]
+
+
+def test_progress_is_that_of_the_whole_run_of_records(cache):
+    seen = []
+    for epoch in cache.epochs(WEIGHTS, records=96):
+        seen += [epoch.progress for _ in epoch.numpy(batch_size=16)]
+    assert seen == pytest.approx([step / 6 for step in range(1, 7)])
+
+
+def test_a_corrupt_record_is_reported_as_its_datasets(cache, granting, folders):
+    offset = corrupt(str(folders["code"].shard(2)), 3)
+    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 1):
+        found = labels(epoch.numpy(batch_size=10))
+        assert len(found) == 40
+        assert 1013 not in found
+        assert epoch.report().corrupt_records == 1
+    (report,) = granting.of(ReportCorrupt)
+    assert (report.dataset, report.shard, report.offset) == ("code", 2, offset)
+
+
+def test_a_pickled_mixture_reads_the_same_under_locks_of_its_own(cache, held):
+    epochs = cache.epochs(lambda progress: WEIGHTS, 1)
+    epoch = next(epochs)
+    expected = labels(epoch.numpy(batch_size=4))
+    copy = pickle.loads(pickle.dumps(epoch))
+    assert isinstance(copy, Mixture)
+    assert labels(copy.numpy(batch_size=4)) == expected
+    epochs.close()
+    assert held() == {"code-0", "web-0"}
+    copy.release()
+    assert held() == set()
+
+
+def test_torch_and_a_dataloaders_workers_have_the_batches_of_numpy(cache):
+    epochs = cache.epochs(WEIGHTS, 1)
+    epoch = next(epochs)
+    whole = labels(epoch.numpy(batch_size=4))
+    assert labels(epoch.torch(batch_size=4)) == whole
+    dataset = epoch.to_dataset(batch_size=4, features=["label"])
+    assert labels(DataLoader(dataset, batch_size=None, num_workers=2)) == whole
+
+
+def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes):
+    epoch = next(cache.epochs(WEIGHTS, 1))
+    with pytest.raises(CallerError, match=r"use epoch.tf\(batch_size\)"):
+        epoch.tf_dataset(4)
+    with pytest.raises(CallerError, match=r"use epoch.tf\(batch_size\)"):
+        cache.tf_dataset(WEIGHTS, 4)
+    with pytest.raises(CallerError, match="datasets are mixed by shuffling"):
+        epoch.numpy(batch_size=4, shuffle=False)
+    with pytest.raises(CallerError, match="has 53 records, a step over all ranks 64: choose"):
+        epoch.numpy(batch_size=64)
+    assert len(next(cache.epochs(WEIGHTS, 1, steps_per_epoch=3)).numpy(batch_size=64)) == 3
+    sizes["code"] = lambda k: 0
+    with pytest.raises(CallerError, match="the set of code has no records"):
+        next(cache.epochs(WEIGHTS, 1, job="another")).numpy(batch_size=4)
+
+
+def test_the_repr_tells_epoch_datasets_and_size(cache):
+    epoch = next(cache.epochs(WEIGHTS, 1))
+    assert repr(epoch) == ("<Mixture 0 of 'web+code': 6 files, 60 records, lease code-0+web-0>")
+    assert epoch.files == [epoch._files[i] for i in range(6)]
+    assert epoch._files[-1] == epoch.files[5]
+    assert epoch._files[1:3] == epoch.files[1:3]

@@ -1,0 +1,327 @@
+"""cache.tf_dataset: one pipeline over many leases, each held as long as TensorFlow reads its files."""
+
+import os
+from contextlib import suppress
+from itertools import islice
+
+import pytest
+import tensorflow as tf
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.protocol import Acquire, Refused, Released
+from cachecd_client.schema import Feature, Schema
+from cachecd_client.session import connect
+from tests.client.records import schema
+
+# Epoch k of the granting daemon has the records 0 .. 20 + 10 k - 1, in files of ten.
+
+
+def labels(batches, steps: int) -> list[int]:
+    """Those of the next steps, one after the other."""
+    return [int(label) for batch in islice(batches, steps) for label in batch["label"].numpy()]
+
+
+def open_shards() -> list[str]:
+    """The shards that this process has open, whoever in it opened them."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile, as is the directory's own
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.endswith(".tfrecord")]
+
+
+def test_one_iterator_sees_the_cache_grow_and_each_record_of_a_set_once(cache):
+    dataset = cache.tf_dataset("train", 5, features=["label"])
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    batches = iter(dataset)
+    for size in (20, 30, 40):
+        found = labels(batches, size // 5)
+        assert sorted(found) == list(range(size)) != found
+
+
+def test_the_first_set_is_in_the_order_of_its_epochs_own_pipeline(cache):
+    with cache.acquire("train", 0) as epoch:
+        alone = labels(epoch.tf_dataset(5, features=["label"]), 4)
+    assert labels(iter(cache.tf_dataset("train", 5, features=["label"])), 4) == alone
+
+
+def test_a_set_is_exchanged_when_no_file_of_it_is_open_and_not_before_it_is_due(
+    cache, granting, cache_dir, manifest, locked
+):
+    """However far the pipeline runs ahead of its consumer."""
+    cache_dir.per_shard = 500
+    open_then, held_then = [], []
+    grant = granting.answer
+
+    def answer(request):
+        if isinstance(request, Acquire) and request.epoch:
+            open_then.append(open_shards())
+            held_then.append(locked(manifest(request.epoch - 1)))
+        elif isinstance(request, Released):
+            following = manifest(int(request.lease.removeprefix("train-")) + 1)
+            held_then.append(following.exists() and locked(following))
+        return grant(request)
+
+    granting.answer = answer
+    batches = iter(cache.tf_dataset("train", 10, features=["label"]))
+    assert len(labels(batches, 50)) == 500  # half of the first set
+    assert [request.epoch for request in granting.of(Acquire)] == [0]
+    labels(batches, 50 + 150 + 10)
+    assert open_then == [[], []]
+    assert held_then == [True] * 4
+    assert [locked(manifest(number)) for number in range(3)] == [False, False, True]
+
+
+@pytest.fixture
+def hasty_cache(granting, monkeypatch):
+    """A session that waits 0.5 s for its daemon instead of 10."""
+    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
+    with connect(granting.endpoint, timeout=0.5) as opened:
+        yield opened
+
+
+def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
+    hasty_cache, granting, manifest, locked, caplog, wait_until
+):
+    dataset = hasty_cache.tf_dataset("train", 10, features=["label"])
+    granting.kill()
+    batches = iter(dataset)
+    first, second = labels(batches, 2), labels(batches, 2)
+    assert sorted(first) == sorted(second) == list(range(20))
+    assert first != second
+    assert "train: epoch 1 repeats the 2 files of the one before: no daemon" in caplog.text
+    assert locked(manifest(0))
+    granting.start()
+    wait_until(lambda: max(labels(batches, 1)) >= 20)  # what was made ahead comes first
+
+
+def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
+    cache, granting, cache_dir
+):
+    features = {f.name: f for f in schema().features}
+    changed = Feature("vector", "float", "float32", (3,))
+    later = Schema(tuple({**features, "vector": changed}.values())).to_json()
+    grant = granting.answer
+
+    def answer(request):
+        reply = grant(request)
+        if isinstance(request, Acquire) and request.epoch == 1:
+            cache_dir.manifest(reply.lease, shards=3, epoch=1, generation="2-def", schema=later)
+        return reply
+
+    granting.answer = answer
+    told = r"epoch 1 of 'train' has another schema .* Feature\(name='vector'.*\(3,\).*tf_dataset\(\) again"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=told):
+        labels(iter(cache.tf_dataset("train", 5, features=["label", "vector"])), 10)
+    assert granting.of(Released)[-1].lease == "train-1"
+    # What is not read may change.
+    assert len(labels(iter(cache.tf_dataset("train", 5, features=["label"])), 12)) == 60
+
+
+def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
+    cache, granting, manifest, locked, wait_until
+):
+    grant = granting.answer
+    granting.answer = lambda request: (
+        Refused(request.id, "impossible", "the limit is too small")
+        if isinstance(request, Acquire) and request.epoch == 1
+        else grant(request)
+    )
+    with pytest.raises(tf.errors.OpError, match="RequestError: the limit is too small"):
+        labels(iter(cache.tf_dataset("train", 5, features=["label"])), 10)
+    assert not locked(manifest(0))
+
+
+def test_iterators_of_one_dataset_have_orders_of_their_own_and_neither_ends_the_others_lease(
+    cache, cache_dir, manifest, locked
+):
+    cache_dir.per_shard = 500
+    dataset = cache.tf_dataset("train", 10, features=["label"])
+    one, other = iter(dataset), iter(dataset)
+    first, second = labels(one, 10), labels(other, 10)
+    assert first != second
+    del other
+    assert locked(manifest(0))
+    assert sorted(first + labels(one, 90)) == list(range(1000))
+
+
+def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, granting):
+    cache_dir.per_shard = 100
+
+    def read(dataset=None, steps=99, **options) -> tuple[int, int]:
+        """The epoch that an iterator begins with, and the records that it reads."""
+        before = len(granting.of(Acquire))
+        dataset = dataset or cache.tf_dataset("train", 10, features=["label"], **options)
+        count = len(labels(iter(dataset), steps))
+        return granting.of(Acquire)[before].epoch, count
+
+    dataset = cache.tf_dataset("train", 10, epochs=2, features=["label"])
+    next(iter(dataset))
+    # One that ends in the middle of a set leaves it to the next, once.
+    assert read(dataset, 1) == (0, 10)
+    assert read(dataset, 1) == (1, 10)
+    assert read(dataset) == (1, 300 + 400)
+    assert read(epochs=1) == (3, 500)
+    assert read(epochs=1, start=7) == (7, 900)
+
+
+def test_leases_end_with_iterators_and_those_nobody_took_with_the_dataset(
+    cache, cache_dir, manifest, locked
+):
+    cache_dir.per_shard = 500
+    dataset = cache.tf_dataset("train", 10, features=["label"])
+    assert locked(manifest(0))
+    batches = iter(dataset)
+    next(batches)
+    del dataset
+    assert locked(manifest(0))
+    del batches
+    assert not locked(manifest(0))
+    dataset = cache.tf_dataset("train", 10, features=["label"])
+    assert locked(manifest(0))
+    del dataset
+    assert not locked(manifest(0))
+    with pytest.raises(SchemaError, match="no feature 'lable'"):
+        cache.tf_dataset("train", 10, label="lable")
+    assert not locked(manifest(1))
+
+
+def test_a_closed_session_is_an_error_that_says_so(granting):
+    with connect(granting.endpoint) as cache:
+        dataset = cache.tf_dataset("train", 10, features=["label"])
+    with pytest.raises(tf.errors.OpError, match="the session that leases 'train' was closed"):
+        next(iter(dataset))
+
+
+def test_the_same_seed_is_the_same_order_in_every_run(granting):
+    def run(**options) -> list[int]:
+        with connect(granting.endpoint) as cache:
+            return labels(iter(cache.tf_dataset("train", 5, features=["label"], **options)), 10)
+
+    chosen = run(seed=3)
+    assert chosen == run(seed=3) != run()
+    assert chosen[:20] != [label for label in chosen[20:] if label < 20]  # another in each epoch
+
+
+def test_ranks_share_each_set_and_take_equal_steps(granting, monkeypatch):
+    found = []
+    for rank in range(2):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        with connect(granting.endpoint) as cache:
+            batches = iter(cache.tf_dataset("train", 5, features=["label"]))
+            found.append([labels(batches, 2), labels(batches, 3)])
+    for mine, others, size in zip(*found, (20, 30), strict=True):
+        assert sorted(mine + others) == list(range(size))
+
+
+def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):
+    grant = granting.answer
+
+    def answer(request):
+        reply = grant(request)
+        if isinstance(request, Acquire):
+            cache_dir.manifest(reply.lease, shards=2, epoch=request.epoch, pinned=True)
+        return reply
+
+    granting.answer = answer
+    evaluate = cache.input_fn("train", 8, epochs=1, features=["label"])
+    for _ in range(3):
+        assert labels(iter(evaluate()), 99) == list(range(20))
+
+
+def test_no_step_retraces_over_growing_sets_and_the_last_batch_of_a_pinned_one(cache):
+    traced = []
+
+    @tf.function
+    def step(batch):
+        traced.append(batch["label"].shape)
+        return tf.reduce_sum(batch["label"])
+
+    for batch in islice(
+        cache.tf_dataset("train", 8, features=["label"]), 12
+    ):  # 20, 30 and 40 records
+        step(batch)
+    assert traced == [(8,)]
+
+    @tf.function
+    def next_step(batches):
+        batch = next(batches)
+        traced.append(batch["label"].shape)
+
+    with cache.acquire("train", 9) as epoch:
+        batches = iter(epoch.tf_dataset(8, features=["label"], drop_last=False))
+        for _ in range(14):  # the last has 6 rows
+            next_step(batches)
+    assert [shape.as_list() for shape in traced] == [[8], [None]]
+
+
+def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(
+    cache, granting, manifest, locked, wait_until
+):
+    traced, traced_by_steps = [], []
+    steps = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: traced_by_steps.append(len(traced))
+    )
+
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, features):
+            return self.dense(features["vector"])
+
+        def train_step(self, data):
+            traced.append(1)
+            return super().train_step(data)
+
+    model = Model()
+    model.compile("sgd", "mse")
+    dataset = cache.tf_dataset("train", 5, label="label", features=["vector"])
+    with cache.acquire("train", 40) as held_out:
+        fitted = model.fit(
+            dataset, steps_per_epoch=9, epochs=3, shuffle=False, verbose=0, callbacks=[steps],
+            validation_data=held_out.tf_dataset(8, label="label", features=["vector"], drop_last=False),
+        )  # fmt: skip
+    assert len(fitted.history["val_loss"]) == 3
+    assert {0, 1, 2, 3} <= {request.epoch for request in granting.of(Acquire)}
+    assert len(traced_by_steps) == 27
+    assert len(set(traced_by_steps)) == 1
+    wait_until(lambda: not any(locked(manifest(request.epoch)) for request in granting.of(Acquire)))
+    model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
+    assert granting.of(Acquire)[-1].epoch >= 3
+
+
+def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_estimator_does(
+    cache, granting, manifest, locked, wait_until
+):
+    input_fn = cache.input_fn("train", 10, label="label", features=["vector"])
+    first = []
+    for _ in range(2):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as running:
+            batches = tf.compat.v1.data.make_initializable_iterator(input_fn())
+            following = batches.get_next()
+            running.run(batches.initializer)
+            found = [running.run(following) for _ in range(5)]
+        assert {tuple(features) for features, _ in found} == {("vector",)}
+        first.append(sorted(int(label) for _, labels in found[:2] for label in labels))
+        del batches, following, running
+    assert first[0] == list(range(20)) != first[1]
+    begun = [request.epoch for request in granting.of(Acquire)]
+    wait_until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
+
+
+def test_bad_options_are_refused_at_once_and_hold_nothing(cache, manifest, locked):
+    for options, message in (
+        ({"epochs": 0}, "epochs=0, expected at least 1"),
+        ({"seed": -1}, "seed=-1, expected at least 0"),
+        ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
+        ({"batch_size": 21}, "make no batch of 21"),
+        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
+        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
+        ({"start": -1}, "start=-1, expected at least 0"),
+    ):
+        with pytest.raises(CallerError, match=message):
+            cache.tf_dataset("train", **{"batch_size": 5, **options})
+        assert not manifest(0).exists() or not locked(manifest(0))
