@@ -26,8 +26,10 @@ def s3() -> Iterator[S3Server]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The soak first: it is the longest, and the other process does the rest meanwhile."""
-    items.sort(key=lambda item: "tests/soak/" not in item.nodeid)
+    """The longest first, and the other processes do the rest meanwhile: the soak, which mostly waits, and
+    the core under sanitizers, whose compiler has what time nobody else wants."""
+    longest = ("tests/soak/", "tests/core/test_sanitized.py")
+    items.sort(key=lambda item: not item.nodeid.startswith(longest))
 
 
 def pytest_collection_finish() -> None:

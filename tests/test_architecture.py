@@ -28,7 +28,8 @@ PARTS = {
     # Policy: no I/O, no clock
     "parts": "model",
     "strata": "client._core",
-    "events": "model parts strata unitcount",
+    "wanted": "model",
+    "events": "model parts strata unitcount wanted",
     "unitcount": "",
     "segments": "",
     "unittable": "model segments",
@@ -50,15 +51,18 @@ PARTS = {
     "missing_sources": "pause",
     "rate": "",
     "rules": "sourcewalk",
-    "dataset": "errors excluded live missing_sources model pause plan progress rate rules "
+    "recall": "model plan",
+    "dataset": "errors excluded live missing_sources model pause plan progress rate recall rules "
     "second_chance shardtable strata unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "backlog dataset events ledger model pause room",
-    "state": "dataset events grant ingest ledger model pause restraint room rules shardtable "
-    "waiting",
+    "rotation": "dataset events model room shardtable",
+    "asking": "dataset events grant model room shardtable wanted",
+    "state": "asking dataset events grant ingest ledger model pause restraint room rotation rules "
+    "shardtable waiting wanted",
     # The disk
     "locks": "",
     "digests": "",
@@ -72,7 +76,8 @@ PARTS = {
     "index": "blockfile disk errors known marks model segments unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
-    "catalog": "database disk live model parts shardtable",
+    "recipe": "model parts segments unittext",
+    "catalog": "database disk live model parts recipe shardtable",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
@@ -113,9 +118,9 @@ PARTS = {
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
-    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
+    "recovery": "catalog dataset errors index layout leases live model parts plan recipe reconcile rules "
     "saving shardtable state strata client._core client.protocol",
-    "replies": "events layout client.protocol",
+    "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
     "ground": "disk errors layout",
@@ -123,11 +128,13 @@ PARTS = {
     "aside": "events model unittext",
     "exclusions": "catalog errors events excluded index model saving unittext client client.protocol",
     "probing": "complaints errors events grant layout leases",
+    "recalling": "catalog dataset events grant index model parts recipe saving wanted client "
+    "client.protocol",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config errors events exclusions executors index layout "
-    "leases ledger listings meter missing_classes model ordering preflight probing reconcile recovery "
-    "replies rules saving scrub selection shards sampler.messages state status "
+    "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
+    "recovery replies rules saving scrub selection shards sampler.messages state status "
     "client.errors client.protocol",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",
@@ -143,7 +150,12 @@ PARTS = {
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 
 PURE = {
+    "asking",
     "restraint",
+    "recall",
+    "recipe",
+    "rotation",
+    "wanted",
     "backlog",
     "filling",
     "parts",
@@ -178,12 +190,22 @@ PURE = {
     "strata",
     "unitcount",
     "unittable",
+    "unittext",
     "waiting",
     "walk",
 }
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 WITHOUT_IO = {
-    *("__future__", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions"),
+    *(
+        "__future__",
+        "base64",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "decimal",
+        "enum",
+        "fractions",
+    ),
     *(
         "functools",
         "hashlib",
@@ -196,7 +218,7 @@ WITHOUT_IO = {
         "re",
         "struct",
     ),
-    *("sys", "typing", "typing_extensions"),
+    *("sys", "typing", "typing_extensions", "zlib"),
 }
 
 

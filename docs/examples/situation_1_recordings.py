@@ -3,13 +3,12 @@
     DATA=file:///data/wav/ cachecd run situation_1_recordings.yaml -- python situation_1_recordings.py
 
 The samplers decode and prepare each file once; every call of `input_fn` then goes on with what is
-cached by that time, and none of them starts over.
+cached by that time, and none of them starts over. (estimator_train_and_evaluate.py has it with a real
+Estimator.)
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,29 +29,6 @@ def spectrograms(record: dict[str, Any]) -> dict[str, Any]:
     return {"label": record["label"], "spectrogram": np.stack(layers, axis=-1, dtype=np.float32)}
 
 
-def input_fn_of(cache: Any, dataset: str, batch_size: int) -> Callable[[], Any]:
-    """An `input_fn` for `dataset`: endless batches of (features, label), from the next epoch on."""
-    import tensorflow as tf
-
-    numbers = itertools.count()  # of epochs, over all calls: a later one sees what has grown
-
-    def batches() -> Iterator[Any]:
-        for number in numbers:
-            with cache.acquire(dataset, number) as epoch:
-                yield from epoch.tf(batch_size, label="label")
-
-    spectrogram = tf.TensorSpec((batch_size, FRAMES, MELS, 3), tf.float32)
-    label = tf.TensorSpec((batch_size,), tf.int64)
-
-    def input_fn() -> Any:
-        found = tf.data.Dataset.from_generator(
-            batches, output_signature=({"spectrogram": spectrogram}, label)
-        )
-        return found.prefetch(2)
-
-    return input_fn
-
-
 def main() -> None:
     import keras
 
@@ -63,7 +39,7 @@ def main() -> None:
     model = keras.Model(image, keras.layers.Dense(2)(keras.layers.Flatten()(hidden)))
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with connect() as cache:
-        input_fn = input_fn_of(cache, "train", 16)
+        input_fn = cache.input_fn("train", 16, label="label")
         for _ in range(5):  # as train_and_evaluate does
             model.fit(input_fn(), steps_per_epoch=50)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -17,14 +15,15 @@ from tests.bench.contenders import CONTENDERS
 from tests.bench.data import CASES, RecordSet
 from tests.bench.delivery import DeliveryError, verify
 from tests.bench.runs import FIGURES, Results
-from tests.bench.worker import ROOT, Worker
+from tests.bench.shortform import run
+from tests.bench.worker import Worker
 
 # What every checkout that runs tests has; readers of other packages run where these are installed.
 INSTALLED = {"torch", "tensorflow"}
 # Other settings of tf.data take the same way through the code, and a second each.
-SETTINGS = {"tf.data:file list", "tf.data:interleave", "tf.data:parse first"}
+SETTINGS = {"tf.data:file list"}
 READERS = {n: r for n, r in CONTENDERS.items() if r.family != "tf.data" or n in SETTINGS}
-MIXED = ("ours:*", "tf.data:file list", "shared_memory:*")
+MIXED = ("ours:numpy", "ours:tf", "shared_memory:*")
 READ = (*(f"4kB/{name}" for name in READERS), *(f"mixed/{name}" for name in MIXED), "786kB/memcpy")
 
 
@@ -32,18 +31,9 @@ READ = (*(f"4kB/{name}" for name in READERS), *(f"mixed/{name}" for name in MIXE
 def output(tmp_path_factory) -> tuple[str, dict]:
     """What the command prints, and its JSON document."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-m", "tests.bench.read", "--quick", "--megabytes", "4"]
-    command += ["--data", str(folder), "--json", str(folder / "figures.json"), "--only", *READ]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads((folder / "figures.json").read_text())
+    quick = ("--quick", "--megabytes", "4", "--data", str(folder), "--only", *READ)
+    document, printed = run("read", *quick, figures=folder / "figures.json")
+    return printed, document
 
 
 def test_every_reader_that_is_installed_delivers_every_record(output):

@@ -39,7 +39,7 @@ def check(path, environ=None):
             assert re.match(rf"({re.escape(str(path))}:\d+:\d+|CACHECD_\w+): .", line), line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.integers(0, len(TEXT)),
     st.integers(0, 12),
@@ -63,9 +63,12 @@ DOCUMENT = YAML(typ="safe").load(TEXT)
 PLACES = [place for place in places(DOCUMENT) if place]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=".".join)
-def test_a_key_with_any_kind_of_value_loads_or_says_what_is_wrong(path, place):
-    for value in KINDS:
+# Every fourth kind, at each place others: all of them are 2,000 files, which take half a minute.
+@pytest.mark.parametrize(
+    ("at", "place"), list(enumerate(PLACES)), ids=[".".join(p) for p in PLACES]
+)
+def test_a_key_with_any_kind_of_value_loads_or_says_what_is_wrong(path, at, place):
+    for value in KINDS[at % 4 :: 4]:
         document = copy.deepcopy(DOCUMENT)
         section = document
         for name in place[:-1]:
@@ -76,7 +79,7 @@ def test_a_key_with_any_kind_of_value_loads_or_says_what_is_wrong(path, place):
         check(path)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=33, deadline=None)
 @given(
     st.sampled_from(PLACES),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),

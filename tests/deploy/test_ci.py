@@ -67,13 +67,14 @@ def test_every_check_runs_in_an_environment_that_is_removed_again(checkout):
         "clang-format --dry-run -Werror client/core/a.cc",
         "mypy ",
         "pytest ",
+        "pytest --collect-only --quiet --quiet -n 0",
         "ruff check",
         "ruff format --check",
     ]
     assert list((checkout / "tmp").iterdir()) == []
-    verdicts = [line for line in done.stdout.splitlines()[-7:] if line.endswith("ok")]
+    verdicts = [line for line in done.stdout.splitlines()[-8:] if line.endswith("ok")]
     assert sorted(line.split()[0] for line in verdicts) == [
-        "c++", "environment", "format", "install", "lint", "tests", "types",
+        "c++", "environment", "format", "imports", "install", "lint", "tests", "types",
     ]  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def test_every_check_runs_in_an_environment_that_is_removed_again(checkout):
 def test_one_failing_check_fails_the_run_but_not_the_other_checks(checkout, tool):
     done, calls = run(checkout, fail=tool)
     assert done.returncode == 1
-    assert len(calls) == 6
+    assert len(calls) == 7
     assert "FAILED" in done.stdout
     assert list((checkout / "tmp").iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.client.records import examples, write
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial.md")
+GUIDES = ("docs/epochs.md", "docs/evaluation.md", "docs/guide.md", "docs/jax.md")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -22,7 +24,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/evaluation.md", "docs/guide.md"])
 def test_every_configuration_shown_is_one(page, tmp_path):
     shown = blocks(page, "yaml")
     assert shown
@@ -33,7 +35,15 @@ def test_every_configuration_shown_is_one(page, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, "docs/pytorch.md", "docs/reference.md", "docs/sources.md"]
+    "page",
+    [
+        *PAGES,
+        *GUIDES,
+        *(
+            f"docs/{name}.md"
+            for name in ("pytorch", "reference", "resume", "sources", "tensorflow")
+        ),
+    ],
 )
 def test_every_program_shown_is_one(page):
     shown = blocks(page, "python")
@@ -54,6 +64,22 @@ def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record
     assert sorted(labels[:16]) == sorted(labels[16:]) == list(range(16))
 
 
+if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":  # it takes 6 s of CPU time
+
+    def test_a_mixture_learns_from_more_and_more_noisy_digits(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "docs/examples/mixture.py"],
+            cwd=ROOT, env={**os.environ, "CACHE": str(tmp_path)},
+            capture_output=True, text=True, timeout=100, check=True,
+        )  # fmt: skip
+        found = re.findall(r"epoch \d: (\d+) clean, .*; (\d+) noisy, loss", done.stdout)
+        assert [(int(clean), int(noisy)) for clean, noisy in found] == [
+            (1164, 116), (901, 379), (640, 640), (379, 901),
+        ]  # fmt: skip
+        (accuracy,) = re.findall(r"accuracy ([\d.]+)% of 360", done.stdout)
+        assert float(accuracy) > 75
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_shown_exists(page):
     text = (ROOT / page).read_text()
@@ -62,7 +88,7 @@ def test_every_command_shown_exists(page):
     assert named <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *GUIDES])
 def test_every_link_leads_to_a_file(page):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
     assert links

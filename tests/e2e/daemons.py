@@ -75,7 +75,8 @@ class Daemon:
             "version": 1,
             "cache": {"dir": str(self.cache), "limit": limit, "shard_size": shard_size},
             "datasets": dict(datasets),
-            "sampler": dict(sampler or {}),
+            # Each is a third of a start.
+            "sampler": {"workers": 1, **(sampler or {})},
             "server": {"endpoint": self.endpoint},
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -25,7 +25,6 @@ from tests.e2e.reading import by_numpy, expected
 
 MIB = 1 << 20
 LONG = os.environ.get("CACHECD_TEST_MATRIX") == "full"
-ONE = {"workers": 1}  # where it does not matter who samples: each is a third of a start
 
 
 def units(shards: dict[int, Found]) -> set[int]:
@@ -115,7 +114,7 @@ def test_killed_while_shards_come_and_go_it_leaves_whole_ones_and_its_successor_
     daemon, train
 ):
     limit = (6 if LONG else 4) * MIB
-    served: Daemon = daemon({"train": train()}, limit=limit)
+    served: Daemon = daemon({"train": train()}, limit=limit, sampler={"workers": 2})
     with Peak(served.cache, every=0.005) as peak:  # beside all these starts
         kill_over_and_over(served, 8 if LONG else 5, seed=15)
     assert peak.bytes <= limit
@@ -125,7 +124,9 @@ def test_killed_while_shards_come_and_go_it_leaves_whole_ones_and_its_successor_
 def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(daemon, tfrecords):
     """A file of this source spreads over several shards; what did not fit must be remembered."""
     source = {"url": "s3://tfrecords/train/", "format": "tfrecord"}
-    served: Daemon = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}})
+    served: Daemon = daemon(
+        {"train": {"source": source, "grow": {"first": "1MiB"}}}, sampler={"workers": 2}
+    )
     epoch = kill_over_and_over(served, 5 if LONG else 3, seed=7)
     served.start()
     wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
@@ -156,7 +157,7 @@ cache.close()
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 def test_a_daemon_started_by_its_trainer_ends_with_it_and_leaves_no_process(daemon, train, end):
-    served: Daemon = daemon({"train": train()}, sampler={"bandwidth": "4MB/s"})
+    served: Daemon = daemon({"train": train()}, sampler={"workers": 2, "bandwidth": "4MB/s"})
     served.write_config()
     with trainer(served, OWNER, str(served.config)) as owner:
         found = said_line(owner)
@@ -200,7 +201,7 @@ def test_a_source_that_goes_away_leaves_what_is_cached_to_be_served(daemon, trai
 def test_offline_serves_what_is_cached_and_asks_the_network_nothing(daemon, train, objects, s3):
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
-        served = daemon({"train": train()}, environ=environ, limit=8 * MIB, sampler=ONE)
+        served = daemon({"train": train()}, environ=environ, limit=8 * MIB)
         served.start()
         wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 6)
         assert served.terminate() == 0
@@ -234,7 +235,7 @@ os.kill(os.getpid(), int(sys.argv[2]))
     [(("exit", "3"), 3), (("signal", str(int(signal.SIGKILL))), 128 + 9)],
 )
 def test_the_trainers_exit_code_is_passed_on_and_nothing_is_left(daemon, train, how, code):
-    served: Daemon = daemon({"train": train()}, limit=8 * MIB, sampler=ONE)
+    served: Daemon = daemon({"train": train()}, limit=8 * MIB)
     done = served.run(trainer=[sys.executable, "-c", TRAINER, *how])
     assert done.returncode == code
     assert done.stdout == ""
@@ -243,7 +244,7 @@ def test_the_trainers_exit_code_is_passed_on_and_nothing_is_left(daemon, train, 
 
 
 def test_a_trainer_that_is_not_there_is_127_and_said_so(daemon, train):
-    served: Daemon = daemon({"train": train()}, limit=8 * MIB, sampler=ONE)
+    served: Daemon = daemon({"train": train()}, limit=8 * MIB)
     done = served.run(trainer=["no-such-trainer", "--epochs", "3"])
     assert done.returncode == 127
     assert "no-such-trainer" in done.stderr

@@ -128,7 +128,9 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
     # A slow link, so that it is killed while it writes. What the first job holds must stay well
     # below evict.refresh of the limit: a holder that fills it stops rotation, as it should.
     grow = {"first": "512KiB", "per_epoch": "64MiB"}
-    served = daemon({"train": train(grow=grow)}, limit=LIMIT, sampler={"bandwidth": "8MB/s"})
+    served = daemon(
+        {"train": train(grow=grow)}, limit=LIMIT, sampler={"workers": 2, "bandwidth": "8MB/s"}
+    )
     served.start()
     # Two jobs in this process, each with a session of its own as two trainers have.
     with served.connect() as first, served.connect() as second:

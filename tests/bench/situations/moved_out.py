@@ -8,7 +8,6 @@ else is given, in a pass over a cache that is whole; what making it took is told
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
+from tests.bench.situations.places import EXAMPLES, Options, by_turns, example, place, say
 from tests.bench.situations.report import Report, table
 from tests.e2e.daemons import Daemon, wait_until
 
@@ -40,15 +39,11 @@ def measure(options: Options) -> Report:
     scale = SHORT if options.short else FULL
     with place(options) as source:
         _photos(source, scale.photos)
-        sys.path.insert(0, str(EXAMPLES))
-        try:
-            import situation_5_moved_out as example
-        finally:
-            sys.path.remove(str(EXAMPLES))
+        ours = example("situation_5_moved_out")
         paths = sorted(str(path) for path in source.iterdir())
         ways: dict[str, Callable[[], Iterator[int]]] = {
-            _TORCH: lambda: _by_torch(paths, scale.batch, example.augmented),
-            _TENSORFLOW: lambda: _by_tensorflow(paths, scale.batch, example.augmented),
+            _TORCH: lambda: _by_torch(paths, scale.batch, ours.augmented),
+            _TENSORFLOW: lambda: _by_tensorflow(paths, scale.batch, ours.augmented),
         }
         if options.short:
             del ways[_TENSORFLOW]  # to import it takes as long as all else
@@ -59,13 +54,13 @@ def measure(options: Options) -> Report:
             values = found[way]
             if way == _OURS:
                 with place(options) as folder:
-                    images_s, made_s = _moved_out(folder, source, scale, example.VARIANTS)
+                    images_s, made_s = _moved_out(folder, source, scale, ours.VARIANTS)
                 values["made_s"].append(made_s)
             else:
                 images_s = _rate(ways[way], scale.seconds)
             values["images_s"].append(images_s)
             say(f"{repeat + 1} of {options.repeats}, {way}: {images_s:.1f} images a second")
-    return _report(found, scale, example.VARIANTS)
+    return _report(found, scale, ours.VARIANTS)
 
 
 def _photos(folder: Path, count: int) -> None:

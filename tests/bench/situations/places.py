@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
@@ -33,6 +34,15 @@ class Options:
 
 def say(what: str) -> None:
     sys.stderr.write(f"{what}\n")
+
+
+def example(name: str) -> Any:
+    """The program among the examples, as a module."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLES))
 
 
 @contextlib.contextmanager

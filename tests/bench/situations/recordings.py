@@ -10,7 +10,6 @@ each once.
 from __future__ import annotations
 
 import io
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.bench.situations import places
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table
 from tests.e2e.daemons import Daemon
@@ -48,7 +48,7 @@ def measure(options: Options) -> Report:
 
     tf.constant(0)  # what it does once is not what is measured
     scale = SHORT if options.short else FULL
-    example = _example()
+    example = places.example("situation_1_recordings")
     found: dict[str, list[list[dict[str, float]]]] = {_USUAL: [], _OURS: []}
     with place(options) as source:
         chance = np.random.default_rng(1)
@@ -65,7 +65,7 @@ def measure(options: Options) -> Report:
                 if way == _OURS:
                     daemon = owned.enter_context(_daemon(folder, source, scale)).start()
                     cache = owned.enter_context(daemon.connect(60.0))
-                    input_fn = example.input_fn_of(cache, "train", scale.batch)
+                    input_fn = cache.input_fn("train", scale.batch, label="label")
                 calls = [_call(input_fn, scale, step) for _ in range(scale.calls)]
             found[way].append(calls)
             later = _waited(calls[1:])
@@ -73,16 +73,6 @@ def measure(options: Options) -> Report:
                 f"{repeat + 1} of {options.repeats}, {way}: waited {later:.1%} after the first call"
             )
     return _report(found, scale, preparing)
-
-
-def _example() -> Any:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import situation_1_recordings
-
-        return situation_1_recordings
-    finally:
-        sys.path.remove(str(EXAMPLES))
 
 
 def _preparing(source: Path, example: Any, scale: Scale) -> Callable[[], Any]:

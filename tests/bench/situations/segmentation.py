@@ -9,7 +9,6 @@ maps are cached as class numbers, and expanded on reading.
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.bench.situations import places
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Report, table
 from tests.bench.situations.steps import costs
@@ -43,11 +43,7 @@ SHORT = Scale(6, 1, 3, ("small",))
 
 def measure(options: Options) -> Report:
     scale = SHORT if options.short else FULL
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import situation_4_label_maps as example
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    example = places.example("situation_4_label_maps")
     with ExitStack() as owned:
         source = owned.enter_context(place(options))
         _pictures(source, scale.images, example)

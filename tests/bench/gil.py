@@ -1,0 +1,199 @@
+"""What each way of feeding a training loop leaves of Python to others: one command.
+
+    python -m tests.bench.gil
+
+For each way, by turns, in a process of its own: how fast it is alone; and, at the pace of a training loop
+that takes so many MB/s beside a thread that computes in Python, how many the loop gets, and which share of
+its idle speed the thread keeps. docs/guide.md says what the ways are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.bench import measuring, report
+from tests.bench.data import CASES, RecordSet, write_shards
+from tests.bench.delivery import Passes
+from tests.bench.feeding import WAYS
+from tests.bench.runs import warm
+from tests.bench.worker import ROOT
+
+FIGURES = ("mb_s", "kept", "paced_mb_s")
+_ROUND = 1000  # of the computing thread, between two looks at whether it is to end
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m tests.bench.gil", description=__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = made.add_argument
+    add("--data", type=Path, default=ROOT / "build" / "bench", help="where the records are kept")
+    add("--case", default="64kB", choices=sorted(CASES), help="of which records (64kB)")
+    add("--megabytes", type=float, default=1000.0, help="of records (1000)")
+    add("--rate", type=float, default=300.0, help="MB/s that the paced loop takes (300)")
+    add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
+    add("--seconds", type=float, default=2.0, help="about how long one measurement takes (2)")
+    add("--only", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY")
+    add("--json", type=Path, metavar="FILE", help="everything measured")
+    add(
+        "--page", type=Path, metavar="FILE", help="puts the table into this page, between its marks"
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    if options.page:
+        report.put_into(options.page, None)
+    records = RecordSet(options.data.resolve(), CASES[options.case], options.megabytes)
+    records.make("tfrecord", write_shards)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    for package in sorted({name.partition(":")[0] for name in options.only}):
+        importlib.import_module(package)  # once, before anything is forked; nothing has run then
+    measured: dict[str, dict[str, list[float]]] = {
+        name: {figure: [] for figure in FIGURES} for name in options.only
+    }
+    for repeat in range(options.repeats):
+        warm([records.folder("tfrecord")])
+        turns = list(options.only)
+        random.Random(repeat).shuffle(turns)
+        for name in turns:
+            found = _in_a_process(name, records, options.seconds, options.rate * 1e6)
+            for figure in FIGURES:
+                measured[name][figure].append(found[figure])
+            sys.stderr.write(f"{repeat + 1} of {options.repeats}, {name}: {found}\n")
+    figures = page(measured, records, options)
+    sys.stdout.write(figures)
+    if options.json:
+        options.json.write_text(json.dumps(measured, indent=1) + "\n")
+    if options.page:
+        report.put_into(options.page, figures)
+    return 0
+
+
+def _in_a_process(name: str, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = measure(WAYS[name](records), records, seconds, rate)
+            os.write(writing, json.dumps(found).encode())
+        finally:
+            os._exit(0)  # and its workers with it, as they have nothing to read from any more
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise SystemExit(f"{name}: its process has failed")
+    figures: dict[str, float] = json.loads(text)
+    return figures
+
+
+def measure(passes: Passes, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
+    """MB/s alone; at `rate` bytes a second, what a thread beside it keeps and the MB/s that come."""
+    alone = measuring.drain(passes, records, seconds)
+    batch = next(iter(passes()))
+    # Before and after, as the machine may be another meanwhile.
+    idle, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
+    busy, came = _beside(passes, records, seconds, rate)
+    again, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
+    return {
+        "mb_s": alone.records * records.record_bytes / alone.seconds / 1e6,
+        "kept": busy / ((idle + again) / 2),
+        "paced_mb_s": came,
+    }
+
+
+def _beside(passes: Passes, records: RecordSet, seconds: float, rate: float) -> tuple[float, float]:
+    """Rounds a second of a thread that computes beside a loop of this pace, and MB/s that the loop got."""
+    source = itertools.chain.from_iterable(passes() for _ in itertools.count())
+    interval = records.batch_size * records.record_bytes / rate
+    held = next(source)
+    count = 0
+    with _computing() as rounds:
+        before, began = rounds[0], time.perf_counter()
+        due = began
+        while (now := time.perf_counter()) - began < seconds:
+            due += interval
+            time.sleep(max(0.0, due - now))
+            held = next(source)
+            count += len(held["label"])
+        elapsed = time.perf_counter() - began
+        done = rounds[0] - before
+    return done / elapsed, count * records.record_bytes / elapsed / 1e6
+
+
+@contextmanager
+def _computing() -> Iterator[list[int]]:
+    """A thread of pure Python that never waits; the first of the list counts its rounds."""
+    rounds, ended = [0], threading.Event()
+
+    def compute() -> None:
+        value = 0
+        while not ended.is_set():
+            for _ in range(_ROUND):
+                value = (value * 31 + 7) % 1000003
+            rounds[0] += 1
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        yield rounds
+    finally:
+        ended.set()
+        thread.join()
+
+
+def page(
+    measured: dict[str, dict[str, list[float]]], records: RecordSet, options: argparse.Namespace
+) -> str:
+    """The table, in Markdown."""
+    here: dict[str, Any] = report.machine()
+    parts = [
+        f"{datetime.now(UTC):%Y-%m-%d}, {here['processor']}, {here['cores']} cores, page cache warm; "
+        f"records of {records.record_bytes / 1e3:.0f} kB, {records.batch_size} a batch; "
+        f"{options.repeats} repeats by turns: medians, in brackets the least and the greatest."
+    ]
+    for package, title in (("tensorflow", "TensorFlow"), ("torch", "PyTorch")):
+        lines = [
+            f"| {title} | MB/s alone | MB/s of {options.rate:.0f} beside a Python thread "
+            "| which keeps of its speed |",
+            "|---|--:|--:|--:|",
+        ]
+        for name, figures in measured.items():
+            cells = [
+                _spread(figures["mb_s"], 1, ",.0f"),
+                _spread(figures["paced_mb_s"], 1, ",.0f"),
+                _spread(figures["kept"], 100, ".0f") + " %",
+            ]
+            if name.startswith(f"{package}: "):
+                lines.append(f"| {name.partition(': ')[2]} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _spread(values: Sequence[float], scale: float, form: str) -> str:
+    least, middle, most = (
+        format(scale * value, form)
+        for value in (min(values), statistics.median(values), max(values))
+    )
+    return f"{middle} ({least}-{most})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
