@@ -209,9 +209,11 @@ class Conversation:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        if self._context is not None:
-            self._context.term()
-            self._context = None
+            if self._context is not None:
+                self._context.term()
+        # A context whose socket is not known here, as an interrupt came while it was made, would wait
+        # for that without an end; so it ends itself behind it, when the interrupt's traceback is gone.
+        self._context = None
 
     def __enter__(self) -> Self:
         return self

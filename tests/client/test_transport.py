@@ -5,7 +5,9 @@ import json
 import os
 import resource
 import socket
+import sys
 import threading
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -343,3 +345,42 @@ def test_an_impossible_endpoint_is_refused(endpoint, message):
 def test_the_longest_endpoint_works(tmp_path):
     path = f"{tmp_path}/".ljust(107, "x")
     assert "there is no such socket" in unreachable(path)
+
+
+def test_an_interrupt_at_any_line_of_a_request_ends_it(daemon):
+    endpoint = daemon().endpoint
+    line = 0
+
+    class Interrupted:
+        """Raises KeyboardInterrupt at the line with this number, of ours and of ZeroMQ's wrapper."""
+
+        def __init__(self, number: int) -> None:
+            self.left = number
+
+        def __call__(self, frame, event, _):
+            file = frame.f_code.co_filename
+            ours = "zmq" in file or file.endswith("transport.py")
+            if not ours or frame.f_code.co_name == "__del__":  # where Python drops what is raised
+                return None
+            if event == "line":
+                self.left -= 1
+                if self.left == 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return self
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of a context that had to end itself
+        while True:
+            before = sys.gettrace()
+            trace = Interrupted(line := line + 1)
+            sys.settrace(trace)
+            try:
+                Transport(endpoint).ask(AskStatus("1"), 10)
+            except KeyboardInterrupt:
+                continue
+            finally:
+                sys.settrace(before)
+            assert trace.left > 0
+            break
+    assert line > 100, "it went through the whole request"
