@@ -42,7 +42,7 @@ class Epoch(FileSet):
     #: The default seed of the epoch's loaders.
     seed: int
     pinned: bool
-    _telling: Telling | None
+    _telling: Telling
     _resumed: Standing | None  # till the first loader goes on from there
 
     def __init__(
@@ -64,14 +64,13 @@ class Epoch(FileSet):
         self.seed = leased.seed
         self.pinned = manifest.pinned
         self.window = manifest.window
-        self._made_of([leased], [1.0], self.num_records, run)
-        self._telling = Telling(leased, run)
-        self._resumed = resumed
-        self._passes.earlier = 0 if resumed is None else resumed.of_epoch
+        self._made_of([leased], [1.0], self.num_records, run, resumed)
+        self._telling = Telling([leased], {}, run)
 
     def _made_of(
-        self, sets: Sequence[LeasedSet], weights: Sequence[float], length: int, run: Run | None
-    ) -> None:
+        self, sets: Sequence[LeasedSet], weights: Sequence[float], length: int, run: Run | None,
+        resumed: Standing | None,
+    ) -> None:  # fmt: skip
         """Its records come from these sets by these weights, and are so many unless the run says."""
         self._sets = sets
         self._weights = weights
@@ -79,9 +78,9 @@ class Epoch(FileSet):
         #: How much of it is read, so that other nodes with other sets take as many steps.
         self.agreed: Agreed | None = None
         self._over = False
-        self._telling = None
-        self._resumed = None
+        self._resumed = resumed
         self._passes = Passes(self.epoch, length, self._telemetry(length), run)
+        self._passes.earlier = 0 if resumed is None else resumed.of_epoch
 
     @property
     def length(self) -> int:
@@ -165,8 +164,6 @@ class Epoch(FileSet):
         return Telemetry(self.dataset, counted, self.epoch, length)
 
     def _about(self, loader: Loader) -> dict[str, Any]:
-        if self._telling is None:
-            return {}
         return self._telling.about(loader, self._passes.before, self._passes.rows)
 
     def _take_resumed(self) -> dict[str, Any] | None:

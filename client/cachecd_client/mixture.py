@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
@@ -22,6 +21,7 @@ from cachecd_client.reading import Reading
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import JoinedFiles
+from cachecd_client.standing import Standing, Telling
 
 if TYPE_CHECKING:
     from cachecd_client.options import Options
@@ -40,9 +40,15 @@ class Mixture(Epoch):
     #: Each dataset's share of the epoch's records, in the order that the caller gave them in.
     weights: Mapping[str, float]
 
-    def __init__(self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run) -> None:
+    def __init__(
+        self,
+        sets: Sequence[LeasedSet],
+        weights: Mapping[str, float],
+        run: Run,
+        resumed: Standing | None = None,
+    ) -> None:
         """`sets` by their datasets' names, so that each rank has one order; `weights` are 1 in all, and
-        name all of these, of which some may have none."""
+        name all of these, of which some may have none. `resumed`: where an earlier process left them."""
         self.weights = dict(weights)
         manifests = [leased.manifest for leased in sets]
         self._files = JoinedFiles([leased.files for leased in sets])
@@ -62,22 +68,8 @@ class Mixture(Epoch):
         self.pinned = False
         self.window = _window([manifest.window for manifest in manifests], self.num_bytes)
         of_each = [weights[leased.dataset] for leased in sets]
-        self._made_of(sets, of_each, self._length(sets), run)
-
-    @classmethod
-    def acquired(
-        cls, lease: Callable[[str], LeasedSet], weights: Mapping[str, float], run: Run
-    ) -> Mixture:
-        """Of the datasets that have a weight: all of them on lease, by `lease`, or none."""
-        sets: list[LeasedSet] = []
-        with ExitStack() as releasing:
-            # In one order on all ranks, so that they wait for the same set and meet the same error.
-            for name in sorted(name for name, weight in weights.items() if weight):
-                sets.append(leased := lease(name))
-                releasing.callback(leased.release)
-            mixture = cls(sets, weights, run)
-            releasing.pop_all()
-        return mixture
+        self._made_of(sets, of_each, self._length(sets), run, resumed)
+        self._telling = Telling(sets, weights, run)
 
     @cached_property
     def schema(self) -> Schema:

@@ -1,16 +1,20 @@
-"""Getting the very set again that a run had: where it is, made again, or another one instead."""
+"""Getting the very sets again that a run had: where they are, made again, or others instead."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachecd_client.errors import SetGoneError
 from cachecd_client.protocol import Missing, Recall, Reply, Request, Waiting
-from cachecd_client.standing import Standing
+from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.waiting import Wait
+
+if TYPE_CHECKING:
+    from cachecd_client.leased import LeasedSet
 
 log = logging.getLogger("cachecd")
 
@@ -18,11 +22,41 @@ log = logging.getLogger("cachecd")
 _TEXT_AT_ONCE = 16 << 10
 
 
-class Regaining:
-    """One acquire of a run that resumes; `exact`: no other set than that of `standing` will do."""
+class Lease(Protocol):
+    """Takes a dataset's set on lease; as `regaining` wants it, if that is given."""
 
-    def __init__(self, standing: Standing, exact: bool) -> None:
-        self._standing = standing
+    def __call__(self, dataset: str, *, regaining: Regaining | None) -> LeasedSet: ...
+
+
+@contextmanager
+def on_lease(
+    datasets: Iterable[str], lease: Lease, standing: Standing | None, exact: bool
+) -> Iterator[tuple[list[LeasedSet], bool]]:
+    """A set of each dataset, in this order, and whether all are the very sets of `standing`.
+
+    All of them on lease, or none: an error within ends the leases, else they are the caller's.
+    """
+    sets: list[LeasedSet] = []
+    regained: list[bool] = []
+    with ExitStack() as releasing:
+        for name in datasets:
+            regaining = None
+            if standing is not None and name in standing.sets:
+                regaining = Regaining(standing.sets[name], standing, exact)
+            sets.append(leased := lease(name, regaining=regaining))
+            releasing.callback(leased.release)
+            regained.append(regaining is not None and regaining.same)
+        yield sets, all(regained)
+        releasing.pop_all()
+
+
+class Regaining:
+    """One acquire of a run that resumes; `exact`: no other set than the one that was left will do."""
+
+    def __init__(self, left: LeftSet, standing: Standing, exact: bool) -> None:
+        """`left` is one of the sets of `standing`."""
+        self._left = left
+        self._epoch = standing.epoch
         self._exact = exact
         self._given_up = standing.over and not exact
         self._recalled = False
@@ -31,18 +65,18 @@ class Regaining:
 
     def fields(self) -> dict[str, Any]:
         """What the next Acquire says beside whose epoch it is."""
-        standing = self._standing
+        left = self._left
         if not self._given_up:
             return {
-                "generation": standing.generation,
-                "shards": standing.shards,
-                "fingerprint": standing.fingerprint,
+                "generation": left.generation,
+                "shards": left.shards,
+                "fingerprint": left.fingerprint,
             }
         return {
-            "generation": standing.generation,
-            "shards": standing.shards[-1:],
-            "walk": standing.walk,
-            "cursor": standing.cursor,
+            "generation": left.generation,
+            "shards": left.shards[-1:],
+            "walk": left.walk,
+            "cursor": left.cursor,
         }
 
     def missing(self, told: Missing, ask: Callable[[Request], Reply], wait: Wait) -> None:
@@ -50,12 +84,12 @@ class Regaining:
 
         SetGoneError if that cannot be; AcquireTimeoutError.
         """
-        standing = self._standing
+        left = self._left
         if not self._exact:
             log.warning(
                 "%s: epoch %d begins anew with the set that there is now, as that of the state is gone: "
                 "%s (resume='exact' has it fetched again)",
-                standing.dataset, standing.epoch, told.reason,
+                left.dataset, self._epoch, told.reason,
             )  # fmt: skip
             self._given_up = True
         elif not told.shards:  # something else has to end first
@@ -63,42 +97,42 @@ class Regaining:
         else:
             if self._recalled:
                 raise SetGoneError(
-                    f"{standing.dataset}: the set of epoch {standing.epoch} was made again, and it is "
+                    f"{left.dataset}: the set of epoch {self._epoch} was made again, and it is "
                     f"another one: {told.reason}"
                 )
             self._recall(told, ask, wait)
 
     def granted(self, fingerprint: str) -> None:
         """This was; SetGoneError if it is not the set, and must be."""
-        self.same = fingerprint == self._standing.fingerprint and not self._given_up
+        self.same = fingerprint == self._left.fingerprint and not self._given_up
         if self._exact and not self.same:
             raise SetGoneError(
-                f"{self._standing.dataset}: the daemon gave another set than that of the state: it is "
+                f"{self._left.dataset}: the daemon gave another set than that of the state: it is "
                 "older than this client, and cannot resume; install the same release of both"
             )
 
     def _recall(self, told: Missing, ask: Callable[[Request], Reply], wait: Wait) -> None:
-        standing = self._standing
+        left = self._left
         numbers = [n for first, last in told.shards for n in range(first, last + 1)]
-        if unknown := [number for number in numbers if not standing.recipe_of(number)]:
+        if unknown := [number for number in numbers if not left.recipe_of(number)]:
             raise SetGoneError(
-                f"{standing.dataset}: {told.reason}, and the state does not say how "
+                f"{left.dataset}: {told.reason}, and the state does not say how "
                 f"{len(unknown)} of them were made (the first is shard {unknown[0]}): a run says so in its "
                 "states if it was begun with resume='exact'; resume='continue' goes on with another set"
             )
         log.warning(
             "%s: %d of the %d shards of epoch %d are fetched again: %s",
-            standing.dataset, len(numbers), standing.num_shards, standing.epoch, told.reason,
+            left.dataset, len(numbers), left.num_shards, self._epoch, told.reason,
         )  # fmt: skip
         # All of the set: those that are there have to be the same, or records would be there twice.
-        for recipes in _parts([recipe for recipe in standing.recipes if recipe]):
+        for recipes in _parts([recipe for recipe in left.recipes if recipe]):
             while True:
                 request = Recall(
                     uuid.uuid4().hex,
-                    standing.dataset,
-                    standing.generation,
-                    standing.shards,
-                    standing.num_bytes,
+                    left.dataset,
+                    left.generation,
+                    left.shards,
+                    left.num_bytes,
                     recipes,
                 )
                 match ask(request):

@@ -93,9 +93,9 @@ class Run:
         return self.records - self.read < self._step
 
     def resumed(self, standing: Standing, same: bool) -> None:
-        """It goes on where an earlier process left it, in the `same` set or in another one; what of its
-        epoch was read was read."""
-        self.sweep = standing.sweep
+        """It goes on where an earlier process left it, in the `same` sets or in others; what of its epoch
+        was read was read."""
+        self._goes(standing.way)
         self.read = standing.read + (0 if same and not standing.over else standing.of_epoch)
 
     def progress(self, number: int, share: float, read: int) -> float:
@@ -123,8 +123,11 @@ class Run:
         self.number += 1
         self.read += read
         self._step = step
-        match part:
-            case Part(after=Sweep() as sweep):
-                self.sweep = sweep
-            case Part(after=Mix() as mix):
-                self.mix = mix
+        if part is not None:
+            self._goes(part.after)
+
+    def _goes(self, way: Sweep | Mix) -> None:
+        if isinstance(way, Mix):
+            self.mix = way
+        else:
+            self.sweep = way

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,7 @@ from cachecd_client.protocol import (
     Waiting,
 )
 from cachecd_client.reads import JobReads
-from cachecd_client.regaining import Regaining
+from cachecd_client.regaining import Lease, Regaining, on_lease
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.standing import Standing
@@ -180,7 +180,8 @@ class Cache(TensorFlowRuns):
         resume="continue" begins the epoch anew, with what is there and what comes after the run's place in
         the source, and says so; resume="exact" has the very set fetched again, or raises SetGoneError: for
         that a run has to be begun with it, and its states take about 4 bytes more for each unit.
-        CallerError for the state of another dataset. Runs of several take none.
+        A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
+        another dataset.
         """
         standing = None if state is None else Standing.of_state(state, dataset)
         start = start if standing is None else standing.epoch
@@ -249,21 +250,24 @@ class Cache(TensorFlowRuns):
             if standing is not None and standing.over:
                 if run.exact:  # what it leased goes on to be in the next set
                     lease = partial(self._acquire, epoch=run.number, job=job, timeout=timeout)
-                    current = self._epoch(lease, standing.dataset, run, standing)
+                    left = sets if isinstance(sets, str) else standing.weights
+                    current = self._epoch(lease, left, run, standing)
                     standing = None
+                else:
+                    run.resumed(standing, same=False)
                 run.number += 1
             while not run.over:
                 number = run.number
                 lease = partial(self._acquire, epoch=number, job=job, timeout=timeout)
                 weights: Mapping[str, float] = {}
-                if isinstance(sets, Weights):
+                if standing is not None and not standing.over:
+                    weights = standing.weights  # of an epoch, whatever its caller wants by now
+                elif isinstance(sets, Weights):
                     weights = sets.at(run.progress(number, 0.0, run.read))
                 try:
-                    if isinstance(sets, str):
-                        following = self._epoch(lease, sets, run, standing)
-                        standing = None
-                    else:
-                        following = self._known(Mixture.acquired(lease, weights, run))
+                    datasets = sets if isinstance(sets, str) else weights
+                    following = self._epoch(lease, datasets, run, standing)
+                    standing = None
                 except (DaemonUnreachableError, ProtocolVersionError) as error:
                     if current is None or current.released:
                         raise  # there is nothing to repeat
@@ -285,15 +289,19 @@ class Cache(TensorFlowRuns):
                     epoch.release()
 
     def _epoch(
-        self, lease: Callable[..., LeasedSet], dataset: str, run: Run, standing: Standing | None
+        self, lease: Lease, sets: str | Mapping[str, float], run: Run, standing: Standing | None
     ) -> Epoch:
-        """The run's next one, or, where an earlier process left it, that one."""
-        if standing is None:
-            return self._known(Epoch(lease(dataset), run))
-        regaining = Regaining(standing, run.exact)
-        leased = lease(dataset, regaining=regaining)
-        run.resumed(standing, regaining.same)
-        return self._known(Epoch(leased, run, standing if regaining.same else None))
+        """The run's next one, of a dataset or of several by weights; or, where an earlier process left
+        it, that one."""
+        # In one order on all ranks, so that they wait for the same set and meet the same error.
+        names = [sets] if isinstance(sets, str) else sorted(n for n, share in sets.items() if share)
+        with on_lease(names, lease, standing, run.exact) as (leased, same):
+            resumed = standing if same else None
+            if standing is not None:
+                run.resumed(standing, same)
+            if isinstance(sets, str):
+                return self._known(Epoch(leased[0], run, resumed))
+            return self._known(Mixture(leased, sets, run, resumed))
 
     def _acquire(
         self, dataset: str, epoch: int, job: str | None, timeout: float | None,

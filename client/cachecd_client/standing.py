@@ -1,15 +1,17 @@
-"""Where a run stands, as plain values in its loaders' states: its epoch, the set, what was read before."""
+"""Where a run stands, as plain values in its loaders' states: its epoch, the sets, what was read before."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cachecd_client.errors import CachecdError, CallerError
+from cachecd_client.mix import Mix
 from cachecd_client.protocol import AskRecipes, Manifest, Recipes
 from cachecd_client.sweep import Sweep
 from cachecd_client.transport import Transport
@@ -29,75 +31,36 @@ _PAUSE = 30.0  # seconds without another attempt, when nobody answered
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A run as a state has it, in epoch `epoch`, with the set that it had on lease.
+class LeftSet:
+    """A set that a run had on lease where it was left.
 
-    `read`: records before that epoch, over all ranks, and `of_epoch` those of it. `sweep`: before it, or,
-    if it is `over`, after it. `recipes`: how each of the set's shards was made, in their order; none if
-    the run does not carry that. `state`: all of it, for the loader.
+    `recipes`: how each of its shards was made, in their order; none if the run does not carry that.
     """
 
     dataset: str
-    epoch: int
     generation: str
     shards: list[list[int]]
     num_bytes: int
     fingerprint: str
     walk: str
     cursor: list[int]
-    read: int
-    of_epoch: int
-    over: bool
-    sweep: Sweep
     recipes: list[str]
-    state: dict[str, Any]
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any], dataset: object) -> Standing:
-        """CallerError if it is no state of a loader of this dataset's lease."""
-        if not isinstance(dataset, str):
-            raise CallerError(
-                "state: a run of several datasets cannot go on by it; a loader of the same sets can, by "
-                "load_state_dict()"
-            )
-        told = state.get(RUN) if isinstance(state, Mapping) else None
-        if not isinstance(told, Mapping):
-            raise CallerError(
-                "state: expected what `state_dict()` of a leased epoch's loader gave"
-                + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
-                + "; a DataLoader's own state goes into its load_state_dict()"
-            )
-        if told.get("version") != _VERSION:
-            raise CallerError(
-                f"state: version {told.get('version')!r} of a run, expected {_VERSION}"
-            )
-        if told.get("dataset") != dataset:
-            raise CallerError(
-                f"state: it is of dataset {told.get('dataset')!r}, and epochs() is asked for {dataset!r}"
-            )
-        try:
-            found = cls(
-                dataset=dataset,
-                epoch=_number(told["epoch"]),
-                generation=_text(told["generation"]),
-                shards=[[_number(first), _number(last)] for first, last in told["shards"]],
-                num_bytes=_number(told["num_bytes"]),
-                fingerprint=_text(state["fingerprint"]),
-                walk=_text(told["walk"]),
-                cursor=[_number(place) for place in told["cursor"]],
-                read=_number(told["read"]),
-                of_epoch=_number(told["of_epoch"]),
-                over=bool(told["over"]),
-                sweep=Sweep.of_state(told["sweep"]),
-                recipes=[_text(recipe) for recipe in told.get("recipes", ())],
-                state=dict(state),
-            )
-        except Exception as error:  # whatever garbage makes of it
-            raise CallerError(f"state: it is damaged ({error!r})") from error
+    def of_state(cls, told: Mapping[str, Any]) -> LeftSet:
+        """ValueError, or another error that means it, for what is no state."""
+        found = cls(
+            dataset=_text(told["dataset"]),
+            generation=_text(told["generation"]),
+            shards=[[_number(first), _number(last)] for first, last in told["shards"]],
+            num_bytes=_number(told["num_bytes"]),
+            fingerprint=_text(told["fingerprint"]),
+            walk=_text(told["walk"]),
+            cursor=[_number(place) for place in told["cursor"]],
+            recipes=[_text(recipe) for recipe in told.get("recipes", ())],
+        )
         if found.recipes and len(found.recipes) != found.num_shards:
-            raise CallerError(
-                f"state: it is damaged (recipes of {len(found.recipes)} shards of {found.num_shards})"
-            )
+            raise ValueError(f"recipes of {len(found.recipes)} shards of {found.num_shards}")
         return found
 
     @property
@@ -115,10 +78,75 @@ class Standing:
         return ""
 
 
+@dataclass(frozen=True)
+class Standing:
+    """A run as a state has it, in epoch `epoch`, with the sets that it had on lease.
+
+    `read`: records before that epoch, over all ranks, and `of_epoch` those of it. `way`: before it, or,
+    if it is `over`, after it. `weights`: each dataset's share of a mixture; none of a single dataset.
+    `state`: all of it, for the loader.
+    """
+
+    epoch: int
+    read: int
+    of_epoch: int
+    over: bool
+    way: Sweep | Mix
+    weights: dict[str, float]
+    sets: dict[str, LeftSet]
+    state: dict[str, Any]
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], dataset: object) -> Standing:
+        """CallerError if it is no state of a loader of this dataset's lease, or of one of a mixture if
+        `dataset` is no name."""
+        told = state.get(RUN) if isinstance(state, Mapping) else None
+        if not isinstance(told, Mapping):
+            raise CallerError(
+                "state: expected what `state_dict()` of a leased epoch's loader gave"
+                + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
+                + "; a DataLoader's own state goes into its load_state_dict()"
+            )
+        if told.get("version") != _VERSION:
+            raise CallerError(
+                f"state: version {told.get('version')!r} of a run, expected {_VERSION}"
+            )
+        try:
+            sets = [LeftSet.of_state(one) for one in told["sets"]]
+            weights = {_text(name): _share(share) for name, share in told.get("weights", ())}
+            way = told["way"]
+            found = cls(
+                epoch=_number(told["epoch"]),
+                read=_number(told["read"]),
+                of_epoch=_number(told["of_epoch"]),
+                over=bool(told["over"]),
+                way=Mix.of_state(way) if weights else Sweep.of_state(way),
+                weights=weights,
+                sets={one.dataset: one for one in sets},
+                state=dict(state),
+            )
+            named = {name for name, share in weights.items() if share} if weights else found.sets
+            if not found.sets or set(named) != found.sets.keys():
+                raise ValueError(f"sets of {list(found.sets)}, weights of {list(named)}")
+        except Exception as error:  # whatever garbage makes of it
+            raise CallerError(f"state: it is damaged ({error!r})") from error
+        of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
+        wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"
+        if bool(weights) == isinstance(dataset, str) or (not weights and dataset not in found.sets):
+            raise CallerError(f"state: it is of {of}, and epochs() is asked for {wanted}")
+        return found
+
+
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no number")
     return value
+
+
+def _share(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
+        raise ValueError(f"{value!r} is no share")
+    return float(value)
 
 
 def _text(value: Any) -> str:
@@ -130,47 +158,67 @@ def _text(value: Any) -> str:
 class Telling:
     """What the loaders of one leased epoch say in their states of the run."""
 
-    def __init__(self, leased: LeasedSet, run: Run | None) -> None:
-        self._transport = leased.transport
-        self._manifest = manifest = leased.manifest
-        self._exact = run is not None and run.exact
-        sweep = Sweep() if run is None else run.sweep
-        self._fixed = {
+    def __init__(
+        self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run | None
+    ) -> None:
+        """`weights` of a mixture, none of a single dataset."""
+        way = (Mix() if weights else Sweep()) if run is None else run.mix if weights else run.sweep
+        self._fixed: dict[str, Any] = {
             "version": _VERSION,
-            "dataset": manifest.dataset,
-            "epoch": leased.number,
-            "generation": manifest.generation,
-            "shards": manifest.shards,
-            "num_bytes": manifest.num_bytes,
-            "walk": manifest.walk,
-            "cursor": manifest.cursor,
-            "sweep": sweep.state(),
+            "epoch": sets[0].number,
+            "way": way.state(),
         }
-        self._recipes: list[str] | None = None
-        self._silent_until = 0.0
+        if weights:
+            self._fixed["weights"] = [[name, share] for name, share in weights.items()]
+        exact = run is not None and run.exact
+        self._sets = [_ToldSet(leased.transport, leased.manifest, exact) for leased in sets]
 
     def about(self, loader: Loader, read: int, of_epoch: int) -> dict[str, Any]:
         """For the loader's state: so many records were read before the epoch, and of it."""
         over = loader.position >= len(loader)
         told = {**self._fixed, "read": read, "of_epoch": of_epoch, "over": over}
-        if over and loader.part is not None and isinstance(loader.part.after, Sweep):
-            told["sweep"] = loader.part.after.state()
-        if self._exact and (recipes := self._known_recipes()) is not None:
-            told["recipes"] = recipes
-        return {RUN: told}
+        if over and loader.part is not None:
+            told["way"] = loader.part.after.state()
+        epoch = self._fixed["epoch"]
+        return {RUN: {**told, "sets": [one.told(epoch) for one in self._sets]}}
 
-    def _known_recipes(self) -> list[str] | None:
+
+class _ToldSet:
+    """One of the sets, as `LeftSet` has it; if `exact`, with its recipes."""
+
+    def __init__(self, transport: Transport, manifest: Manifest, exact: bool) -> None:
+        self._transport = transport
+        self._manifest = manifest
+        self._exact = exact
+        self._recipes: list[str] | None = None
+        self._silent_until = 0.0
+
+    def told(self, epoch: int) -> dict[str, Any]:
+        manifest = self._manifest
+        told = {
+            "dataset": manifest.dataset,
+            "generation": manifest.generation,
+            "shards": manifest.shards,
+            "num_bytes": manifest.num_bytes,
+            "fingerprint": manifest.fingerprint,
+            "walk": manifest.walk,
+            "cursor": manifest.cursor,
+        }
+        if self._exact and (recipes := self._known_recipes(epoch)) is not None:
+            told["recipes"] = recipes
+        return told
+
+    def _known_recipes(self, epoch: int) -> list[str] | None:
         """Asked for once a lease; None, said in the log, while the daemon does not tell."""
         if self._recipes is None and time.monotonic() >= self._silent_until:
-            manifest = self._manifest
             try:
-                self._recipes = recipes_of(self._transport, manifest)
+                self._recipes = recipes_of(self._transport, self._manifest)
             except CachecdError as error:
                 self._silent_until = time.monotonic() + _PAUSE
                 log.warning(
                     "%s: the state of epoch %d does not say how its set was made, so it resumes only where "
                     "that is on disk: %s",
-                    manifest.dataset, self._fixed["epoch"], error,
+                    self._manifest.dataset, epoch, error,
                 )  # fmt: skip
         return self._recipes
 

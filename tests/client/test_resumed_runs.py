@@ -109,12 +109,16 @@ def garbled(path, value):
         (lambda state: "state", "not a str"),
         (lambda state: {}, "state_dict"),
         (garbled(["run", "version"], 2), "version 2 of a run, expected 1"),
-        (garbled(["run", "dataset"], "eval"), "it is of dataset 'eval'"),
-        (garbled(["run", "shards"], [[1]]), "damaged"),
+        (
+            garbled(["run", "sets", 0, "dataset"], "eval"),
+            r"it is of 'eval', and .* dataset 'train'",
+        ),
+        (garbled(["run", "sets", 0, "shards"], [[1]]), "damaged"),
+        (garbled(["run", "sets", 0, "recipes"], ["one"]), "damaged"),
+        (garbled(["run", "sets", 0, "fingerprint"], 7), "damaged"),
+        (garbled(["run", "sets"], []), "damaged"),
         (garbled(["run", "epoch"], -1), "damaged"),
-        (garbled(["run", "sweep"], {"number": 0, "read": "?"}), "damaged"),
-        (garbled(["run", "recipes"], ["one"]), "damaged"),
-        (garbled(["fingerprint"], 7), "damaged"),
+        (garbled(["run", "way"], {"number": 0, "read": "?"}), "damaged"),
     ],
 )
 def test_what_is_no_state_of_this_dataset_is_refused_with_the_reason(cache, change, why):
@@ -188,7 +192,7 @@ def test_exact_has_the_set_made_again_by_what_the_state_says(daemon, cache_dir):
     assert before + after == whole
     (request,) = scripted.of(Recall)
     assert request.recipes == ["recipe of 1", "recipe of 2"]
-    assert (request.shards, request.num_bytes) == ([[1, 2]], state["run"]["num_bytes"])
+    assert (request.shards, request.num_bytes) == ([[1, 2]], state["run"]["sets"][0]["num_bytes"])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +237,7 @@ def test_without_a_daemon_a_state_says_so_and_training_goes_on(granting, caplog,
             loader = epoch.numpy(4)
             granting.kill()
             state = loader.state_dict()
-            assert "recipes" not in state["run"]
+            assert "recipes" not in state["run"]["sets"][0]
             assert "does not say how its set was made" in caplog.text
             assert len(labels(loader)) == 5
 
@@ -252,9 +256,6 @@ def test_exact_waits_no_longer_than_it_may(daemon, cache_dir):
             next(cache.epochs("train", 1, state=state, resume="exact", timeout=0.1))
 
 
-def test_a_run_of_several_datasets_takes_no_state_and_no_other_word_says_how_to_resume(cache):
-    _, state = left_at(cache, 0, 1, n=1)
-    with pytest.raises(CallerError, match="a run of several datasets cannot go on by it"):
-        cache.epochs({"train": 1.0}, 1, state=state)
+def test_no_other_word_says_how_to_resume(cache):
     with pytest.raises(CallerError, match="expected 'continue' or 'exact'"):
         cache.epochs("train", 1, resume="maybe")

@@ -1,0 +1,220 @@
+"""Runs over several datasets that go on in another process, with a scripted daemon."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from cachecd_client import connect
+from cachecd_client.errors import CallerError, SetGoneError
+from cachecd_client.protocol import Acquire, AskRecipes, Done, Granted, Missing, Recall, Recipes
+from tests.client.conftest import CacheDir
+
+FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
+WEIGHTS = {"web": 0.75, "code": 0.25}
+
+
+class Lender:
+    """A daemon of three datasets, of which epoch k has 4 + k, 2 and 2 shards of 10 records."""
+
+    def __init__(self, daemon, root) -> None:
+        root.mkdir()
+        self.folders = {n: CacheDir(root, dataset=n, first=first) for n, first in FIRST.items()}
+        self.gone: set[str] = set()  # datasets whose set it has lost
+        self.refuses: set[str] = set()  # those that it cannot make again
+        self.scripted = daemon(self._answer)
+
+    def _answer(self, request):
+        match request:
+            case Acquire(dataset=name) if name in self.gone and request.fingerprint:
+                return Missing(request.id, request.shards, "its shards are gone")
+            case Acquire(dataset=name, epoch=epoch):
+                shards = (4 + epoch if name == "web" else 2) + (name in self.gone)
+                lease = f"{name}-{epoch}-{shards}"
+                path = self.folders[name].manifest(
+                    lease,
+                    shards,
+                    epoch=epoch,
+                    walk="w",
+                    cursor=[70],
+                    fingerprint=f"{name} {shards}",
+                )
+                return Granted(
+                    request.id, lease, str(self.folders[name].root), f"leases/{path.name}"
+                )
+            case AskRecipes():
+                return Recipes(request.id, [f"of {request.first}"])
+            case Recall(dataset=name):
+                self.gone -= {name} - self.refuses
+                return Done(request.id)
+        return None
+
+    def connect(self):
+        return connect(self.scripted.endpoint)
+
+
+@pytest.fixture
+def lender(daemon, tmp_path) -> Lender:
+    return Lender(daemon, tmp_path / "cache")
+
+
+def batches_of(loader, most=None):
+    found = []
+    for nth, batch in enumerate(loader, 1):
+        found.append([int(label) for label in batch["label"]])
+        if nth == most:
+            break
+    return found
+
+
+def read(lender, weights=WEIGHTS, left=None, **run):
+    """What is read, batch by batch, the progress after each epoch; and, `left` = (epoch, batches), the
+    state of there, after which nothing more is read."""
+    found, progress = [], []
+    with lender.connect() as cache:
+        for epoch in cache.epochs(weights, **run):
+            loader = epoch.numpy(4, ids=True)
+            last = left is not None and epoch.epoch == left[0]
+            found += batches_of(loader, left[1] if last else None)
+            progress.append(epoch.progress)
+            if last:
+                return found, progress, json.loads(json.dumps(loader.state_dict()))
+    return found, progress, None
+
+
+def from_web_to_code(progress):
+    return {"web": 1 - progress / 2, "code": progress / 2}
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, from_web_to_code])
+@pytest.mark.parametrize(
+    "run",
+    [{"n": 3}, {"records": 170}, {"n": 3, "steps_per_epoch": 9}],
+    ids=lambda run: "-".join(run),
+)
+@pytest.mark.parametrize("left", [(1, 3), (1, 9)])
+def test_a_mixture_that_is_left_and_resumed_reads_what_an_uninterrupted_one_does(
+    lender, weights, run, left
+):
+    whole, progress, _ = read(lender, weights, **run)
+    before, _, state = read(lender, weights, left, **run)
+    after, since, _ = read(lender, weights, state=state, **run)
+    assert before + after == whole
+    assert since == progress[-len(since) :]
+
+
+def test_at_the_end_of_an_epoch_a_function_is_asked_for_the_progress_of_there(lender):
+    asked = []
+
+    def weights(progress):
+        asked.append(progress)
+        return WEIGHTS
+
+    _, progress, state = read(lender, weights, (1, 9), records=100, steps_per_epoch=9)
+    asked.clear()
+    read(lender, weights, state=state, records=100, steps_per_epoch=9)
+    assert asked[0] == progress[1] == 0.72
+
+
+def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lender):
+    before, _, state = read(lender, {"web": 0.5, "code": 0.5}, (0, 3), n=2)
+    whole, _, _ = read(lender, {"web": 0.5, "code": 0.5}, n=1)
+    with lender.connect() as cache:
+        shares = []
+        for epoch in cache.epochs({"talk": 3.0, "web": 1.0}, 2, state=state):
+            found = batches_of(epoch.numpy(4))
+            if not shares:
+                assert before + found == whole
+            shares.append(dict(epoch.weights))
+    assert shares == [{"web": 0.5, "code": 0.5}, {"talk": 0.75, "web": 0.25}]
+
+
+def test_ranks_of_a_mixture_have_the_same_state_and_go_on_together(lender):
+    places = [{"rank": rank, "world": 2} for rank in (0, 1)]
+    with lender.connect() as cache:
+        wholes, states, rests = [], [], []
+        for place in places:
+            for epoch in cache.epochs(WEIGHTS, 1):
+                loader = epoch.numpy(4, **place)
+                wholes.append(batches_of(loader))
+                batches_of(loader, 2)
+                states.append(loader.state_dict())
+        assert states[0] == states[1]
+        for place, state in zip(places, states, strict=True):
+            epochs = cache.epochs(WEIGHTS, 1, state=state)
+            rests += [batches_of(epoch.numpy(4, **place)) for epoch in epochs]
+    assert rests == [whole[2:] for whole in wholes]
+
+
+def test_where_one_set_is_gone_continue_begins_the_epoch_anew_and_keeps_what_was_read(
+    lender, caplog
+):
+    before, _, state = read(lender, left=(1, 3), records=200)
+    lender.gone.add("code")
+    with lender.connect() as cache:
+        epochs = cache.epochs(WEIGHTS, records=200, state=state)
+        epoch = next(epochs)
+        loader = epoch.numpy(4)
+        assert (epoch.epoch, loader.position) == (1, 0)
+        assert epoch.progress == pytest.approx(4 * len(before) / 200)
+        epochs.close()
+    asked = {request.dataset: request for request in lender.scripted.of(Acquire)[-3:]}
+    assert (asked["code"].fingerprint, asked["code"].cursor) == ("", [70])
+    assert asked["web"].fingerprint == "web 5"
+    assert [r.message for r in caplog.records if "begins anew" in r.message]
+
+
+@pytest.mark.parametrize("left", [(1, 3), (1, 16)])
+def test_exact_has_each_set_that_is_gone_made_again(lender, left):
+    whole, _, _ = read(lender, n=3, resume="exact")
+    before, _, state = read(lender, left=left, n=3, resume="exact")
+    lender.gone.update(("code", "web"))
+    after, _, _ = read(lender, state=state, n=3, resume="exact")
+    assert before + after == whole
+    recalls = {r.dataset: r.recipes for r in lender.scripted.of(Recall)}
+    assert recalls == {"code": ["of 1", "of 2"], "web": [f"of {n}" for n in range(1, 6)]}
+
+
+def test_exact_leases_all_sets_or_none(lender, locked):
+    _, _, state = read(lender, left=(1, 3), n=2, resume="exact")
+    lender.gone.add("web")
+    lender.refuses.add("web")
+    with lender.connect() as cache:
+        with pytest.raises(SetGoneError, match="web: the set of epoch 1 was made again"):
+            next(cache.epochs(WEIGHTS, 2, state=state, resume="exact"))
+        leases = lender.folders["code"].root.glob("leases/*.json")
+        assert not [path for path in leases if locked(path)]
+
+
+def garbled(key, value):
+    def change(state):
+        state["run"][key] = value
+        return state
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "why"),
+    [
+        ("web", lambda state: state, r"it is of a mixture of 'code' and 'web', .* dataset 'web'"),
+        (WEIGHTS, garbled("weights", []), "damaged"),
+        (WEIGHTS, garbled("weights", [["web", 1.0]]), "damaged"),
+        (WEIGHTS, garbled("weights", [["web", 0.5], ["code", 1.5]]), "damaged"),
+        (WEIGHTS, garbled("weights", [["web", 0.5], ["code", "half"]]), "damaged"),
+        (WEIGHTS, garbled("way", {"sweeps": {}, "owed": []}), "damaged"),
+    ],
+)
+def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(lender, asked, change, why):
+    _, _, state = read(lender, left=(0, 1), n=1)
+    with lender.connect() as cache, pytest.raises(CallerError, match=why):
+        cache.epochs(asked, 1, state=change(copy.deepcopy(state)))
+
+
+def test_a_state_of_one_dataset_is_none_of_a_mixture(lender):
+    with lender.connect() as cache:
+        (state,) = [epoch.numpy(4).state_dict() for epoch in cache.epochs("web", 1)]
+        with pytest.raises(CallerError, match=r"it is of 'web', and .* asked for a mixture"):
+            cache.epochs({"web": 1.0}, 1, state=state)
