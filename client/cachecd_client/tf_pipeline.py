@@ -18,8 +18,8 @@ from cachecd_client.schema import Feature, Schema
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
 _READ_BYTES = 1 << 20  # per open file
-# Of serialized records in all shuffle buffers. Four times the records cost 10 % of the speed; and all are read
-# before the first batch comes, 0.35 s for these bytes: about a shard of 64 MiB for each stream.
+# Of serialized records in all shuffle buffers. Four times the records cost 10 % of the speed; and all are
+# read before the first batch comes, 0.35 s for these bytes: a shard of 64 MiB for each stream.
 _SHUFFLE_RECORDS = 10_000
 _SHUFFLE_BYTES = 128 << 20
 _PREFETCH_BYTES = 64 << 20
