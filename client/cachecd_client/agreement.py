@@ -54,12 +54,16 @@ class Agreement:
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
         """These epochs, each of which knows what was agreed on; and the run, how many ranks it has.
 
-        An epoch that cannot be is an error on all nodes, OtherNodeError where it is another's.
+        An epoch that cannot be is an error on all nodes, OtherNodeError where it is another's. A run that
+        resumes goes on where it was left if all nodes do, else it begins that epoch anew.
         """
         gather = (
             self._agree if callable(self._agree) else _found(self._world) if self._agree else None
         )
         with contextlib.closing(epochs):
+            if gather is not None:
+                run.among(self._world, self._begun(gather, run.number))
+            first = True
             while True:
                 try:
                     epoch = next(epochs, None)
@@ -73,30 +77,62 @@ class Agreement:
                 if epoch is None:
                     return
                 if gather is not None:
-                    agreed, ranks = self._reached(gather, epoch)
-                    epoch.agree(agreed)
-                    run.among(self._world, ranks)
+                    epoch.agree(self._reached(gather, epoch))
+                    if first:
+                        self._go_on(gather, epoch, run)
+                    first = False
                 yield epoch
 
-    def _reached(self, gather: AllGather, epoch: Epoch) -> tuple[Agreed, int]:
-        """What all of them agree on, and how many ranks they are."""
-        each, odd = divmod(epoch.length, self._world)
-        began = time.monotonic()
-        try:
-            # In halves: both what each rank here has at least and what one has at most are in it.
-            found = [operator.index(number) for number in gather(2 * each + bool(odd))]
-        except Exception as error:
-            error.add_note(
-                f"The nodes were agreeing on the steps of epoch {epoch.epoch} of {epoch.dataset!r}."
-            )
-            raise
-        if (waited := time.monotonic() - began) >= _LONG:
-            log.info("%s: waited %.0f s for the sets of the other nodes", epoch.dataset, waited)
+    def _begun(self, gather: AllGather, number: int) -> int:
+        """How many ranks all nodes have, which all begin with epoch `number`."""
+        found = self._gathered(gather, number, "the epoch to begin with")
         if len(found) < self._world:
             raise CallerError(
                 f"agree= gathered {len(found)} numbers where this node alone has {self._world} ranks: "
                 "expected one from each process that trains"
             )
+        if len(set(found)) > 1:
+            raise CallerError(
+                f"this process begins with epoch {number}, others with epochs {sorted(set(found))}: give "
+                "all of them the same start=, or states of the same step"
+            )
+        return len(found)
+
+    def _go_on(self, gather: AllGather, epoch: Epoch, run: Run) -> None:
+        """Whether the first epoch goes on where it was left: on all nodes or on none."""
+        own = epoch.place
+        found = self._gathered(gather, own, f"where epoch {epoch.epoch} goes on")
+        if len(set(found)) == 1:
+            return
+        if run.exact:
+            raise CallerError(
+                f"the state of this process is of batch {own} of epoch {epoch.epoch}, others are of "
+                f"batches {sorted(set(found))} (0: none): resume='exact' takes states of one step on all "
+                "nodes"
+            )
+        if own:
+            log.warning(
+                "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",
+                epoch.dataset, epoch.epoch,
+            )  # fmt: skip
+        epoch.begin_anew()
+
+    def _gathered(self, gather: AllGather, number: int, what: str) -> list[int]:
+        try:
+            return [operator.index(one) for one in gather(number)]
+        except Exception as error:
+            error.add_note(f"The nodes were agreeing on {what}.")
+            raise
+
+    def _reached(self, gather: AllGather, epoch: Epoch) -> Agreed:
+        """What all of them agree on."""
+        each, odd = divmod(epoch.length, self._world)
+        began = time.monotonic()
+        # In halves: both what each rank here has at least and what one has at most are in it.
+        what = f"the steps of epoch {epoch.epoch} of {epoch.dataset!r}"
+        found = self._gathered(gather, 2 * each + bool(odd), what)
+        if (waited := time.monotonic() - began) >= _LONG:
+            log.info("%s: waited %.0f s for the sets of the other nodes", epoch.dataset, waited)
         if failed := [process for process, number in enumerate(found) if number == _FAILED]:
             raise OtherNodeError(
                 f"epoch {epoch.epoch} of {epoch.dataset!r}: {len(failed)} of {len(found)} processes "
@@ -108,7 +144,7 @@ class Agreement:
                 "%s: epoch %d reads %d of %d records, as many a rank as where there are fewest",
                 epoch.dataset, epoch.epoch, agreed.least, epoch.length,
             )  # fmt: skip
-        return agreed, len(found)
+        return agreed
 
 
 def _found(world: int) -> AllGather | None:

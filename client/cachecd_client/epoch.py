@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -63,7 +64,7 @@ class Epoch(FileSet):
         self.job = manifest.job
         self.seed = leased.seed
         self.pinned = manifest.pinned
-        self.window = manifest.window
+        self.window = manifest.window if resumed is None else resumed.window
         self._made_of([leased], [1.0], self.num_records, run, resumed)
         self._telling = Telling([leased], {}, run)
 
@@ -78,9 +79,11 @@ class Epoch(FileSet):
         #: How much of it is read, so that other nodes with other sets take as many steps.
         self.agreed: Agreed | None = None
         self._over = False
+        self._handed_on = False  # the leases, to a repeated epoch
         self._resumed = resumed
         self._passes = Passes(self.epoch, length, self._telemetry(length), run)
-        self._passes.earlier = 0 if resumed is None else resumed.of_epoch
+        if resumed is not None:
+            self._passes.go_on(resumed.of_epoch, resumed.share)
 
     @property
     def length(self) -> int:
@@ -116,10 +119,13 @@ class Epoch(FileSet):
 
     def release(self) -> None:
         """Ends the passes of its loaders, then the lease. Idempotent; never fails."""
+        if self._handed_on:
+            return
+        # Each part may be done again, so that what an interrupt has cut short is ended by another call.
         if not self._over:
             self._end_passes()
-            for leased in self._sets:
-                leased.release()
+        for leased in self._sets:
+            leased.release()
 
     def repeated(self, number: int, weights: Mapping[str, float]) -> Epoch:
         """The same set as epoch `number`, in another order; takes over the lease of this one.
@@ -128,7 +134,9 @@ class Epoch(FileSet):
         """
         self._check()
         self._end_passes()
-        return Epoch(self._sets[0].repeated(number), self._run)
+        epoch = Epoch(self._sets[0].repeated(number), self._run)
+        self._handed_on = True
+        return epoch
 
     def end(self) -> None:
         """Tells the run what was read of it. Without a pass of a loader here, that is what a dataset
@@ -166,9 +174,24 @@ class Epoch(FileSet):
     def _about(self, loader: Loader) -> dict[str, Any]:
         return self._telling.about(loader, self._passes.before, self._passes.rows)
 
-    def _take_resumed(self) -> dict[str, Any] | None:
+    @property
+    def place(self) -> int:
+        """Of the batch that its first loader begins with, from 1 on; 0 for an epoch that is not resumed."""
+        return 0 if self._resumed is None else 1 + self._resumed.position
+
+    def begin_anew(self) -> None:
+        if self._resumed is not None:
+            self._resumed = None
+            self._passes.begin_anew()
+
+    @contextmanager
+    def _resuming(self) -> Iterator[dict[str, Any] | None]:
         resumed, self._resumed = self._resumed, None
-        return None if resumed is None else resumed.state
+        try:
+            yield None if resumed is None else resumed.state
+        except BaseException:
+            self._resumed = resumed
+            raise
 
     def _check(self) -> None:
         if self.released:
@@ -233,10 +256,10 @@ class Epoch(FileSet):
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1
     ) -> Loader:
-        loader = super()._loader(batch_size, framework, options, every)
-        if self._resumed is not None:
-            loader.load_state_dict(self._resumed.state)
-            self._resumed = None
+        with self._resuming() as begin:
+            loader = super()._loader(batch_size, framework, options, every)
+            if begin is not None:
+                loader.load_state_dict(begin)
         self._passes.add(loader)
         return loader
 

@@ -6,7 +6,8 @@ import glob
 import hashlib
 import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -162,11 +163,11 @@ class FileSet:
 
         if "rank" not in options and "world" not in options:
             options["rank"], options["world"] = local_ranks()  # as this process's launcher says
-        begin = self._take_resumed()
         make = partial(self._torch, batch_size, None, channels_last, options)
-        dataset = BatchDataset(make, begin)
-        if begin is not None:
-            dataset.load_state_dict(begin)  # CallerError, for options that differ
+        with self._resuming() as begin:
+            dataset = BatchDataset(make, begin)
+            if begin is not None:
+                dataset.load_state_dict(begin)  # CallerError, for options that differ
         loader = dataset.loader
         step = loader.batch_size * loader.world
         self.lend("a dataset's workers", len(loader), step, loader.part)
@@ -189,7 +190,7 @@ class FileSet:
         features = options.get("features")
         if label is not None:
             if features is None:
-                self.schema[label]  # SchemaError
+                self._schema_for(options)[label]  # SchemaError
             # A text, which the loader refuses, is no list to add to.
             if not isinstance(features, (str, type(None))) and label not in features:
                 options["features"] = [*features, label]
@@ -234,6 +235,7 @@ class FileSet:
         """
         from cachecd_client import tf_pipeline
 
+        self.begin_anew()  # TensorFlow would tell nobody where it is
         reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
@@ -279,9 +281,14 @@ class FileSet:
             begin=partial(check, located),
         )
 
-    def _take_resumed(self) -> dict[str, Any] | None:
-        """The state at which the first loader's first pass begins, for whoever asks first."""
-        return None
+    def begin_anew(self) -> None:
+        """What reads it begins with the first batch, wherever an earlier process was."""
+
+    @contextmanager
+    def _resuming(self) -> Iterator[dict[str, Any] | None]:
+        """The state at which the first loader's first pass begins, for whoever asks first and does not
+        fail."""
+        yield None
 
     def lend(self, to: str, steps: int, step: int, part: Part | None = None) -> None:
         """Notes that `to` is given so many steps to read, each of so many records over all ranks, of which

@@ -220,12 +220,15 @@ class Loader:
         Of a lease, also what `Cache.epochs(state=)` needs to go on with it in another process; `json` and
         `torch.save` take it.
         """
+        return {**self.pass_state(), **self._reading.about(self)}
+
+    def pass_state(self) -> dict[str, Any]:
+        """Of `state_dict` what concerns the pass alone: nobody is asked for it."""
         return {
             "version": _STATE_VERSION,
             "position": self.position,
             "seed": self.seed,
             **self._order(),
-            **self._reading.about(self),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -50,7 +50,9 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
                 f"feature {name!r} is {_described(feature)} in {first!r} and {_described(its)} in "
                 f"{other!r}: {_REMEDY}"
             )
-        if its.classes and feature.classes and its.classes != feature.classes:
+        if its.classes and not feature.classes:  # the first one that says
+            first, feature = other, its
+        elif its.classes and its.classes != feature.classes:
             place = next(
                 i
                 for i in range(max(len(its.classes), len(feature.classes)))

@@ -67,6 +67,8 @@ class Mixture(Epoch):
         self.seed = int.from_bytes(seed[:8], "little") >> 1
         self.pinned = False
         self.window = _window([manifest.window for manifest in manifests], self.num_bytes)
+        if resumed is not None:
+            self.window = resumed.window
         of_each = [weights[leased.dataset] for leased in sets]
         self._made_of(sets, of_each, self._length(sets), run, resumed)
         self._telling = Telling(sets, weights, run)
@@ -95,7 +97,9 @@ class Mixture(Epoch):
             weights = known | {name: 0.0 for name in here if name not in known}
         else:
             weights = self.weights
-        return Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
+        mixture = Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
+        self._handed_on = True
+        return mixture
 
     def tf_dataset(self, *_: object, **__: object) -> NoReturn:
         """CallerError: TensorFlow's own readers know no parts of files."""

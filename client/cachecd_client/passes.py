@@ -41,6 +41,17 @@ class Passes:
             return self._done
         return self._run.progress(self.number, self._done, self.before + self.rows)
 
+    def go_on(self, read: int, share: float) -> None:
+        """An earlier process read so many records of it, which is that `share` of a pass."""
+        self.earlier, self._done = read, share
+
+    def begin_anew(self) -> None:
+        """What an earlier process read of it was read before it."""
+        self.before += self.earlier
+        if self._run is not None:
+            self._run.read += self.earlier
+        self.earlier, self._done = 0, 0.0
+
     @property
     def rows(self) -> int:
         """Records that were read of this epoch, over all ranks."""

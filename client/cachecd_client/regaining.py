@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cachecd_client.errors import SetGoneError
 from cachecd_client.protocol import Missing, Recall, Reply, Request, Waiting
@@ -22,31 +22,33 @@ log = logging.getLogger("cachecd")
 _TEXT_AT_ONCE = 16 << 10
 
 
-class Lease(Protocol):
-    """Takes a dataset's set on lease; as `regaining` wants it, if that is given."""
-
-    def __call__(self, dataset: str, *, regaining: Regaining | None) -> LeasedSet: ...
-
-
 @contextmanager
 def on_lease(
-    datasets: Iterable[str], lease: Lease, standing: Standing | None, exact: bool
+    datasets: Sequence[str],
+    lease: Callable[[str, Regaining | None], LeasedSet],
+    begin: Callable[[str, Regaining], None],
+    standing: Standing | None,
+    exact: bool,
 ) -> Iterator[tuple[list[LeasedSet], bool]]:
     """A set of each dataset, in this order, and whether all are the very sets of `standing`.
 
-    All of them on lease, or none: an error within ends the leases, else they are the caller's.
+    `lease` takes one, `begin` has the daemon begin with it. All of them on lease, or none: an error within
+    ends the leases, else they are the caller's.
     """
+    wanted: dict[str, Regaining] = {}
+    if standing is not None:
+        both = [name for name in datasets if name in standing.sets]
+        wanted = {name: Regaining(standing.sets[name], standing, exact) for name in both}
+    if len(wanted) > 1:
+        # Before any is waited for: the others would begin meanwhile with what the run has had.
+        for name, regaining in wanted.items():
+            begin(name, regaining)
     sets: list[LeasedSet] = []
-    regained: list[bool] = []
     with ExitStack() as releasing:
         for name in datasets:
-            regaining = None
-            if standing is not None and name in standing.sets:
-                regaining = Regaining(standing.sets[name], standing, exact)
-            sets.append(leased := lease(name, regaining=regaining))
+            sets.append(leased := lease(name, wanted.get(name)))
             releasing.callback(leased.release)
-            regained.append(regaining is not None and regaining.same)
-        yield sets, all(regained)
+        yield sets, all(name in wanted and wanted[name].same for name in datasets)
         releasing.pop_all()
 
 
@@ -86,11 +88,7 @@ class Regaining:
         """
         left = self._left
         if not self._exact:
-            log.warning(
-                "%s: epoch %d begins anew with the set that there is now, as that of the state is gone: "
-                "%s (resume='exact' has it fetched again)",
-                left.dataset, self._epoch, told.reason,
-            )  # fmt: skip
+            self._say_anew(told.reason)
             self._given_up = True
         elif not told.shards:  # something else has to end first
             wait.pause(Waiting(told.id, 0, 0, 0.0, told.reason))
@@ -105,11 +103,20 @@ class Regaining:
     def granted(self, fingerprint: str) -> None:
         """This was; SetGoneError if it is not the set, and must be."""
         self.same = fingerprint == self._left.fingerprint and not self._given_up
+        if not (self.same or self._exact or self._given_up):  # by a daemon that knows no resume
+            self._say_anew("the daemon gave another set")
         if self._exact and not self.same:
             raise SetGoneError(
                 f"{self._left.dataset}: the daemon gave another set than that of the state: it is "
                 "older than this client, and cannot resume; install the same release of both"
             )
+
+    def _say_anew(self, reason: str) -> None:
+        log.warning(
+            "%s: epoch %d begins anew with the set that there is now, as that of the state is gone: "
+            "%s (resume='exact' has it fetched again)",
+            self._left.dataset, self._epoch, reason,
+        )  # fmt: skip
 
     def _recall(self, told: Missing, ask: Callable[[Request], Reply], wait: Wait) -> None:
         left = self._left

@@ -57,7 +57,9 @@ class Run:
             )
         start = integer("start", start, 0)
         if epochs is not None and not start <= integer("n", epochs, 0):
-            raise CallerError(f"start={start}, n={epochs}: expected 0 <= start <= n")
+            raise CallerError(
+                f"start={start}, n={epochs}: expected 0 <= start <= n; a state's start is its epoch"
+            )
         self.epochs = epochs
         self._budget = None if records is None else integer("records", records, 1)
         self.records = self._budget
@@ -94,9 +96,11 @@ class Run:
 
     def resumed(self, standing: Standing, same: bool) -> None:
         """It goes on where an earlier process left it, in the `same` sets or in others; what of its epoch
-        was read was read."""
+        was read was read. Once it is known whether they are the same, it may be told again."""
+        self.number = standing.epoch + standing.over
         self._goes(standing.way)
         self.read = standing.read + (0 if same and not standing.over else standing.of_epoch)
+        self._step = standing.step
 
     def progress(self, number: int, share: float, read: int) -> float:
         """0..1: how far it is where `share` of epoch `number` is read, and `read` records in all."""

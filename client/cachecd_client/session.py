@@ -9,11 +9,13 @@ import time
 import uuid
 import weakref
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from cachecd_client.acquiring import Acquiring, Asker
 from cachecd_client.agreement import Agreement, AllGather
 from cachecd_client.ending import end_session, release
 from cachecd_client.epoch import Epoch
@@ -29,26 +31,21 @@ from cachecd_client.leased import LeasedSet
 from cachecd_client.mixture import Mixture
 from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
-    Acquire,
     AskStatus,
     Exclude,
     Excluded,
-    Granted,
-    Held,
-    Missing,
     Reply,
     Request,
     StatusReply,
     Waiting,
 )
 from cachecd_client.reads import JobReads
-from cachecd_client.regaining import Lease, Regaining, on_lease
+from cachecd_client.regaining import Regaining, on_lease
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.standing import Standing
 from cachecd_client.tf_session import TensorFlowRuns
 from cachecd_client.transport import Conversation, Transport, endpoint_of
-from cachecd_client.waiting import Wait
 from cachecd_client.weights import Mixing, Weights
 
 log = logging.getLogger("cachecd")
@@ -131,7 +128,7 @@ class Cache(TensorFlowRuns):
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-        return self._known(Epoch(self._acquire(dataset, epoch, job, timeout)))
+        return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
 
     def epochs(
         self,
@@ -186,6 +183,8 @@ class Cache(TensorFlowRuns):
         standing = None if state is None else Standing.of_state(state, dataset)
         start = start if standing is None else standing.epoch
         run = Run(n, records, steps_per_epoch, start, resume)
+        if standing is not None:
+            run.resumed(standing, same=False)
         sets = dataset if isinstance(dataset, str) else Weights(dataset)
         steps = self._steps(sets, run, job, timeout, standing)
         return Agreement(agree, self._world).over(steps, run)
@@ -247,18 +246,15 @@ class Cache(TensorFlowRuns):
         current: Epoch | None = None
         following: Epoch | None = None
         try:
-            if standing is not None and standing.over:
-                if run.exact:  # what it leased goes on to be in the next set
-                    lease = partial(self._acquire, epoch=run.number, job=job, timeout=timeout)
-                    left = sets if isinstance(sets, str) else standing.weights
-                    current = self._epoch(lease, left, run, standing)
-                    standing = None
-                else:
-                    run.resumed(standing, same=False)
-                run.number += 1
+            if standing is not None and standing.over and run.exact and not run.over:
+                # What it leased goes on to be in the next set.
+                asker = self._asker(standing.epoch, job, timeout)
+                left = sets if isinstance(sets, str) else standing.weights
+                current = self._epoch(asker, left, run, standing)
+                standing = None
             while not run.over:
                 number = run.number
-                lease = partial(self._acquire, epoch=number, job=job, timeout=timeout)
+                asker = self._asker(number, job, timeout)
                 weights: Mapping[str, float] = {}
                 if standing is not None and not standing.over:
                     weights = standing.weights  # of an epoch, whatever its caller wants by now
@@ -266,7 +262,7 @@ class Cache(TensorFlowRuns):
                     weights = sets.at(run.progress(number, 0.0, run.read))
                 try:
                     datasets = sets if isinstance(sets, str) else weights
-                    following = self._epoch(lease, datasets, run, standing)
+                    following = self._epoch(asker, datasets, run, standing)
                     standing = None
                 except (DaemonUnreachableError, ProtocolVersionError) as error:
                     if current is None or current.released:
@@ -283,19 +279,26 @@ class Cache(TensorFlowRuns):
                 yield current
                 current.end()
         finally:
-            # Both, because an interrupt may come between the two.
-            for epoch in (current, following):
-                if epoch is not None:
-                    epoch.release()
+            # Both, because an interrupt may come between the two, or while one is released.
+            with ExitStack() as releasing:
+                for epoch in (current, following):
+                    if epoch is not None:
+                        releasing.callback(epoch.release)
 
     def _epoch(
-        self, lease: Lease, sets: str | Mapping[str, float], run: Run, standing: Standing | None
+        self, asker: Asker, sets: str | Mapping[str, float], run: Run, standing: Standing | None
     ) -> Epoch:
         """The run's next one, of a dataset or of several by weights; or, where an earlier process left
         it, that one."""
         # In one order on all ranks, so that they wait for the same set and meet the same error.
-        names = [sets] if isinstance(sets, str) else sorted(n for n, share in sets.items() if share)
-        with on_lease(names, lease, standing, run.exact) as (leased, same):
+        if standing is not None and (run.exact or not standing.over):
+            names = sorted(standing.sets)  # with those too that had no weight any more
+        elif isinstance(sets, str):
+            names = [sets]
+        else:
+            names = sorted(name for name, share in sets.items() if share)
+        lease, begin = partial(self._acquire, asker), partial(self._begin, asker)
+        with on_lease(names, lease, begin, standing, run.exact) as (leased, same):
             resumed = standing if same else None
             if standing is not None:
                 run.resumed(standing, same)
@@ -303,19 +306,23 @@ class Cache(TensorFlowRuns):
                 return self._known(Epoch(leased[0], run, resumed))
             return self._known(Mixture(leased, sets, run, resumed))
 
-    def _acquire(
-        self, dataset: str, epoch: int, job: str | None, timeout: float | None,
-        regaining: Regaining | None = None,
-    ) -> LeasedSet:  # fmt: skip
+    def _asker(self, epoch: int, job: str | None, timeout: float | None) -> Asker:
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
-        reads = self._reads.of(dataset, job or self._job)
+        return Asker(job or self._job, epoch, self._rank, self._world, timeout)
+
+    def _begin(self, asker: Asker, dataset: str, regaining: Regaining) -> None:
+        with self._transport.conversation() as daemon:
+            Acquiring(partial(self._ask, daemon=daemon), dataset, asker, regaining).begin()
+
+    def _acquire(self, asker: Asker, dataset: str, regaining: Regaining | None = None) -> LeasedSet:
+        reads = self._reads.of(dataset, asker.job)
         reads.asks()
-        wait = Wait(dataset, timeout)
         lost: LeaseLostError | None = None
         with self._transport.conversation() as daemon:
+            acquiring = Acquiring(partial(self._ask, daemon=daemon), dataset, asker, regaining)
             for _ in range(_GRANTS):
-                granted = self._granted(daemon, dataset, epoch, job or self._job, wait, regaining)
+                granted = acquiring.granted()
                 try:
                     held = HeldLease(manifest_path(granted, os.environ))
                 except LeaseLostError as error:
@@ -325,12 +332,12 @@ class Cache(TensorFlowRuns):
                 try:
                     if regaining is not None:
                         regaining.granted(held.manifest.fingerprint)
-                    self._say_held(daemon, held)
+                    acquiring.say_held(held.manifest.lease)
                     return LeasedSet(
                         held,
                         self._transport,
                         self._release,
-                        number=epoch,
+                        number=asker.epoch,
                         reads=reads,
                         coverage=granted.coverage,
                     )
@@ -348,31 +355,6 @@ class Cache(TensorFlowRuns):
     def _known(self, epoch: Epoch) -> Epoch:
         self._epochs.add(weakref.ref(epoch, self._epochs.discard))
         return epoch
-
-    def _granted(
-        self, daemon: Conversation, dataset: str, epoch: int, job: str, wait: Wait,
-        regaining: Regaining | None,
-    ) -> Granted:  # fmt: skip
-        while True:
-            # A new question each time: a repeated id would get the old answer.
-            wanted = regaining.fields() if regaining else {}
-            request = Acquire(_new_id(), dataset, job, epoch, self._rank, self._world, **wanted)
-            match self._ask(request, daemon):
-                case Granted() as granted:
-                    return granted
-                case Waiting() as waiting:
-                    wait.pause(waiting)
-                case Missing() as missing if regaining:
-                    regaining.missing(missing, lambda request: self._ask(request, daemon), wait)
-                case other:
-                    raise AssertionError(f"{other} is no answer to {request}")
-
-    def _say_held(self, daemon: Conversation, held: HeldLease) -> None:
-        try:
-            self._ask(Held(_new_id(), held.manifest.lease, self._rank), daemon)
-        except DaemonUnreachableError as error:
-            # The lock is what counts, and it is there: a daemon that starts again will find it.
-            log.warning("%s: leased, but %s", held.manifest.dataset, error)
 
     def _ask(self, request: Request, daemon: Conversation | None = None) -> Reply:
         if not self._end.alive:

@@ -82,15 +82,20 @@ class LeftSet:
 class Standing:
     """A run as a state has it, in epoch `epoch`, with the sets that it had on lease.
 
-    `read`: records before that epoch, over all ranks, and `of_epoch` those of it. `way`: before it, or,
-    if it is `over`, after it. `weights`: each dataset's share of a mixture; none of a single dataset.
+    `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`.
+    `position` in its pass, of which that is a `share`. `way`: before it, or, if it is `over`, after it.
+    `weights`: each dataset's share of a mixture; none of a single dataset. `window`: its shuffle window.
     `state`: all of it, for the loader.
     """
 
     epoch: int
     read: int
     of_epoch: int
+    step: int
+    share: float
+    position: int
     over: bool
+    window: int | None
     way: Sweep | Mix
     weights: dict[str, float]
     sets: dict[str, LeftSet]
@@ -119,15 +124,20 @@ class Standing:
                 epoch=_number(told["epoch"]),
                 read=_number(told["read"]),
                 of_epoch=_number(told["of_epoch"]),
+                step=max(1, _number(state["batch_size"]) * _number(state["world"])),
+                share=_share(told["share"]),
+                position=_number(state["position"]),
                 over=bool(told["over"]),
+                window=None if state["window"] is None else _number(state["window"]),
                 way=Mix.of_state(way) if weights else Sweep.of_state(way),
                 weights=weights,
                 sets={one.dataset: one for one in sets},
                 state=dict(state),
             )
-            named = {name for name, share in weights.items() if share} if weights else found.sets
-            if not found.sets or set(named) != found.sets.keys():
-                raise ValueError(f"sets of {list(found.sets)}, weights of {list(named)}")
+            weighty = {name for name, share in weights.items() if share}
+            # Repeated without a daemon, a mixture has sets too that have no weight any more.
+            if not found.sets or (weights and not weighty <= found.sets.keys() <= weights.keys()):
+                raise ValueError(f"sets of {list(found.sets)}, weights of {list(weights)}")
         except Exception as error:  # whatever garbage makes of it
             raise CallerError(f"state: it is damaged ({error!r})") from error
         of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
@@ -162,25 +172,31 @@ class Telling:
         self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run | None
     ) -> None:
         """`weights` of a mixture, none of a single dataset."""
-        way = (Mix() if weights else Sweep()) if run is None else run.mix if weights else run.sweep
-        self._fixed: dict[str, Any] = {
-            "version": _VERSION,
-            "epoch": sets[0].number,
-            "way": way.state(),
-        }
-        if weights:
-            self._fixed["weights"] = [[name, share] for name, share in weights.items()]
+        self._way: Sweep | Mix = Mix() if weights else Sweep()
+        if run is not None:
+            self._way = run.mix if weights else run.sweep
+        self._epoch = sets[0].number
+        self._weights = weights
         exact = run is not None and run.exact
         self._sets = [_ToldSet(leased.transport, leased.manifest, exact) for leased in sets]
 
     def about(self, loader: Loader, read: int, of_epoch: int) -> dict[str, Any]:
         """For the loader's state: so many records were read before the epoch, and of it."""
         over = loader.position >= len(loader)
-        told = {**self._fixed, "read": read, "of_epoch": of_epoch, "over": over}
-        if over and loader.part is not None:
-            told["way"] = loader.part.after.state()
-        epoch = self._fixed["epoch"]
-        return {RUN: {**told, "sets": [one.told(epoch) for one in self._sets]}}
+        way = loader.part.after if over and loader.part is not None else self._way
+        told: dict[str, Any] = {
+            "version": _VERSION,
+            "epoch": self._epoch,
+            "read": read,
+            "of_epoch": of_epoch,
+            "share": loader.position / len(loader),
+            "over": over,
+            "way": way.state(),
+            "sets": [one.told(self._epoch) for one in self._sets],
+        }
+        if self._weights:
+            told["weights"] = [[name, share] for name, share in self._weights.items()]
+        return {RUN: told}
 
 
 class _ToldSet:

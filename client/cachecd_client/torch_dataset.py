@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from cachecd_client.errors import CallerError
-from cachecd_client.standing import RUN
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Batch, Loader
@@ -52,7 +51,7 @@ class BatchDataset(IterableDataset["Batch"]):
         """
         turn = self._own()
         begin, self._begin = self._begin, None
-        state = {**self.loader.state_dict(), "position": 0, **(begin or {})}
+        state = {**self.loader.pass_state(), "position": 0, **(begin or {})}
         if "workers" not in state:
             state["position"] = min(state["position"] + turn["worker"], len(self))
         self.loader.load_state_dict(state)
@@ -63,11 +62,10 @@ class BatchDataset(IterableDataset["Batch"]):
         turn = self._own()
         if self._begin is not None:
             return self._begin
-        state = self.loader.state_dict()
         if turn == _ALONE:
-            return state
+            return self.loader.state_dict()
         # It goes from process to process with each batch, and a worker resumes nothing but its pass.
-        return {key: value for key, value in state.items() if key != RUN} | turn
+        return self.loader.pass_state() | turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next pass continue after the batch that `state` had delivered last.

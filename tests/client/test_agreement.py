@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 
@@ -11,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
-from cachecd_client.protocol import Acquire, Granted, Refused, Request
+from cachecd_client.protocol import Acquire, Granted, Missing, Refused, Request
 from cachecd_client.session import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon
 
@@ -93,14 +95,25 @@ def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path, in_
 # By what the trainer gives
 
 
-def beside(*others: int):
-    """An all-gather: this process's number, and those of processes whose ranks have so many records."""
-    return lambda number: [number, *(2 * records for records in others)]
+class Beside:
+    """An all-gather with other processes that begin where this one does, and whose ranks have so many
+    records: a number of all epochs, or each epoch's."""
+
+    def __init__(self, *others: int | Iterator[int]) -> None:
+        self.others = others
+        self.told: list[int] = []
+
+    def __call__(self, number: int) -> list[int]:
+        self.told.append(number)
+        if len(self.told) in (1, 3):  # which epoch is the first, and where it goes on
+            return [number] * (1 + len(self.others))
+        lengths = [one if isinstance(one, int) else next(one) for one in self.others]
+        return [number, *(2 * records for records in lengths)]
 
 
 def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
     """20 records here, 33 on the other node."""
-    for epoch in cache.epochs("train", 1, agree=beside(33)):
+    for epoch in cache.epochs("train", 1, agree=Beside(33)):
         assert len(epoch.numpy(BATCH)) == 5
         loader = epoch.numpy(BATCH, drop_last=False)
         assert [int(batch["_valid"].sum()) for batch in loader] == [4, 4, 4, 4, 4, 0, 0, 0, 0]
@@ -109,13 +122,13 @@ def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
 
 def test_pinned_sets_of_one_size_are_whole(node):
     with connect(node(2, pinned=True).endpoint) as cache:
-        for epoch in cache.epochs("train", 2, agree=beside(20)):
+        for epoch in cache.epochs("train", 2, agree=Beside(20)):
             assert labels(epoch.numpy(7))[:20] == list(range(20))
 
 
 def test_pinned_parts_of_different_sizes_take_as_many_steps_and_lose_no_record(node):
     with connect(node(2, pinned=True).endpoint) as cache:
-        for epoch in cache.epochs("train", 1, agree=beside(33)):
+        for epoch in cache.epochs("train", 1, agree=Beside(33)):
             batches = list(epoch.numpy(7))
             assert [int(batch["_valid"].sum()) for batch in batches] == [7, 7, 6, 0, 0]
             assert labels(batches)[:20] == list(range(20))
@@ -137,14 +150,14 @@ def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache
     told = []
     epochs = cache.epochs("train", 1, agree=lambda number: told.append(number) or [number] * 6)
     epoch = next(epochs)
-    assert told == [2 * 6 + 1], "in halves: more than 6, and no more than 7"
+    assert told == [0, 2 * 6 + 1, 0], "in halves: more than 6, and no more than 7"
     assert len(epoch.numpy(2, **ranks)) == 3
     assert len(epoch.numpy(2, drop_last=False, **ranks)) == 4
     assert len(epoch.numpy(2, drop_last=False, rank=0, world=6)) == 2
 
 
 def test_a_dataset_for_workers_has_the_steps_agreed_on(cache):
-    for epoch in cache.epochs("train", 1, agree=beside(9)):
+    for epoch in cache.epochs("train", 1, agree=Beside(9)):
         dataset = epoch.to_dataset(BATCH)
         assert len(dataset) == len(list(dataset)) == 2
 
@@ -152,8 +165,9 @@ def test_a_dataset_for_workers_has_the_steps_agreed_on(cache):
 def test_records_are_those_of_all_nodes(cache):
     """Of 100 here and on another node, each reads 50: of sets of 20 and 30 here, and 15 and 40 there."""
     there = iter([15, 40, 40, 40])
+    nodes = Beside(there)
     read = 0
-    for epoch in cache.epochs("train", records=100, agree=lambda n: [n, 2 * next(there)]):
+    for epoch in cache.epochs("train", records=100, agree=nodes):
         read += len(labels(epoch.numpy(5)))
         assert epoch.progress == read / 50
     assert read == 50
@@ -161,28 +175,30 @@ def test_records_are_those_of_all_nodes(cache):
 
 
 def test_of_a_run_of_records_with_an_epoch_that_nobody_reads_what_was_agreed_on_counts(cache):
-    epochs = cache.epochs("train", records=30, agree=beside(10))
+    epochs = cache.epochs("train", records=30, agree=Beside(10))
     assert [epoch.epoch for epoch in epochs] == [0, 1], "15 of each node, 10 an epoch"
 
 
 def test_another_nodes_failure_is_told_with_its_process(cache):
     with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first is process 2"):
-        next(cache.epochs("train", 1, agree=lambda number: [number, 4, -1, -1]))
+        next(cache.epochs("train", 1, agree=lambda n: [n, 4, -1, -1] if n else [0] * 4))
 
 
 def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
-    told = []
+    nodes = Beside(4)
     with connect(node(2, refuse=1).endpoint) as cache:
-        epochs = cache.epochs("train", 2, agree=lambda number: told.append(number) or [number, 8])
+        epochs = cache.epochs("train", 2, agree=nodes)
         next(epochs)
         with pytest.raises(CachecdError, match="the disk is full"):
             next(epochs)
-    assert told == [40, -1]
+    assert nodes.told == [0, 40, 0, -1]
     assert "telling the other nodes, once they have come as far: the disk is full" in caplog.text
 
 
 def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest, locked):
     def broken(number: int) -> list[int]:
+        if not number:
+            return [0, 0]
         raise ConnectionError("the other end is gone")
 
     with pytest.raises(ConnectionError, match="is gone") as raised:
@@ -215,6 +231,127 @@ def test_what_is_no_all_gather_is_refused(cache):
 
 def test_a_mixture_is_as_long_as_the_nodes_agree_on(cache):
     """Of 20 records of each here, half and half, 40 may be read; of what the other node has, 17."""
-    for epoch in cache.epochs({"train": 0.5, "other": 0.5}, 1, agree=beside(17)):
+    for epoch in cache.epochs({"train": 0.5, "other": 0.5}, 1, agree=Beside(17)):
         loader = epoch.numpy(BATCH)
         assert len(loader) == len(list(loader)) == 4
+
+
+# Runs that resume
+
+
+class Meeting:
+    """An all-gather of threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._barrier = threading.Barrier(threads, timeout=20)
+        self._numbers: dict[int, int] = {}
+        self._threads = threads
+
+    def of(self, place: int):
+        def gather(number: int) -> list[int]:
+            self._numbers[place] = number
+            self._barrier.wait()
+            found = [self._numbers[one] for one in range(self._threads)]
+            self._barrier.wait()
+            return found
+
+        return gather
+
+
+class Losing:
+    """A node's daemon, of sets of so many shards, which has lost them once it is told to."""
+
+    def __init__(self, daemon, folder, shards: int) -> None:
+        folder.mkdir()
+        cache_dir = CacheDir(folder)
+        self.lost = False
+
+        def answer(request: Request):
+            if not isinstance(request, Acquire):
+                return None
+            if self.lost and request.fingerprint:
+                return Missing(request.id, request.shards, "its shards are gone")
+            number = shards + self.lost
+            path = cache_dir.manifest(f"{number}-{request.epoch}", number, epoch=request.epoch)
+            return Granted(request.id, path.stem, str(folder), f"leases/{path.name}")
+
+        self.daemon = daemon(answer)
+
+    def read(self, gather, left=None, **run):
+        """(labels of each epoch, its progress), and the state after `left` = (epoch, batches)."""
+        found, state = [], None
+        with connect(self.daemon.endpoint) as cache:
+            for epoch in cache.epochs("train", agree=gather, **run):
+                loader = epoch.numpy(BATCH)
+                if left and left[0] == epoch.epoch:
+                    for _ in zip(range(left[1]), loader, strict=False):
+                        pass
+                    return found, loader.state_dict()
+                found.append(labels(loader))
+        return found, state
+
+
+@pytest.fixture
+def two_nodes(daemon, tmp_path):
+    return [Losing(daemon, tmp_path / f"node-{n}", n) for n in (2, 3)]
+
+
+def together(nodes, each):
+    """What each node's `each(node, gather, place)` gives, in threads of their own."""
+    meeting = Meeting(len(nodes))
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        works = [
+            threads.submit(each, node, meeting.of(place), place) for place, node in enumerate(nodes)
+        ]
+        return [work.result(30) for work in works]
+
+
+@pytest.mark.parametrize("run", [{"n": 3}, {"records": 100}, {"records": 96, "steps_per_epoch": 4}])
+@pytest.mark.parametrize("lost", [[], [1], [0, 1]])
+def test_nodes_resume_an_epoch_together_or_begin_it_anew_together(two_nodes, run, lost):
+    left = together(two_nodes, lambda node, gather, _: node.read(gather, (1, 2), **run))
+    states = [state for _, state in left]
+    for place in lost:
+        two_nodes[place].lost = True
+    resumed = together(
+        two_nodes, lambda node, gather, place: node.read(gather, state=states[place], **run)
+    )
+    here, there = ([len(epoch) for epoch in epochs] for epochs, _ in resumed)
+    assert here == there
+    if not lost:
+        whole = together(two_nodes, lambda node, gather, _: node.read(gather, **run))
+        assert [epochs[1:] for epochs, _ in resumed] == [epochs[2:] for epochs, _ in whole]
+        assert [epochs[0] for epochs, _ in resumed] == [epochs[1][8:] for epochs, _ in whole]
+    elif "records" in run:
+        before = sum(map(len, left[0][0])) + 2 * BATCH
+        assert before + sum(here) == run["records"] // 2 // BATCH * BATCH
+
+
+def test_at_the_end_of_the_records_of_all_nodes_no_epoch_is_left(two_nodes):
+    run = {"records": 96, "steps_per_epoch": 4}
+    left = together(two_nodes, lambda node, gather, _: node.read(gather, (2, 4), **run))
+    resumed = together(
+        two_nodes, lambda node, gather, place: node.read(gather, state=left[place][1], **run)
+    )
+    assert [epochs for epochs, _ in resumed] == [[], []]
+
+
+def refused(node, gather, **run):
+    with pytest.raises(CallerError) as raised:
+        node.read(gather, **run)
+    return str(raised.value)
+
+
+def test_states_of_different_steps_are_no_exact_run(two_nodes):
+    run = {"n": 2, "resume": "exact"}
+    steps = [(0, 2), (0, 3)]
+    states = [node.read(False, step, n=2)[1] for node, step in zip(two_nodes, steps, strict=True)]
+    for found in together(
+        two_nodes, lambda node, gather, place: refused(node, gather, state=states[place], **run)
+    ):
+        assert "others are of batches [3, 4]" in found
+
+
+def test_processes_that_begin_with_different_epochs_are_told(two_nodes):
+    found = together(two_nodes, lambda node, gather, place: refused(node, gather, n=3, start=place))
+    assert found[0].startswith("this process begins with epoch 0, others with epochs [0, 1]")

@@ -76,6 +76,11 @@ def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_
     longer = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat", "cow")])
     with pytest.raises(SchemaError, match="1 is none and 'cow'"):
         mixed(longer)
+    others = schemas(
+        web=[LABEL], code=[named(LABEL, "cat", "dog")], talk=[named(LABEL, "dog", "cat")]
+    )
+    with pytest.raises(SchemaError, match="in 'code' than in 'talk': 0 is 'cat' and 'dog'"):
+        mixed(others)
     assert mixed(schemas(web=[named(LABEL, "cat")], code=[LABEL])) == Schema((LABEL,))
     same = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat")])
     assert mixed(same) == Schema((named(LABEL, "cat"),))
@@ -111,6 +116,8 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
         assert sorted(batch) == ["label"]
         assert sorted(batch["label"].tolist()) == sorted([*range(10), *range(10)])
         (batch,) = epoch.numpy(batch_size=20, default={"vector": -1}, ids=True)
+        loader = epoch.tf(20, label="vector", default={"vector": -1})
+        assert loader.schema.names == ("label", "vector")
         of_code = batch["_dataset"] == 1
         assert (batch["vector"][of_code] == -1).all()
         assert batch["vector"][~of_code][:, 0].tolist() == batch["label"][~of_code].tolist()

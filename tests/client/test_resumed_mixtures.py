@@ -24,6 +24,7 @@ class Lender:
         self.folders = {n: CacheDir(root, dataset=n, first=first) for n, first in FIRST.items()}
         self.gone: set[str] = set()  # datasets whose set it has lost
         self.refuses: set[str] = set()  # those that it cannot make again
+        self.shards_of = 0  # "web", whatever the epoch
         self.scripted = daemon(self._answer)
 
     def _answer(self, request):
@@ -31,7 +32,7 @@ class Lender:
             case Acquire(dataset=name) if name in self.gone and request.fingerprint:
                 return Missing(request.id, request.shards, "its shards are gone")
             case Acquire(dataset=name, epoch=epoch):
-                shards = (4 + epoch if name == "web" else 2) + (name in self.gone)
+                shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
                 lease = f"{name}-{epoch}-{shards}"
                 path = self.folders[name].manifest(
                     lease,
@@ -175,6 +176,34 @@ def test_exact_has_each_set_that_is_gone_made_again(lender, left):
     assert before + after == whole
     recalls = {r.dataset: r.recipes for r in lender.scripted.of(Recall)}
     assert recalls == {"code": ["of 1", "of 2"], "web": [f"of {n}" for n in range(1, 6)]}
+
+
+def test_each_dataset_is_told_what_is_wanted_before_any_is_waited_for(lender):
+    _, _, state = read(lender, left=(1, 3), n=2, resume="exact")
+    lender.gone.update(("code", "web"))
+    asked = len(lender.scripted.requests)
+    read(lender, state=state, n=2, resume="exact")
+    kinds = [type(request).__name__ for request in lender.scripted.requests[asked:]]
+    assert kinds.index("Held") > max(n for n, kind in enumerate(kinds) if kind == "Recall")
+
+
+def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):
+    """The daemon is away at a boundary where a dataset has lost its weight."""
+    weights = dict(WEIGHTS)
+    with connect(lender.scripted.endpoint, timeout=0.2) as cache:
+        for epoch in cache.epochs(weights, 2, steps_per_epoch=5):
+            loader = epoch.numpy(4)
+            if not epoch.epoch:
+                weights["code"] = 0.0
+                lender.scripted.kill()
+                continue
+            state = json.loads(json.dumps(batches_of(loader, 2) and loader.state_dict()))
+            whole = batches_of(epoch.numpy(4))
+    lender.scripted.start()
+    # Of the epoch whose set it repeated, the daemon has the shards.
+    lender.shards_of = 4
+    after, _, _ = read(lender, weights, state=state, n=2, steps_per_epoch=5)
+    assert after == whole[2:]
 
 
 def test_exact_leases_all_sets_or_none(lender, locked):

@@ -85,6 +85,69 @@ def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
     assert before + after == whole
 
 
+def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, granting):
+    run = {"records": 42, "steps_per_epoch": 4, "resume": "exact"}
+    whole, _ = all_of(cache, **run)
+    before, state = left_at(cache, 2, 2, **run)
+    assert before == whole
+    asked = len(granting.of(Acquire))
+    assert all_of(cache, **run, state=state) == ([], [])
+    assert len(granting.of(Acquire)) == asked
+
+
+def test_progress_goes_on_before_the_first_batch(cache):
+    _, state = left_at(cache, 1, 3, n=2)
+    for epoch in cache.epochs("train", 2, state=state):
+        assert epoch.progress == (1 + 3 / 7) / 2
+
+
+def test_the_shuffle_window_is_that_of_the_state_to_the_end_of_its_epoch(cache, cache_dir, daemon):
+    """By default it follows from the machine's memory."""
+    windows = [2000, 3000, 3000]
+
+    def answer(request):
+        if not isinstance(request, Acquire):
+            return None
+        window = windows.pop(0)
+        lease = f"lease-{window}"
+        path = cache_dir.manifest(lease, 4, epoch=request.epoch, window=window)
+        return Granted(request.id, lease, str(cache_dir.root), f"leases/{path.name}")
+
+    with connect(daemon(answer).endpoint) as cache:
+        _, state = left_at(cache, 0, 3, n=2)
+        assert state["window"] == 2000
+        assert [epoch.window for epoch in cache.epochs("train", 2, state=state)] == [2000, 3000]
+
+
+def test_a_dataset_that_could_not_be_made_leaves_the_place_to_the_next(cache):
+    whole, _ = all_of(cache, n=2)
+    before, state = left_at(cache, 1, 3, n=2)
+    for epoch in cache.epochs("train", 2, state=state):
+        for options in ({"batch_size": 5}, {"batch_size": 4, "features": ["nothing"]}):
+            with pytest.raises(CallerError):
+                epoch.to_dataset(**options)
+        after = [[int(label) for label in batch["label"]] for batch in epoch.to_dataset(4)]
+    assert before + after == whole
+
+
+def test_what_was_read_of_an_epoch_counts_where_tensorflow_reads_it_anew(cache):
+    run = {"records": 50, "steps_per_epoch": 6}
+    _, state = left_at(cache, 0, 3, **run)  # 12 records
+    steps = [len(epoch.tf_dataset(4)) for epoch in cache.epochs("train", **run, state=state)]
+    assert steps == [6, 3], "24, and then 12 of the 14 that are left"
+
+
+def test_workers_ask_for_no_recipes(daemon, cache_dir):
+    scripted, _ = exact(daemon, cache_dir, ["a", "b"], lambda request, lost: None)
+    with connect(scripted.endpoint) as cache:
+        for epoch in cache.epochs("train", 1, resume="exact"):
+            dataset = epoch.to_dataset(4)
+            assert len(list(dataset)) == 5
+            assert not scripted.of(AskRecipes)
+            dataset.state_dict()
+            assert scripted.of(AskRecipes)
+
+
 def test_options_that_differ_are_named(cache):
     _, state = left_at(cache, 1, 3, n=2)
     epochs = cache.epochs("train", n=2, state=state)
@@ -212,7 +275,9 @@ def test_exact_never_goes_on_with_another_set(daemon, cache_dir, recipes, resume
             next(cache.epochs("train", 1, state=state, resume="exact"))
 
 
-def test_a_daemon_that_knows_no_resume_gives_another_set_which_is_noticed(daemon, cache_dir):
+def test_a_daemon_that_knows_no_resume_gives_another_set_which_is_noticed(
+    daemon, cache_dir, caplog
+):
     """It ignores what it does not know of an Acquire."""
     shards = [3]
 
@@ -228,6 +293,7 @@ def test_a_daemon_that_knows_no_resume_gives_another_set_which_is_noticed(daemon
         with pytest.raises(SetGoneError, match="older than this client"):
             next(cache.epochs("train", 1, state=state, resume="exact"))
         assert next(cache.epochs("train", 1, state=state)).numpy(4).position == 0
+    assert "begins anew" in caplog.text
 
 
 def test_without_a_daemon_a_state_says_so_and_training_goes_on(granting, caplog, monkeypatch):
@@ -259,3 +325,9 @@ def test_exact_waits_no_longer_than_it_may(daemon, cache_dir):
 def test_no_other_word_says_how_to_resume(cache):
     with pytest.raises(CallerError, match="expected 'continue' or 'exact'"):
         cache.epochs("train", 1, resume="maybe")
+
+
+def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
+    _, state = left_at(cache, 2, 1, n=3)
+    with pytest.raises(CallerError, match=r"start=2, n=1: .* a state's start is its epoch"):
+        cache.epochs("train", 1, state=state)

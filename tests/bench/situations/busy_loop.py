@@ -3,8 +3,9 @@
 The loop takes a batch of 25 MB every 42 ms, computes in pure Python for two fifths of that time, and
 sleeps for what is left, as one that waits for a GPU does. What is measured is how long that Python
 takes: alone, with batches of nothing, and beside each reader, which takes its batches from a cache that
-the daemon is filling and rotating meanwhile. The store stands for another machine, so its server has
-the lowest priority.
+the daemon is filling and rotating meanwhile. Both by turns of two seconds, in which daemon and store stand
+still or run, as the speed of a shared machine changes from one half minute to the next. The store stands
+for another machine, so its server has the lowest priority.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,17 +45,19 @@ _HEADER = struct.Struct("<QI")  # of a TFRecord frame
 
 @dataclass(frozen=True)
 class Scale:
-    """Objects of 64 MB in the store; the link, bytes a second; bytes on disk; records in the first set."""
+    """Objects of 64 MB in the store; the link, bytes a second; bytes on disk; records in the first set;
+    turns of so many seconds alone, and as many beside the reader."""
 
     objects: int
     link: float
     limit: int
     first: int
+    turns: int
     seconds: float
 
 
-FULL = Scale(32, 100e6, 1 << 30, 320, 10.0)
-SHORT = Scale(6, 100e6, 256 << 20, 128, 0.5)
+FULL = Scale(32, 100e6, 1 << 30, 320, 5, 2.0)
+SHORT = Scale(6, 100e6, 256 << 20, 128, 1, 0.5)
 Batches = Callable[[Epoch], Iterable[Any]]
 
 
@@ -110,12 +114,11 @@ def measure(options: Options) -> Report:
             os.setpriority(os.PRIO_PROCESS, pid, 19)
         _fill(server, scale)
         for repeat, name in by_turns(readers, options.repeats):
-            alone = _loop(itertools.repeat(None), rounds, scale.seconds)
             with place(options) as folder:
-                beside = _beside(READERS[name], rounds, scale, server, folder)
-            kept = alone["work_s"] / beside["work_s"]
-            for figure, value in {**beside, "kept": kept}.items():
+                measured = _by_turns(READERS[name], rounds, scale, server, folder)
+            for figure, value in measured.items():
                 found[name][figure].append(value)
+            kept = measured["kept"]
             say(f"{repeat + 1} of {options.repeats}, {name}: {kept:.3f} of its speed alone")
     return _report(found, scale)
 
@@ -138,33 +141,35 @@ def _timed(call: Callable[[int], object], argument: int) -> float:
     return time.perf_counter() - began
 
 
-def _loop(batches: Iterable[Any], rounds: int, seconds: float) -> dict[str, float]:
+@dataclass
+class Loop:
     """Steps on schedule; one that was kept waiting catches up, as far as its work and sleep allow."""
-    steps, working, waiting = 0, 0.0, 0.0
-    source = iter(batches)
-    held = next(source)
-    began = due = time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        working += _timed(_work, rounds)
-        due += INTERVAL
-        time.sleep(max(0.0, due - time.perf_counter()))
-        asked = time.perf_counter()
-        held = next(source)
-        waiting += time.perf_counter() - asked
-        steps += 1
-    elapsed = time.perf_counter() - began
-    del held
-    return {
-        "work_s": working / steps,
-        "waited_share": waiting / elapsed,
-        "mb_s": steps * BATCH * PIXELS / elapsed / 1e6,
-    }
+
+    rounds: int
+    steps: int = 0
+    working: float = 0.0
+    waiting: float = 0.0
+    elapsed: float = 0.0
+
+    def run(self, batches: Iterator[Any], seconds: float) -> None:
+        held = next(batches)
+        began = due = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            self.working += _timed(_work, self.rounds)
+            due += INTERVAL
+            time.sleep(max(0.0, due - time.perf_counter()))
+            asked = time.perf_counter()
+            held = next(batches)
+            self.waiting += time.perf_counter() - asked
+            self.steps += 1
+        self.elapsed += time.perf_counter() - began
+        del held
 
 
-def _beside(
+def _by_turns(
     reader: Batches, rounds: int, scale: Scale, server: S3Server, folder: Path
 ) -> dict[str, float]:
-    """The loop over epoch after epoch, from a daemon with an empty cache."""
+    """The loop over epoch after epoch, from a daemon with an empty cache; and alone."""
     train = {
         "source": {"url": f"s3://{BUCKET}/", "format": "tfrecord"},
         "grow": {"first": scale.first * PIXELS},
@@ -190,11 +195,35 @@ def _beside(
         # The first pass of a framework is not what is measured.
         for _ in range(3):
             next(source)
-        before, began = _ingested(cache.status()), time.perf_counter()
-        found = _loop(source, rounds, scale.seconds)
-        after, ended = _ingested(cache.status()), time.perf_counter()
+        alone, beside, ingested = Loop(rounds), Loop(rounds), 0.0
+        for _ in range(scale.turns):
+            with _stopped(daemon):
+                alone.run(itertools.repeat(None), scale.seconds)
+            Loop(rounds).run(source, scale.seconds / 5)  # what was read ahead meanwhile
+            before = _ingested(cache.status())
+            beside.run(source, scale.seconds)
+            ingested += _ingested(cache.status()) - before
         source.close()  # type: ignore[attr-defined]
-    return {**found, "ingested_mb_s": (after - before) / (ended - began) / 1e6}
+    return {
+        "kept": (alone.working / alone.steps) / (beside.working / beside.steps),
+        "work_s": beside.working / beside.steps,
+        "waited_share": beside.waiting / beside.elapsed,
+        "mb_s": beside.steps * BATCH * PIXELS / beside.elapsed / 1e6,
+        "ingested_mb_s": ingested / beside.elapsed / 1e6,
+    }
+
+
+@contextmanager
+def _stopped(daemon: Daemon) -> Iterator[None]:
+    """Neither it nor what it has started computes meanwhile."""
+    processes = [daemon.pid, *descendants(daemon.pid)]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(processes):
+            os.kill(pid, signal.SIGCONT)
 
 
 def _ingested(status: dict[str, Any]) -> float:
