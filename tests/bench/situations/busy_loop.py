@@ -15,6 +15,8 @@ import os
 import random
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -97,6 +99,8 @@ READERS: dict[str, Batches] = {
     "PyTorch: DataLoader, 2 workers in Python": _by_dataloader,
 }
 _HELD = list(READERS)[:2]
+# What the machine itself takes: two processors of a virtual machine are often one core of the real one.
+_COMPUTING = "nothing, but another process computes all the time"
 
 
 def measure(options: Options) -> Report:
@@ -107,15 +111,18 @@ def measure(options: Options) -> Report:
     rounds = _rounds_for(_WORK * INTERVAL)
     figures = ("kept", "work_s", "waited_share", "mb_s", "ingested_mb_s")
     found: dict[str, dict[str, list[float]]] = {
-        name: {figure: [] for figure in figures} for name in readers
+        name: {figure: [] for figure in figures} for name in [*readers, _COMPUTING]
     }
     with s3_server() as server:
         for pid in descendants(os.getpid()):
             os.setpriority(os.PRIO_PROCESS, pid, 19)
         _fill(server, scale)
-        for repeat, name in by_turns(readers, options.repeats):
+        for repeat, name in by_turns([*readers, _COMPUTING], options.repeats):
             with place(options) as folder:
-                measured = _by_turns(READERS[name], rounds, scale, server, folder)
+                if name == _COMPUTING:
+                    measured = _beside_computing(rounds, scale)
+                else:
+                    measured = _beside(READERS[name], rounds, scale, server, folder)
             for figure, value in measured.items():
                 found[name][figure].append(value)
             kept = measured["kept"]
@@ -166,7 +173,22 @@ class Loop:
         del held
 
 
-def _by_turns(
+def _beside_computing(rounds: int, scale: Scale) -> dict[str, float]:
+    """The loop with batches of nothing, beside a process that takes the other core and no data."""
+    nothing = itertools.repeat(None)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as computing:
+        try:
+            alone, beside = Loop(rounds), Loop(rounds)
+            for _ in range(scale.turns):
+                with _stopped(computing.pid):
+                    alone.run(nothing, scale.seconds)
+                beside.run(nothing, scale.seconds)
+        finally:
+            computing.kill()
+    return _figures(alone, beside, 0.0)
+
+
+def _beside(
     reader: Batches, rounds: int, scale: Scale, server: S3Server, folder: Path
 ) -> dict[str, float]:
     """The loop over epoch after epoch, from a daemon with an empty cache; and alone."""
@@ -197,13 +219,17 @@ def _by_turns(
             next(source)
         alone, beside, ingested = Loop(rounds), Loop(rounds), 0.0
         for _ in range(scale.turns):
-            with _stopped(daemon):
+            with _stopped(daemon.pid):
                 alone.run(itertools.repeat(None), scale.seconds)
             Loop(rounds).run(source, scale.seconds / 5)  # what was read ahead meanwhile
             before = _ingested(cache.status())
             beside.run(source, scale.seconds)
             ingested += _ingested(cache.status()) - before
         source.close()  # type: ignore[attr-defined]
+    return _figures(alone, beside, ingested)
+
+
+def _figures(alone: Loop, beside: Loop, ingested: float) -> dict[str, float]:
     return {
         "kept": (alone.working / alone.steps) / (beside.working / beside.steps),
         "work_s": beside.working / beside.steps,
@@ -214,9 +240,9 @@ def _by_turns(
 
 
 @contextmanager
-def _stopped(daemon: Daemon) -> Iterator[None]:
+def _stopped(process: int) -> Iterator[None]:
     """Neither it nor what it has started computes meanwhile."""
-    processes = [daemon.pid, *descendants(daemon.pid)]
+    processes = [process, *descendants(process)]
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -249,8 +275,8 @@ def _report(found: dict[str, dict[str, list[float]]], scale: Scale) -> Report:
             name,
             values["kept"],
             [100 * share for share in values["waited_share"]],
-            values["mb_s"],
-            values["ingested_mb_s"],
+            values["mb_s"] if name != _COMPUTING else "",
+            values["ingested_mb_s"] if name != _COMPUTING else "",
         ]
         for name, values in found.items()
     ]
