@@ -29,7 +29,7 @@ import numpy as np
 from cachecd_client import Epoch
 from cachecd_client._core import encode_example
 from tests.bench.measuring import PACE, descendants
-from tests.bench.situations.places import Options, by_turns, place, say
+from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table
 from tests.e2e.daemons import Daemon
 from tests.sampler.test_sources import frame
@@ -194,6 +194,7 @@ def _beside(
     """The loop over epoch after epoch, from a daemon with an empty cache; and alone."""
     train = {
         "source": {"url": f"s3://{BUCKET}/", "format": "tfrecord"},
+        "transform": "situation_2_busy_loop:pixels",
         "grow": {"first": scale.first * PIXELS},
     }
     with ExitStack() as owned:
@@ -204,7 +205,7 @@ def _beside(
                 server.environ,
                 limit=scale.limit,
                 shard_size=_SHARD,
-                sampler={"workers": 2, "bandwidth": scale.link},
+                sampler={"workers": 2, "bandwidth": scale.link, "path": [str(EXAMPLES)]},
             )
         )
         cache = owned.enter_context(daemon.start().connect(60.0))
