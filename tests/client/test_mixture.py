@@ -71,7 +71,7 @@ def granting(daemon, folders, sizes, seeds, window):
 @pytest.fixture
 def cache(granting, monkeypatch):
     monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=0.2) as opened:
+    with connect(granting.endpoint, timeout=1.0) as opened:
         yield opened
 
 

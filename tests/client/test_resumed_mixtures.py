@@ -190,7 +190,7 @@ def test_each_dataset_is_told_what_is_wanted_before_any_is_waited_for(lender):
 def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):
     """The daemon is away at a boundary where a dataset has lost its weight."""
     weights = dict(WEIGHTS)
-    with connect(lender.scripted.endpoint, timeout=0.2) as cache:
+    with connect(lender.scripted.endpoint, timeout=1.0) as cache:
         for epoch in cache.epochs(weights, 2, steps_per_epoch=5):
             loader = epoch.numpy(4)
             if not epoch.epoch:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # seconds, as below
+
 ACCURACY = 0.7  # of ten classes: chance finds 0.1
 TRAIN_IMAGES = 1600
+_PATIENCE = 240  # seconds: twenty times what it takes on a machine that does nothing else
 
 
 class Demo:
@@ -44,7 +47,7 @@ class Demo:
 
     def end(self) -> tuple[str, str]:
         """The rest of stdout, and stderr, once it has ended."""
-        return self.process.communicate(timeout=60)
+        return self.process.communicate(timeout=_PATIENCE)
 
     def processes(self) -> dict[int, str]:
         """All processes that were started with this temporary directory, or work in it."""
@@ -166,7 +169,7 @@ def test_a_reader_that_goes_away_ends_it(start):
     demo = start("--epochs", "60")
     demo.lines_until("epoch  files")
     demo.process.stdout.close()
-    assert demo.process.wait(60) == 1
+    assert demo.process.wait(_PATIENCE) == 1
     errors = demo.process.stderr.read()
     assert "Traceback" not in errors
     assert "Broken" not in errors
