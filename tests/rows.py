@@ -147,11 +147,12 @@ class Rows:
         self._excluded -= {(plan.dataset, name) for name in included}
         self._plans[plan.dataset] = json.dumps(plan.fields)
 
-    def retire(self, shard: ShardId) -> None:
+    def retire(self, dataset: str, numbers: Iterable[int]) -> None:
         self._write()
-        if shard in self.rows:
-            row, *rest = self.rows[shard]
-            self.rows[shard] = (dataclasses.replace(row, retired=True), *rest)
+        for shard in (ShardId(dataset, number) for number in numbers):
+            if shard in self.rows:
+                row, *rest = self.rows[shard]
+                self.rows[shard] = (dataclasses.replace(row, retired=True), *rest)
 
     def remove(self, shard: ShardId) -> None:
         self._write()

@@ -118,8 +118,7 @@ class World:
         old, dataset = self.model.of[name], self.state.datasets[name]
         account = self.model.of[name] = Account(self.rules[name], lost=old.lost or lost)
         for kept in found.kept:
-            shard = kept.shard
-            records = self.disk[shard.id]
+            shard, records = kept.shard, self.disk[kept.shard.id]
             before = old.shards.get(shard.id.number)
             named = (m for m in self.manifests.values() if m.dataset == name)
             # By whom it is held is not known.
@@ -203,8 +202,7 @@ class World:
             case ev.MarkShards(name, marked):
                 for shard in (ShardId(name, number) for number in marked):
                     self.model.retired(shard)
-                    if not self.rows.refuses:
-                        self.rows.retire(shard)
+                self.saver.save(command)
             case ev.ReplyGranted(request, lease) if lease in self.failed_manifests:
                 self.replies[request] = ev.ReplyWaiting(request, 0, 0, 0.0, "the disk refuses")
             case _:
@@ -215,7 +213,7 @@ class World:
         self.model.started(assignment, records_of(assignment.units))
         self.making[shard] = assignment
         try:
-            self.rows.save_progress(self._saved_plan(shard.dataset))
+            self.saver.begin(shard.dataset)
         except DiskError as error:
             self.making.pop(shard)
             self.model.failed(shard)
@@ -289,7 +287,6 @@ class World:
         self.feed(ev.ShardFailed(shard, cause, "it failed", unit))
 
     def unlink(self, shard: ShardId) -> None:
-        assert not self.saver.behind, "what the shard holds is not known to the catalog"
         held = self._held_by(shard)
         self.disk.pop(shard, None)
         self.meta.pop(shard, None)
@@ -321,8 +318,7 @@ class World:
             spare = self.spare - on_disk - len(self.begun) * FOOTPRINT
         self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
         self.feed(ev.MetadataMeasured(self.metadata, spare))
-        if self.saver.behind:
-            self.saver.catch_up()
+        self.saver.catch_up()
 
     def reconfigure(self, limit: int, *rules: DatasetRules) -> None:
         """`limit` as the ledger has it."""
