@@ -278,10 +278,7 @@ class Catalog:
             self._db.executemany(
                 "DELETE FROM set_aside WHERE dataset = ? AND unit = ?", [(name, u) for u in again]
             )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
-                [(name, a.unit, a.key, a.reason, a.passing) for a in set_aside],
-            )
+            self._insert_asides(name, set_aside)
             self._db.executemany(
                 "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
                 [(name, *u) for u in excluded],
@@ -290,9 +287,7 @@ class Catalog:
                 "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
                 [(name, *u) for u in included],
             )
-            self._db.execute(
-                "INSERT OR REPLACE INTO plans VALUES (?, ?)", (name, _packed(plan.fields))
-            )
+            self._insert_plan(plan)
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 
@@ -307,10 +302,13 @@ class Catalog:
     def retire(self, dataset: str, numbers: Sequence[int]) -> None:
         """No later lease names these shards, across restarts too. Repeatable: of many, it is not one
         transaction."""
+        self._mark("retired", dataset, numbers)
+
+    def _mark(self, column: str, dataset: str, numbers: Sequence[int]) -> None:
         for start in range(0, len(numbers), _ROWS_AT_ONCE):
             with self._db.transaction():
                 self._db.executemany(
-                    "UPDATE shards SET retired = 1 WHERE dataset = ? AND number = ?",
+                    f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?",
                     [(dataset, number) for number in numbers[start : start + _ROWS_AT_ONCE]],
                 )
 
@@ -328,12 +326,19 @@ class Catalog:
                 (dataset, generation, json.dumps(schema)),
             )
 
-    def forget_plan(self, dataset: str) -> None:
-        """A new listing, seed or generation starts the walk over."""
+    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] = ()) -> None:
+        """A new listing, seed or generation starts the walk over: this plan, and these units set aside,
+        are all that there is."""
         with self._db.transaction():
-            for table in ("assignments", "set_aside", "plans"):
-                self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))
-        self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
+            for table in ("assignments", "set_aside"):
+                self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (plan.dataset,))
+            self._insert_asides(plan.dataset, asides)
+            self._insert_plan(plan)
+        self._assigned = {k: a for k, a in self._assigned.items() if k[0] != plan.dataset}
+
+    def bar(self, dataset: str, numbers: Sequence[int]) -> None:
+        """No later lease names these shards, and their units count for none. Repeatable, as `retire`."""
+        self._mark("barred", dataset, numbers)
 
     def forget_units(self, dataset: str, number: int | None = None) -> None:
         """The unit numbers of one shard, or of all, are those of another listing. Repeatable: of all,
@@ -352,6 +357,16 @@ class Catalog:
                     "UPDATE shards SET units = ?, parts = x'' WHERE dataset = ? AND number = ?",
                     rows,
                 )
+
+    def _insert_plan(self, plan: SavedPlan) -> None:
+        fields = _packed(plan.fields)
+        self._db.execute("INSERT OR REPLACE INTO plans VALUES (?, ?)", (plan.dataset, fields))
+
+    def _insert_asides(self, dataset: str, asides: Iterable[SetAside]) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
+            [(dataset, a.unit, a.key, a.reason, a.passing) for a in asides],
+        )
 
     def _insert(
         self,

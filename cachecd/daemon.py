@@ -38,13 +38,14 @@ from cachecd.preflight import Figures, figures, least_for_shards, needs_restart,
 from cachecd.probing import Probes
 from cachecd.recalling import Recalling
 from cachecd.reconcile import remove_temporaries
-from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
+from cachecd.recovery import held_by, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import asked_of, reply_of
 from cachecd.rules import DatasetRules
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
 from cachecd.scrub import Scrub
 from cachecd.shards import ShardWork
+from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
 from cachecd.status import document
 from cachecd_client import protocol

@@ -158,11 +158,13 @@ class Rows:
         self._write()
         self.rows.pop(shard, None)
 
-    def forget_plan(self, dataset: str) -> None:
+    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] = ()) -> None:
         self._write()
-        self._plans.pop(dataset, None)
-        self._open = {k: v for k, v in self._open.items() if k[0] != dataset}
-        self._aside = {k: v for k, v in self._aside.items() if k[0] != dataset}
+        name = plan.dataset
+        self._plans[name] = json.dumps(plan.fields)
+        self._open = {k: v for k, v in self._open.items() if k[0] != name}
+        self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
+        self._aside.update(((name, aside.unit), aside) for aside in asides)
 
     def forget_units(self, dataset: str, number: int) -> None:
         self._write()

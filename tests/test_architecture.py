@@ -118,8 +118,9 @@ PARTS = {
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
-    "recovery": "catalog dataset errors index layout leases live model parts plan recipe reconcile rules "
-    "saving shardtable state strata client._core client.protocol",
+    "sidecarwalk": "index model parts plan recipe reconcile",
+    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
+    "saving shardtable sidecarwalk state strata client._core client.protocol",
     "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -134,7 +135,7 @@ PARTS = {
     "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config errors events exclusions executors index layout "
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
-    "recovery replies rules saving scrub selection shards sampler.messages state status "
+    "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "client.errors client.protocol",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",

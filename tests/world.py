@@ -20,10 +20,11 @@ from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, Sha
 from cachecd.parts import part_of
 from cachecd.recipe import digest_of
 from cachecd.reconcile import Found
-from cachecd.recovery import held_by, meta_of, saved_plan, take_up
+from cachecd.recovery import held_by, saved_plan, take_up
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
+from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
 from tests.rows import Rows
@@ -110,7 +111,7 @@ class World:
         self.measure()
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
-        for name in self.rules:
+        for name in filter(self.rows.excluded_units, self.rules):
             self.exclude(name, sorted(self.rows.excluded_units(name)))
 
     def _known(self, name: str, found: Found, lost: bool) -> None:
