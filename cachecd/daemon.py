@@ -156,8 +156,9 @@ class Daemon:
             _log.warning("shard removed", why=line)
 
     async def start(self) -> None:
-        """Starts samplers, listing and the clock."""
+        """Starts samplers, listing and the clock. No request is answered before exclusions are in force."""
         self._look()
+        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         if not self._offline:
             await self._executor.start(self._deliver)
             for name in self.state.datasets:
@@ -168,7 +169,6 @@ class Daemon:
                 config = self._config.datasets[name]
                 awaits = dataset.rules.awaits
                 self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
-        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))

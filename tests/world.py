@@ -109,6 +109,9 @@ class World:
         for lease in self.manifests.values():
             self.state.adopt_lease(lease, self.now)
         self.measure()
+        for name, dataset in self.state.datasets.items():
+            if units := dataset.excluded.numbers:  # before anybody is answered
+                self.feed(ev.HoldersFound(name, self.rows.holders(name, units)))
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
         for name in filter(self.rows.excluded_units, self.rules):
