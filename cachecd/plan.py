@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.backlog import NOTHING, Backlog, Effect, Made, yields_of
+from cachecd.backlog import Backlog, Effect, Made, yields_of
 from cachecd.filling import counted, fill
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, part_of, parts_made, slices_of
@@ -195,7 +195,7 @@ class Plan:
                 for walk in self.walks:
                     walk.cycle.passes = max(walk.cycle.passes, 1)
                 return Exhausted()
-            if backlog.applied + 1 not in backlog.waiting:
+            if not backlog.knows_next:
                 return Blocked()
             self._apply_up_to(backlog.applied + 1)
         numbers = filling.numbers()
@@ -375,8 +375,7 @@ class Plan:
     def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
         """Number `number` is taken by a shard that was made after this plan was last saved, and that
         left `parts` of units to do. Numbers before it that are not known to be taken stay unused."""
-        for unused in range(self.next_number, number):
-            self._backlog.finish(unused, NOTHING)
+        self._backlog.skip(self.next_number, number)
         mine = {(u.unit, u.ordinal) for u in self.left_over}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
         self._backlog.finish(number, Effect(rest))
@@ -389,8 +388,8 @@ class Plan:
         dropped = self._backlog.drop(begun)
         for walk in self.walks:
             dropped += walk.drop(begun)
-        return dropped
         self.release([u.unit for u in dropped])
+        return dropped
 
     @property
     def cursor(self) -> int | list[int]:

@@ -129,7 +129,7 @@ PARTS = {
     "aside": "events model unittext",
     "exclusions": "catalog errors events excluded index model saving unittext client client.protocol",
     "probing": "complaints errors events grant layout leases",
-    "recalling": "catalog dataset events grant index model parts recipe saving wanted client "
+    "recalling": "asking catalog dataset events grant index model parts recipe saving wanted client "
     "client.protocol",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
