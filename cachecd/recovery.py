@@ -111,6 +111,10 @@ def take_up(
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
     owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
     dataset.debt = max(dataset.debt, owed)
+    for shard, retired in found.gone:
+        dataset.evict(shard)
+        if retired and shard.generation == rules.generation:
+            dataset.debt += shard.allocated
     asides = catalog.set_aside(name)
     if not same_walk:  # what a person took out, that person lets in again
         same_units = saved is not None and saved["index"] == index.id
@@ -128,6 +132,8 @@ def take_up(
     if not same_walk:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
         catalog.start_over(saved_plan(dataset, index), asides)
+    elif found.gone:
+        catalog.save_progress(saved_plan(dataset, index))
     return dataset
 
 

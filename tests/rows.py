@@ -93,6 +93,9 @@ class Rows:
         planned = plan["plan"]["next_number"] if plan else 0
         for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
             if shard not in disk:
+                row = self.rows[shard][0]
+                if row.retired or row.barred:
+                    found.gone.append((row.shard, row.retired))
                 self.remove(shard)
             elif shard in self.rows and shard.number < planned and shard.number not in opened:
                 row, units, parts = self.rows[shard]

@@ -16,7 +16,7 @@ from cachecd.sidecarwalk import begun_in, cut_units
 from cachecd_client._core import ShardWriter
 from tests.test_recovery import SCHEMA, SHARD_SIZE, Cache
 from tests.units import Units
-from tests.world import world
+from tests.world import UNIT, granted, world
 
 
 @pytest.fixture
@@ -114,3 +114,40 @@ def test_a_part_that_is_missing_between_two_shards_ends_where_the_later_one_begi
     shards = [kept(3, {5: 0}, [5, 2, 100]), kept(9, {5: 7, 6: 0}, [5, 9, 900], [6, 0, 0])]
     found = cut_units(shards, Units([1000] * 9), begun_in(shards))
     assert [(u.unit, u.ordinal, u.stop) for u in found] == [(5, 2, 7), (5, 9, 0)]
+
+
+def test_a_shard_whose_removal_was_killed_counts_as_gone_for_every_later_set_and_rotation():
+    w = world(shards=8, first=SHARD_SIZE, per_epoch=3 * UNIT, wait=True)
+    w.settle()
+    lease = ""
+    for epoch in range(40):
+        following = granted(w.acquire("train", "job", epoch))
+        if lease:
+            w.drop(lease)
+        lease = following
+        if w.unlinking:
+            break
+        w.settle()
+    before, shard = w.state.datasets["train"], w.unlinking[0]
+    size = before.live[shard.number].shard
+    told = before.evicted, before.evicted_shards, before.debt
+    w.rows.refuses = True  # killed before the catalog has heard of it
+    w.unlink(shard)
+    for _ in range(2):
+        w.restart()
+        after = w.state.datasets["train"]
+        found = after.evicted, after.evicted_shards, after.debt
+        assert found == (told[0] + size.data_bytes, told[1] + 1, told[2] + size.allocated)
+
+
+def test_of_shards_without_files_those_are_gone_that_were_to_go_and_the_others_are_lost(cache):
+    shards = [cache.make().shard for _ in range(3)]
+    sizes = {s.number: cache.layout.shard(s).stat().st_size for s in shards}
+    cache.catalog.retire("train", [1])
+    for shard in shards[:2]:
+        cache.layout.shard(shard).unlink()
+    for _ in range(2):
+        cache.restart()
+        state = cache.found.state
+        assert cache.numbers() == [3]
+        assert (state.evicted, state.evicted_shards, state.debt) == (sizes[1], 1, 8192)
