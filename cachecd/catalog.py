@@ -37,6 +37,7 @@ _ROWS_AT_ONCE = 100
 # What a start reads at once, so that it takes little memory however much there is.
 _ROWS_READ = 10_000
 _UNITS_READ = 256  # shards; one may hold 4,096 units
+_OF_ONE = "WHERE dataset = ? AND number = ?"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shards (
@@ -144,9 +145,8 @@ class Catalog:
     def held(self, shard: ShardId) -> tuple[NDArray[np.uint64], list[Part]]:
         """The units that a shard holds records of, and the parts of those that it does not hold whole;
         none if it has no row."""
-        row = self._db.execute(
-            "SELECT units, parts FROM shards WHERE dataset = ? AND number = ?", _key(shard)
-        ).fetchone()
+        found = self._db.execute(f"SELECT units, parts FROM shards {_OF_ONE}", _key(shard))
+        row = found.fetchone()
         units, parts = row or (zlib.compress(b""), b"")
         return np.frombuffer(zlib.decompress(units), np.uint64), _parts(parts)
 
@@ -174,9 +174,8 @@ class Catalog:
 
     def recipe(self, shard: ShardId) -> list[Part] | None:
         """What a shard was assigned; None if that is not known."""
-        row = self._db.execute(
-            "SELECT units FROM recipes WHERE dataset = ? AND number = ?", _key(shard)
-        ).fetchone()
+        found = self._db.execute(f"SELECT units FROM recipes {_OF_ONE}", _key(shard))
+        row = found.fetchone()
         return unpacked_parts(row[0]) if row else None
 
     def assignments(self, dataset: str) -> list[tuple[int, str, list[Part]]]:
@@ -241,11 +240,12 @@ class Catalog:
         barred: int | None = None,
         excluded: Iterable[ExcludedName] = (),
         included: Iterable[ExcludedName] = (),
+        removed: int | None = None,
     ) -> None:
         """The plan has moved on. If assignment `done` is: its row becomes the recipe of its shard, if one
         came of it, whose row comes too, as those of set-aside units do. The rows of units that are tried
-        `again` go. Shard `barred` is so from now on. The names `excluded` are kept until they are
-        `included` again.
+        `again` go. Shard `barred` is so from now on, and nothing is left of the one that was `removed`. The
+        names `excluded` are kept until they are `included` again.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -267,14 +267,12 @@ class Catalog:
                     " WHERE dataset = ? AND number = ?",
                     (name, done),
                 )
-                self._db.execute(
-                    "DELETE FROM assignments WHERE dataset = ? AND number = ?", (name, done)
-                )
+                self._db.execute(f"DELETE FROM assignments {_OF_ONE}", (name, done))
             self._db.executemany("INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)", rows)
             if barred is not None:
-                self._db.execute(
-                    "UPDATE shards SET barred = 1 WHERE dataset = ? AND number = ?", (name, barred)
-                )
+                self._db.execute(f"UPDATE shards SET barred = 1 {_OF_ONE}", (name, barred))
+            if removed is not None:
+                self._delete(ShardId(name, removed))
             self._db.executemany(
                 "DELETE FROM set_aside WHERE dataset = ? AND unit = ?", [(name, u) for u in again]
             )
@@ -308,16 +306,18 @@ class Catalog:
         for start in range(0, len(numbers), _ROWS_AT_ONCE):
             with self._db.transaction():
                 self._db.executemany(
-                    f"UPDATE shards SET {column} = 1 WHERE dataset = ? AND number = ?",
+                    f"UPDATE shards SET {column} = 1 {_OF_ONE}",
                     [(dataset, number) for number in numbers[start : start + _ROWS_AT_ONCE]],
                 )
 
     def remove(self, shard: ShardId) -> None:
         """The shard's files are gone."""
         with self._db.transaction():
-            for table in ("shards", "recipes"):
-                where = "WHERE dataset = ? AND number = ?"
-                self._db.execute(f"DELETE FROM {table} {where}", _key(shard))
+            self._delete(shard)
+
+    def _delete(self, shard: ShardId) -> None:
+        for table in ("shards", "recipes"):
+            self._db.execute(f"DELETE FROM {table} {_OF_ONE}", _key(shard))
 
     def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:
         with self._db.transaction():

@@ -113,7 +113,6 @@ class Daemon:
         )
         self._shards = ShardWork(
             self._layout,
-            self._catalog,
             self._held_by,
             self._feed,
             self._complaints,

@@ -370,7 +370,8 @@ class State:
         dataset.evict(gone)
         if retired and (gone.generation == dataset.rules.generation or dataset.preparing):
             dataset.debt += gone.allocated
-        out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
+        # In one transaction: what is gone is owed, across restarts too.
+        out.append(ev.SavePlan(shard.dataset, removed=shard.number))
 
     def _bar_holder(self, shard: ShardId, out: list[ev.Command]) -> None:
         """It holds records of an excluded unit: barred as soon as it is known what comes again."""

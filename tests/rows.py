@@ -131,6 +131,7 @@ class Rows:
         barred: int | None = None,
         excluded: Iterable[ExcludedName] = (),
         included: Iterable[ExcludedName] = (),
+        removed: int | None = None,
     ) -> None:
         self._write()
         if done is not None:
@@ -143,6 +144,7 @@ class Rows:
         if (marked := ShardId(plan.dataset, barred or 0)) in self.rows:
             row, *rest = self.rows[marked]
             self.rows[marked] = (dataclasses.replace(row, barred=True), *rest)
+        self.rows.pop(ShardId(plan.dataset, removed or 0), None)
         for unit in again:
             self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)

@@ -106,7 +106,7 @@ PARTS = {
     "sampler.lanes selection sourceindex unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
     "relisting selection sourceindex",
-    "shards": "backlog catalog complaints disk errors events layout model pause reconcile verify "
+    "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister index layout ledger quantities "
     "restraint rules sampler.messages segments sourcewalk",

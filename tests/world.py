@@ -294,10 +294,7 @@ class World:
         held = self._held_by(shard)
         self.disk.pop(shard, None)
         self.meta.pop(shard, None)
-        if self.rows.refuses:
-            return  # it is tried again
         self.unlinking.remove(shard)
-        self.rows.remove(shard)
         self.model.unlinked(shard)
         self.feed(ev.ShardUnlinked(shard, held.units))
 
