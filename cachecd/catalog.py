@@ -212,12 +212,12 @@ class Catalog:
         time, until all have been looked at."""
         wanted = np.array(sorted(units), np.uint64)
         for some in self._pages("units, barred", dataset, _UNITS_READ):
-            yield [
-                number
-                for number, blob, barred in some
-                if not barred
-                and np.isin(wanted, np.frombuffer(zlib.decompress(blob), np.uint64)).any()
-            ]
+            blobs = [(number, zlib.decompress(blob)) for number, blob, barred in some if not barred]
+            held = np.frombuffer(b"".join(blob for _, blob in blobs), np.uint64)
+            # At once: shard by shard it takes several times as long.
+            lengths = np.array([(n, len(blob) // 8) for n, blob in blobs], np.int64).reshape(-1, 2)
+            holders = np.repeat(lengths[:, 0], lengths[:, 1])
+            yield np.unique(holders[np.isin(held, wanted)]).tolist()
 
     def schema(self, dataset: str, generation: str) -> dict[str, Any] | None:
         """The schema of a generation's records."""

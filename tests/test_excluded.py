@@ -184,6 +184,8 @@ def test_the_catalog_keeps_names_over_plans_and_finds_the_shards_that_hold_a_uni
     assert [n for some in catalog.holders("train", [2]) for n in some] == [1, 3]
     catalog.save_progress(plan, barred=3, excluded=[("u", "k", 0), ("u", "k", 5)])
     assert [n for some in catalog.holders("train", [2, 7]) for n in some] == [1]
+    catalog.bar("train", [1, 2])
+    assert [n for some in catalog.holders("train", [2, 3, 9]) for n in some] == []
     catalog.start_over(plan)
     catalog.close()
     again = Catalog(tmp_path / "catalog.sqlite")
