@@ -115,6 +115,19 @@ def test_a_pinned_sets_shard_that_a_start_misses_comes_again_with_its_part(missi
     assert leased(w) == w.model.source("eval")
 
 
+@pytest.mark.parametrize("pin", [True, False])
+def test_without_a_catalog_the_rest_of_a_unit_whose_beginning_was_made_again_is_fetched(pin):
+    """The sidecar that told of the rest is gone with the first beginning."""
+    w, rest = begun(pin=pin, units=9)
+    lose(w, FIRST)
+    while not any((rest.unit, 0) in held for shard, held in w.disk.items() if shard != FIRST):
+        w.work(1)
+    assert not any((rest.unit, rest.ordinal) in held for held in w.disk.values())
+    w.restart(lost_catalog=True)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
 def failed(*, pin: bool, passing: bool = True) -> tuple[World, UnitSlice]:
     """All is there but what is left of the unit that was cut: that has failed."""
     w, rest = begun(pin=pin, units=9)
