@@ -188,4 +188,9 @@ class ResumingWorld(World):
         if isinstance(reply, ev.ReplyRefused):
             for shard in lacking:
                 del self.model.of[name].open[shard.number]
+        else:
+            # What is in no shard comes when the other parts of its unit go, as after rotation.
+            there = wanted.union(*(s.records for s in account.shards.values()))
+            there.update(*account.open.values(), records_of(tuple(dataset.plan.left_over)))
+            account.torn |= {unit for unit, _ in wanted if not self.model.all_of(unit) <= there}
         return isinstance(reply, ev.ReplyDone)
