@@ -14,6 +14,11 @@ from cachecd.room import Room
 from cachecd.shardtable import ShardSet, ranges_of
 from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
+# A shard's name has ten digits for its number, and no client's word shall use them up: a shard a second
+# comes to this in thirty years.
+_HIGHEST = 1_000_000_000
+_MOST = 10_000_000  # a set's shards: so many numbers are made an array of
+
 
 def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyRefused | None:
     """Why nobody could ever be given this."""
@@ -27,18 +32,19 @@ def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyR
             "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
         )
         return ReplyRefused(asked.request, "bad-request", message)
-    if asked.wanted is not None and not _ascend(asked.wanted.shards):
-        message = (
-            f"shards {asked.wanted.shards[:3]}: expected ascending ranges of numbers from 1 on"
-        )
-        return ReplyRefused(asked.request, "bad-request", message)
+    if asked.wanted is not None and (wrong := no_set(asked.wanted.shards)):
+        return ReplyRefused(asked.request, "bad-request", wrong)
     return None
 
 
-def _ascend(named: Ranges) -> bool:
-    ends = [0, *(end for pair in named for end in pair), 1 << 62]
+def no_set(named: Ranges) -> str:
+    """Why no set that there was can have had these shards, "" if one can."""
+    ends = [0, *(end for pair in named for end in pair), _HIGHEST + 1]
     pairs = list(zip(ends[::2], ends[1::2], strict=True))  # the gaps between the ranges
-    return all(last < first for last, first in pairs) and all(a <= b for a, b in named)
+    ascend = all(last < first for last, first in pairs) and all(a <= b for a, b in named)
+    if ascend and sum(b - a + 1 for a, b in named) <= _MOST:
+        return ""
+    return f"shards {named[:3]}: expected ascending ranges of numbers from 1 to {_HIGHEST}, {_MOST} in all"
 
 
 def numbers_of(named: Ranges) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

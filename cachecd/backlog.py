@@ -32,7 +32,6 @@ class Effect:
     yields: tuple[Yield, ...] = ()
 
 
-NOTHING = Effect()
 # What a record takes of a sidecar. Of several sources that is all that counts: its text names units by
 # their numbers, which depend on how the listings fell among each other.
 _OF_SIDECAR = 20
@@ -78,10 +77,17 @@ def yields_of(
 
 @dataclass(slots=True)
 class Backlog:
-    """`applied`: outcomes up to this number have had their effect; `waiting`: others."""
+    """`applied`: outcomes up to this number have had their effect; `waiting`: others. `unused`: numbers of
+    no shard, as ranges: where one begins, and the first number behind it."""
 
     applied: int = 0
     waiting: dict[int, Effect] = field(default_factory=dict)
+    unused: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether the outcome is known that is applied next."""
+        return self.applied + 1 in self.waiting or self.applied + 1 in self.unused
 
     def slices(self) -> Iterator[UnitSlice]:
         """All that did not fit into shards whose outcomes wait."""
@@ -92,15 +98,24 @@ class Backlog:
         """Shard `number` is done."""
         self.waiting[number] = effect
 
+    def skip(self, begin: int, end: int) -> None:
+        """The numbers from `begin` to before `end` are of no shard: however many, they cost nothing."""
+        if begin < end:
+            self.unused[begin] = end
+
     def records_of(self, source: int) -> int:
         """Of a source, in shards whose outcomes wait."""
         return sum(e.yields[source].records for e in self.waiting.values() if e.yields)
 
     def take_up_to(self, number: int) -> Iterator[tuple[int, Effect]]:
         """Applies them, as far as they are there without a gap."""
-        while self.applied < number and self.applied + 1 in self.waiting:
-            self.applied += 1
-            yield self.applied, self.waiting.pop(self.applied)
+        while self.applied < number and self.knows_next:
+            if end := self.unused.pop(self.applied + 1, 0):
+                self.applied = min(end - 1, number)
+                self.skip(self.applied + 1, end)
+            else:
+                self.applied += 1
+                yield self.applied, self.waiting.pop(self.applied)
 
     def drop(self, begun: Container[tuple[int, int]]) -> list[UnitSlice]:
         """Forgets the slices that begin with these (unit, ordinal), and returns them."""
@@ -114,14 +129,16 @@ class Backlog:
 
     def to_json(self) -> dict[str, Any]:
         """All of it. Of one source, what versions had that knew no other."""
-        return {
+        told = {
             "applied": self.applied,
             "outcomes": {str(n): _stored(effect) for n, effect in self.waiting.items()},
         }
+        return told | ({"unused": list(self.unused.items())} if self.unused else {})
 
     def restore(self, saved: dict[str, Any], unit: Callable[[int], UnitSlice]) -> None:
         """Continues from what `to_json` gave; `unit` is the listing's."""
         self.applied = saved["applied"]
+        self.unused = dict(saved.get("unused", ()))
         for number, (data, sidecar, fetched, remainder, *yields) in saved["outcomes"].items():
             rest: Sequence[UnitSlice] = slices_of(remainder, unit)
             found = [Yield(*each) for each in (yields[0] if yields else ())]

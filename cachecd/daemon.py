@@ -38,13 +38,14 @@ from cachecd.preflight import Figures, figures, least_for_shards, needs_restart,
 from cachecd.probing import Probes
 from cachecd.recalling import Recalling
 from cachecd.reconcile import remove_temporaries
-from cachecd.recovery import held_by, manifest_of, meta_of, recover, recover_leases, saved_plan
+from cachecd.recovery import held_by, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import asked_of, reply_of
 from cachecd.rules import DatasetRules
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
 from cachecd.scrub import Scrub
 from cachecd.shards import ShardWork
+from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
 from cachecd.status import document
 from cachecd_client import protocol
@@ -112,7 +113,6 @@ class Daemon:
         )
         self._shards = ShardWork(
             self._layout,
-            self._catalog,
             self._held_by,
             self._feed,
             self._complaints,
@@ -155,8 +155,9 @@ class Daemon:
             _log.warning("shard removed", why=line)
 
     async def start(self) -> None:
-        """Starts samplers, listing and the clock."""
+        """Starts samplers, listing and the clock. No request is answered before exclusions are in force."""
         self._look()
+        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         if not self._offline:
             await self._executor.start(self._deliver)
             for name in self.state.datasets:
@@ -167,7 +168,6 @@ class Daemon:
                 config = self._config.datasets[name]
                 awaits = dataset.rules.awaits
                 self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
-        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
         self._spawn(self._scrub.run())
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))

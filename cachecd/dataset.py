@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from cachecd.model import (
     EXCLUDED,
     Assignment,
     ExcludedName,
+    Held,
     Lease,
     Outcome,
     SetAside,
@@ -260,17 +262,15 @@ class DatasetState:
             self.source.end()
             self.second_chances.listed(now)
 
-    def relisted(self, gone: Units, back: Units) -> tuple[int, ...]:
+    def relisted(self, gone: Units, back: Units, now: float) -> tuple[int, ...]:
         """A whole listing has not shown the units `gone`, and has shown again those that are `back`.
         Returns those of them that had been set aside, and are not any more: the listing knows better."""
         changed = np.concatenate([np.asarray(gone, np.int64), np.asarray(back, np.int64)])
         again = changed[self.plan.aside(changed)] if len(changed) else changed
-        again = again[~np.isin(again, list(self.excluded.numbers))]  # a person knows better still
         self.plan.gone(gone)
         self.plan.back(back)
-        self.plan.take_back(again.tolist())
         self.exhausted = False
-        return tuple(again.tolist())
+        return self._take_back(again.tolist(), now)
 
     def ordered(self, block: Block, order: Order) -> None:
         """The walk may go over this block."""
@@ -306,17 +306,27 @@ class DatasetState:
     def try_again(self, now: float) -> tuple[int, ...]:
         """Takes back the units set aside whose time for another try has come."""
         self.exhausted = self.exhausted and not self.missing.any_due(now)
-        units = self.second_chances.take(now)
-        units = tuple(unit for unit in units if unit not in self.excluded.numbers)
-        if units and self.rules.pin:
-            # What of a unit came before it failed stays till its shard goes, which of a pinned set it
-            # does not; taken back, it would seem to be there whole.
-            kept = set(self.plan.partly_held(units))
-            units = tuple(unit for unit in units if unit not in kept)
-        if units:
-            self.plan.take_back(units)
+        if units := self._take_back(self.second_chances.take(now), now):
             self.exhausted = False
         return units
+
+    def _take_back(self, units: Sequence[int], now: float) -> tuple[int, ...]:
+        """Those of these units that are not set aside any more: not what a person has excluded, nor what a
+        shard holds an earlier part of. That would seem to be there whole, and its rest is in no queue:
+        it is tried when that part is gone."""
+        if not units:
+            return ()
+        units = [unit for unit in units if unit not in self.excluded.numbers]
+        kept = set(self.plan.partly_held(units))
+        self.second_chances.put_off(kept, now)
+        again = tuple(unit for unit in units if unit not in kept)
+        self.plan.take_back(again)
+        return again
+
+    def give_back(self, held: Held) -> None:
+        """A shard is lost that held this: what no other has comes again at once."""
+        self.excluded.lose(self.plan.give_back(held.units, held.parts))
+        self.exhausted = False
 
     # --- what a person has taken out
 
@@ -327,13 +337,18 @@ class DatasetState:
         names = self.excluded.add(units)
         numbers = {unit.unit for unit in units}
         self.plan.set_aside(numbers)
-        self.plan.drop({(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers})
-        return tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units), names
+        left = {(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers}
+        self.excluded.lose(self.plan.drop(left))
+        asides = {unit.unit: SetAside(unit.unit, unit.key, EXCLUDED) for unit in units}
+        for number in self.plan.open.keys() - self.making.keys():
+            asides |= {aside.unit: aside for aside in self.take_out(number)}
+        return tuple(asides.values()), names
 
     def include(self, units: tuple[UnitSlice, ...]) -> tuple[ExcludedName, ...]:
         """They are fetched again when the walk comes by; these names are not to be kept."""
         names = self.excluded.remove(units)
         self.plan.take_back([unit.unit for unit in units])
+        self.plan.give_back((), self.excluded.take_lost(units))
         self.exhausted = False
         return names
 
@@ -341,6 +356,7 @@ class DatasetState:
         """Takes the excluded units out of an open assignment that nobody is at."""
         units = self.excluded.among(self.plan.open[number].units)
         self.excluded.add(units)
+        self.excluded.lose(units)
         asides = tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units)
         for aside in asides:
             self.plan.without(number, aside)

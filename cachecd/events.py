@@ -291,10 +291,10 @@ class PublishShard:
 class SavePlan:
     """The dataset's plan has moved on: save it together with what moved it, in one transaction.
 
-    `done` is an assignment that is no longer open, `shard` what became of it with the units it
-    holds, of some of them only `parts`. `set_aside` are the units given up, `again` those that were
-    and are tried again; no later lease may name the shard `barred`. `excluded` are names of units that
-    are never to be fetched again, `included` those of which that no longer holds.
+    `done` is an assignment that is no longer open, `shard` what became of it with the units it holds,
+    of some only `parts`. `set_aside` are the units given up, `again` those that were and are tried
+    again; no later lease may name the shard `barred`; `removed` has no files any more. `excluded` are
+    names of units never to be fetched again, `included` those of which that no longer holds.
     """
 
     dataset: str
@@ -307,6 +307,7 @@ class SavePlan:
     barred: int | None = None
     excluded: tuple[ExcludedName, ...] = ()
     included: tuple[ExcludedName, ...] = ()
+    removed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ class Excluded:
 
     Names outlast a listing: under whatever number such a unit turns up, it is not fetched. They are of a
     source, not of its place among several. `numbers` are those under which they are known to this listing
-    so far. `shards` hold records of one, and are to be barred once it is known what else they hold.
+    so far. `shards` hold records of one, and are to be barred once it is known what else they hold. Who
+    takes a unit back gets it whole: what came to nothing of a cut one meanwhile is remembered.
     """
 
     def __init__(self, sources: Sequence[str] = ("",)) -> None:
@@ -24,6 +25,7 @@ class Excluded:
         """How many are of sources that are not there, and nothing is excluded by."""
         self.numbers: set[int] = set()
         self.shards: set[int] = set()
+        self._lost: dict[int, list[UnitSlice]] = {}
 
     @property
     def names(self) -> Collection[UnitName]:
@@ -64,12 +66,24 @@ class Excluded:
             removed += sorted(self._kept.pop(unit.name, ()))
         return tuple(removed)
 
-    def out_of(self, outcome: Outcome) -> Outcome:
-        """The outcome of a shard, without what is left of units that were excluded while it was made, and
-        without other reasons for these."""
+    def lose(self, parts: Iterable[UnitSlice]) -> None:
+        """Nobody holds these any more, nor are they to be fetched."""
+        for part in parts:
+            if part.unit in self.numbers:
+                self._lost.setdefault(part.unit, []).append(part)
+
+    def take_lost(self, units: Iterable[UnitSlice]) -> list[UnitSlice]:
+        """What nobody holds of these, which are excluded no longer; it is handed out once."""
+        return [part for unit in units for part in self._lost.pop(unit.unit, ())]
+
+    def out_of(self, outcome: Outcome, held: Collection[int]) -> Outcome:
+        """The outcome of a shard that holds records of the units `held`, without what is left of units that
+        were excluded while it was made, and without other reasons for these."""
         numbers = self.numbers
         if not numbers:
             return outcome
+        # Without a rest, a shard that holds records of a unit stands for all of it that it was to have.
+        self.lose(unit for unit in outcome.remainder if unit.unit not in held)
         rest = tuple(unit for unit in outcome.remainder if unit.unit not in numbers)
         asides = tuple(aside for aside in outcome.set_aside if aside.unit not in numbers)
         return replace(outcome, remainder=rest, set_aside=asides)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -21,6 +22,7 @@ from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 
 _POLL = 0.1  # seconds, while the catalog's disk refuses
+_LONGEST = 60.0
 
 _log = structlog.get_logger("cachecd.exclusions")
 _Asked = tuple[str, str, int | None, bool]
@@ -62,8 +64,17 @@ class Exclusions:
 
     def start(self, excluded: Mapping[str, Excluded]) -> None:
         """What was excluded before is looked for again: a daemon that was killed may not have come to all
-        its shards, and the source may have been listed anew."""
+        its shards, and the source may have been listed anew.
+
+        The shards that hold what is known of it by number are named before this returns: no lease is to
+        name one meanwhile. Where nothing was excluded it takes no time. What a disk that fails does not
+        tell now is looked for with the rest, till that is done.
+        """
         for dataset, found in excluded.items():
+            if found.numbers:
+                with suppress(DiskError):
+                    for some in self._catalog.holders(dataset, found.numbers):
+                        self._feed(HoldersFound(dataset, some))
             if found.of_others:
                 _log.warning(
                     "exclusions of sources that are not configured now",
@@ -74,6 +85,18 @@ class Exclusions:
                 self._spawn(self._again(dataset, frozenset(found.names)))
 
     async def _again(self, dataset: str, names: frozenset[UnitName]) -> None:
+        pause = _POLL
+        while True:
+            try:
+                await self._find_again(dataset, names)
+            except DiskError as error:
+                _log.warning("exclusions not looked for", dataset=dataset, why=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
+            else:
+                return
+
+    async def _find_again(self, dataset: str, names: frozenset[UnitName]) -> None:
         units: list[UnitSlice] = []
         for key in sorted({key for key, _ in names}):
             listed = await asyncio.to_thread(self._indexes[dataset].find, key)

@@ -147,7 +147,7 @@ def finish(
     """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing; of each
     as much as it has `made`."""
     del dataset.making[number]
-    outcome = dataset.excluded.out_of(outcome)
+    outcome = dataset.excluded.out_of(outcome, units)
     elsewhere = dataset.recall.elsewhere(dataset.plan, number, outcome)
     parts = dataset.plan.finish(number, outcome, units, made)
     dataset.plan.drop(elsewhere)

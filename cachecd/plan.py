@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.backlog import NOTHING, Backlog, Effect, Made, yields_of
+from cachecd.backlog import Backlog, Effect, Made, yields_of
 from cachecd.filling import counted, fill
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, part_of, parts_made, slices_of
@@ -194,7 +195,7 @@ class Plan:
                 for walk in self.walks:
                     walk.cycle.passes = max(walk.cycle.passes, 1)
                 return Exhausted()
-            if backlog.applied + 1 not in backlog.waiting:
+            if not backlog.knows_next:
                 return Blocked()
             self._apply_up_to(backlog.applied + 1)
         numbers = filling.numbers()
@@ -289,19 +290,19 @@ class Plan:
         for walk, ordinals in self._each(units):
             walk.count.release(ordinals)
 
-    def give_back(self, units: Units, parts: Iterable[UnitSlice]) -> None:
+    def give_back(self, units: Units, parts: Sequence[UnitSlice]) -> list[UnitSlice]:
         """A shard is lost that held these units, of some of them only `parts`: what no other has comes
-        again at once. A part of a unit of which others hold the rest comes again as that part."""
+        again at once. A part of a unit of which others hold the rest comes again as that part; those of
+        units that are set aside do not, and are returned."""
         self.release(units)
-        for part in parts:
-            if self._held([part.unit])[0] and not self.aside([part.unit])[0]:
-                self.resume([part])
+        numbers = [part.unit for part in parts]
+        aside, held = self.aside(numbers), self._held(numbers)
+        self.resume(compress(parts, held & ~aside))
+        return [*compress(parts, aside)]
 
     def partly_held(self, units: Sequence[int]) -> list[int]:
         """Those of these that somebody holds something of."""
-        numbers = np.array(units, np.int64)
-        held: list[int] = numbers[self._held(numbers)].tolist()
-        return held
+        return [*compress(units, self._held(units))]
 
     def _held(self, units: Units) -> NDArray[np.bool_]:
         return self.told(units, lambda walk, ordinals: walk.count.held(ordinals))
@@ -374,8 +375,7 @@ class Plan:
     def overtake(self, number: int, parts: Iterable[UnitSlice] = ()) -> None:
         """Number `number` is taken by a shard that was made after this plan was last saved, and that
         left `parts` of units to do. Numbers before it that are not known to be taken stay unused."""
-        for unused in range(self.next_number, number):
-            self._backlog.finish(unused, NOTHING)
+        self._backlog.skip(self.next_number, number)
         mine = {(u.unit, u.ordinal) for u in self.left_over}
         rest = tuple(u for u in parts if (u.unit, u.ordinal) not in mine)
         self._backlog.finish(number, Effect(rest))
@@ -383,12 +383,13 @@ class Plan:
         self.next_number = number + 1
         self._apply_up_to(number - WINDOW)
 
-    def drop(self, begun: Container[tuple[int, int]]) -> None:
-        """Of what is left to do, these (unit, ordinal) have been begun by shards that overtook."""
+    def drop(self, begun: Container[tuple[int, int]]) -> list[UnitSlice]:
+        """Forgets what is left to do that begins with these (unit, ordinal), and returns it."""
         dropped = self._backlog.drop(begun)
         for walk in self.walks:
             dropped += walk.drop(begun)
         self.release([u.unit for u in dropped])
+        return dropped
 
     @property
     def cursor(self) -> int | list[int]:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from cachecd.asking import no_set
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetState
 from cachecd.events import Event
 from cachecd.grant import LeaseState
 from cachecd.index import Index
-from cachecd.model import Assignment, ShardId
+from cachecd.model import Assignment, ShardId, UnitSlice
 from cachecd.parts import slices_of
 from cachecd.recipe import Recipe, digest_of
 from cachecd.saving import PlanSaver
@@ -90,12 +91,15 @@ class Recalling:
     def _recall(self, request: protocol.Recall) -> protocol.Reply:
         name = request.dataset
         dataset, index = self._datasets[name], self._indexes[name]
+        named = tuple((pair[0], pair[-1]) for pair in request.shards if pair)
+        if wrong := no_set(named):
+            raise ValueError(wrong)
         if request.generation != dataset.rules.generation:
             raise _GoneError(
                 f"the set is of generation {request.generation}, this daemon makes "
                 f"{dataset.rules.generation}: source, transform or generation are configured otherwise"
             )
-        if self._same.get(name, ([], set()))[0] != request.shards:
+        if name not in self._same or self._same[name][0] != request.shards:
             self._same[name] = request.shards, set()
         same = self._same[name][1]
         wanted: list[Recipe] = []
@@ -108,6 +112,8 @@ class Recalling:
                 waiting = f"listing the source: {len(index)} units so far"
                 wanted.clear()
                 break
+            if not any(first <= recipe.number <= last for first, last in named):
+                raise ValueError(f"a recipe of shard {recipe.number}, which is not of the set")
             if self._is_new(dataset, recipe):
                 wanted.append(recipe)
             else:
@@ -115,7 +121,7 @@ class Recalling:
         wanted.sort(key=lambda recipe: recipe.number)
         assignments = tuple(self._assignment(dataset, recipe, index) for recipe in wanted)
         self._check_others(dataset, same, assignments)
-        last = max((pair[-1] for pair in request.shards if pair), default=0)
+        last = named[-1][1] if named else 0
         event = ShardsRecalled(request.id, name, assignments, request.num_bytes, last, waiting)
         reply = self._ask(event, request.id)
         if isinstance(reply, protocol.Done):
@@ -162,7 +168,9 @@ class Recalling:
         units = np.array(sorted({u.unit for a in assignments for u in a.units}), np.uint64)
         begins = {u.unit: u.ordinal for a in reversed(assignments) for u in a.units}
         for number in [n for n in dataset.live if n not in ours] if len(units) else ():
-            if dataset.live[number].released:
+            other = dataset.live[number]
+            # No set has shards of two generations.
+            if other.released or other.shard.generation != dataset.rules.generation:
                 continue
             held, parts = self._catalog.held(ShardId(dataset.rules.name, number))
             stops = {part.unit: part.stop for part in parts}
@@ -171,9 +179,22 @@ class Recalling:
                     raise _GoneError(
                         f"shard {number}, which is not of the set, has records of it too"
                     )
-        for number, other in dataset.plan.open.items():
-            if number not in ours and any(u.unit in begins for u in other.units):
+        for number, open_one in dataset.plan.open.items():
+            if number not in ours and any(u.unit in begins for u in open_one.units):
                 raise _GoneError(f"shard {number}, which is being made, has records of the set too")
+        wanted = [u for a in assignments for u in a.units]
+        for left in dataset.plan.left_over if wanted else ():
+            same = [each for each in wanted if each.unit == left.unit]
+            # What one of them begins with is taken from there.
+            begun = any(each.ordinal == left.ordinal for each in same)
+            if not begun and any(_overlap(each, left) for each in same):
+                raise _GoneError(f"what is left to do of {left.key!r} is cut here otherwise")
+
+
+def _overlap(one: UnitSlice, other: UnitSlice) -> bool:
+    """Whether two parts of a unit have records in common."""
+    first, second = sorted((one, other), key=lambda part: part.ordinal)
+    return not 0 < first.stop <= second.ordinal
 
 
 class _GoneError(Exception):

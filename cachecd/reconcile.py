@@ -59,11 +59,13 @@ class Found:
     """One dataset's shards after a start, and what had to go.
 
     `known`: those that were found as the catalog has them: the names of their generations, and rows of
-    ROW. `kept`: all others. `schemas`: by generation, as sidecars of `kept` have them.
+    ROW. `kept`: all others. `gone`: those without files that the catalog has as retired (or barred): the
+    last run was killed while it removed them. `schemas`: by generation, as sidecars of `kept` have them.
     """
 
     known: tuple[list[str], Rows] = field(default_factory=lambda: ([], np.zeros(0, ROW)))
     kept: list[Kept] = field(default_factory=list)
+    gone: list[tuple[Shard, bool]] = field(default_factory=list)
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)  # one line a shard: what and why
 
@@ -103,6 +105,9 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
         path = layout.shard(shard_id)
         try:
             if not (number in there[0] and number in there[1]):
+                if any(retired := marks.get(number, (False, False))):
+                    row = uncertain[np.searchsorted(uncertain["number"], number)]
+                    found.gone.append((_shard_of(row, shard_id, generations), retired[0]))
                 raise ValueError(_missing(number in there[0], number in there[1]))
             if number in judged:
                 row = uncertain[np.searchsorted(uncertain["number"], number)]
@@ -126,6 +131,11 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
         some = found.kept[begin : begin + _ADOPTED_AT_ONCE]
         catalog.adopt((k.shard, k.units, k.parts, k.retired, k.barred) for k in some)
     return found
+
+
+def _shard_of(row: np.void, shard: ShardId, generations: Sequence[str]) -> Shard:
+    figures = (int(row[name]) for name in ("records", "data_bytes", "allocated", "digest"))
+    return Shard(shard, generations[row["generation"]], *figures)
 
 
 def _on_disk(folder: Path) -> tuple[Numbers, Numbers]:

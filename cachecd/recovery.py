@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,22 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import EXCLUDED, Assignment, Held, Lease, ShardId, UnitSlice
+from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
-from cachecd.recipe import digest_of
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
 from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
 from cachecd.shardtable import ROW, Rows
+from cachecd.sidecarwalk import (
+    Begin,
+    begun_in,
+    cut_units,
+    of_listing,
+    offsets_in,
+    speaks_of,
+    start_over,
+)
 from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client._core import Sidecar
@@ -52,12 +60,15 @@ def recover(
 
     The saved plan is continued if it still speaks of the same units in the same order. If the
     listing began afresh, the unit numbers in old shards mean nothing any more: these shards are
-    served, but hold no unit. If only seed or generation changed, the walk starts over.
+    served, but hold no unit. If only seed or generation changed, the walk starts over; what an older
+    generation's shards hold stays known, for a person may take out a unit of theirs.
     """
     name = rules.name
     (layout.shards / name).mkdir(exist_ok=True)
     saved = catalog.plan(name)
     if saved and saved["index"] != index.id:
+        # By their numbers they cannot be found any more.
+        catalog.bar(name, holders_of(catalog, name, excluded_among(catalog.set_aside(name))))
         catalog.forget_units(name)
     found = find_shards(layout, catalog, name)
     dataset = take_up(found, catalog, index, rules, shard_size, state)
@@ -85,14 +96,13 @@ def take_up(
             parts = catalog.parts_held(name, rules.generation, ())
             dataset.recall.restore(recalled, plan, ((p.unit, p.ordinal) for p in parts))
     else:
-        catalog.forget_plan(name)
         plan.extend(index.complete)
-        _start_over(plan, found, index, saved)
+        start_over(plan, found, index, saved)
     plan.gone(index.gone.numbers())
     if saved:  # whatever the walk is now
         dataset.egress = saved.get("egress", 0)
     state.add_dataset(dataset)
-    begun = _begun([k for k in found.kept if not k.barred and _speaks_of(k, plan, index)])
+    begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
     state.adopt_shards(name, *_rows(found.kept))
     for kept in found.kept:
@@ -101,17 +111,29 @@ def take_up(
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
     owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
     dataset.debt = max(dataset.debt, owed)
+    for shard, retired in found.gone:
+        dataset.evict(shard)
+        if retired and shard.generation == rules.generation:
+            dataset.debt += shard.allocated
     asides = catalog.set_aside(name)
+    if not same_walk:  # what a person took out, that person lets in again
+        same_units = saved is not None and saved["index"] == index.id
+        asides = [aside for aside in asides if same_units and aside.reason == EXCLUDED]
     plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.keep(catalog.excluded(name))
-    dataset.excluded.numbers.update(aside.unit for aside in asides if aside.reason == EXCLUDED)
-    if rules.pin:
+    dataset.excluded.numbers.update(excluded_among(asides))
+    if rules.pin or not same_walk:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
     dataset.second_chances.found(asides)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
+    if not same_walk:
+        # Last: up to here the next start begins where this one did; from here on it goes on with this.
+        catalog.start_over(saved_plan(dataset, index), asides)
+    elif found.gone:
+        catalog.save_progress(saved_plan(dataset, index))
     return dataset
 
 
@@ -121,56 +143,36 @@ def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
     return {**walk, "stratify": True if rules.stratify else None}
 
 
-def _start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
-    """Numbers go on after every number ever used; the walk where the youngest sidecar says, if it
-    is of this walk (the catalog was lost), else at its beginning."""
-    highest = int(found.known[1]["number"].max(initial=0))
-    highest = max([highest, *(k.shard.id.number for k in found.kept)])
-    if saved:
-        highest = max(highest, saved["plan"]["next_number"] - 1)
-    cursor: int | list[int] = 0
-    youngest = found.kept[-1] if found.kept else None
-    if not saved and youngest and youngest.adopted and _speaks_of(youngest, plan, index):
-        cursor = youngest.adopted.get("cursor", 0)
-    plan.skip_to(highest, cursor)
-    if not saved:
-        ours = [k for k in found.kept if _speaks_of(k, plan, index)]
-        plan.resume(_cut_units(ours, index, _begun(ours)))
-
-
-def _begun(kept: list[Kept]) -> set[tuple[int, int]]:
-    """Unit and first ordinal of every part of a unit that these shards hold."""
-    there: set[tuple[int, int]] = set()
-    for shard in kept:
-        if shard.firsts is not None:
-            there.update(zip(map(int, shard.units), map(int, shard.firsts), strict=True))
-    return there
-
-
-def _cut_units(kept: list[Kept], index: Index, begun: set[tuple[int, int]]) -> list[UnitSlice]:
-    """Units whose beginning is in a shard that says that it did not fit whole, and whose rest is in
-    no other: without a saved plan nobody would fetch it."""
-    cut: list[UnitSlice] = []
-    for shard in kept:
-        for left in (shard.adopted or {}).get("remainder", ()):
-            if left[1] and (left[0], left[1]) not in begun:
-                cut += slices_of([left], index.unit)
-    return cut
-
-
 def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> list[Part]:
-    """Of units that were cut: the parts that no sound shard of this walk holds, and nobody has in hand.
-    From a pinned set nothing goes but what is damaged."""
+    """Of units that were cut: the parts that no sound shard of this generation holds, and nobody has in
+    hand. From a pinned set nothing goes but what is damaged; and of a walk that starts over, nobody knows
+    what went and what was still to come."""
     others = {kept.shard.id.number for kept in found.kept}
     parts = catalog.parts_held(plan.dataset, plan.generation, others)
+    ours: list[Kept] = []
     for kept in found.kept:
         mine = kept.shard.generation == plan.generation
-        if mine and not kept.barred and (kept.adopted is None or _speaks_of(kept, plan, index)):
+        if mine and not kept.barred and (kept.adopted is None or speaks_of(kept, plan, index)):
+            ours.append(kept)
             parts += kept.parts
     in_hand = [*plan.left_over, *(u for a in plan.open.values() for u in a.units)]
     parts += map(part_of, in_hand)
     cut = {part.unit for part in parts if part.ordinal or part.stop}
-    return gaps(part for part in parts if part.unit in cut)
+    offsets = offsets_in(ours)
+    return [
+        part._replace(offset=offsets.get((part.unit, part.ordinal), 0))
+        for part in gaps(part for part in parts if part.unit in cut)
+    ]
+
+
+def excluded_among(asides: Iterable[SetAside]) -> set[int]:
+    """The units of these that a person has taken out."""
+    return {aside.unit for aside in asides if aside.reason == EXCLUDED}
+
+
+def holders_of(catalog: Catalog, name: str, units: set[int]) -> list[int]:
+    """The shards that hold records of these; all are looked at, if there are any units."""
+    return [number for some in catalog.holders(name, units) for number in some] if units else []
 
 
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
@@ -178,13 +180,6 @@ def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignm
         Assignment(ShardId(name, number), generation, slices_of(units, index.unit))
         for number, generation, units in catalog.assignments(name)
     ]
-
-
-def _speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
-    """Whether the shard's unit numbers are those of this listing and generation."""
-    meta = kept.adopted or {}
-    known = len(kept.units) == 0 or int(kept.units[-1]) < len(index)
-    return known and (meta.get("index"), kept.shard.generation) == (index.id, plan.generation)
 
 
 def _adopt_known(found: Found, dataset: DatasetState, catalog: Catalog, state: State) -> None:
@@ -214,24 +209,25 @@ def _adopt(
     dataset: DatasetState,
     catalog: Catalog,
     index: Index,
-    begun: set[tuple[int, int]],
+    begun: set[Begin],
 ) -> None:
     """Tells the plan of a shard that the policy has, and that a sidecar vouches for."""
     shard, plan = kept.shard, dataset.plan
     if shard.id.number >= plan.next_number:
-        speaks = not kept.barred and _speaks_of(kept, plan, index)
-        plan.overtake(shard.id.number, _cut_units([kept], index, begun) if speaks else ())
-    if kept.barred:
-        return  # its units come again
-    if kept.adopted is not None and not _speaks_of(kept, plan, index):
+        speaks = not kept.barred and speaks_of(kept, plan, index)
+        plan.overtake(shard.id.number, cut_units([kept], index, begun) if speaks else ())
+    if kept.adopted is not None and not of_listing(kept, index):
         catalog.forget_units(shard.id.dataset, shard.id.number)
-    elif shard.id.number in plan.open:
+        return
+    if kept.barred or shard.generation != plan.generation:
+        return  # its units come again
+    if shard.id.number in plan.open:
         outcome = outcome_of(plan.open[shard.id.number], kept)
         elsewhere = dataset.recall.elsewhere(plan, shard.id.number, outcome)
         plan.finish(shard.id.number, outcome, [int(u) for u in kept.units], kept.made)
         plan.drop(elsewhere)
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
-    elif shard.generation == plan.generation:
+    else:
         plan.hold([int(u) for u in kept.units])
 
 
@@ -249,20 +245,6 @@ def held_by(
         return Held()
     units, parts = catalog.held(shard)
     return Held(units.tolist(), slices_of(parts, index.unit))
-
-
-def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
-    """What the sidecar is to say of the walk, for a start that knows no more than that."""
-    shard, stops = assignment.shard, [[u.unit, u.stop] for u in assignment.units if u.stop]
-    return {
-        "dataset": shard.dataset,
-        "number": shard.number,
-        "generation": assignment.generation,
-        "index": index.id,
-        "cursor": plan.cursor,
-        "digest": f"{digest_of(assignment.units):016x}",
-        **({"stops": stops} if stops else {}),
-    }
 
 
 def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:

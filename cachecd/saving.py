@@ -84,4 +84,5 @@ class PlanSaver:
             command.barred,
             command.excluded,
             command.included,
+            command.removed,
         )

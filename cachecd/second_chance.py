@@ -39,10 +39,20 @@ class SecondChances:
             elif self._pinned:
                 self._until_listed.append(aside.unit)
             else:
-                failures = self._failures[aside.unit] = self._failures.get(aside.unit, 0) + 1
-                self._due.append(
-                    (now + min(FIRST * 2 ** min(failures - 1, 10), LONGEST), aside.unit)
-                )
+                self._failures[aside.unit] = self._failures.get(aside.unit, 0) + 1
+                self._due.append((now + self._wait_of(aside.unit), aside.unit))
+
+    def put_off(self, units: Iterable[int], now: float) -> None:
+        """Their time had come, and they cannot be tried yet: they are again after the same wait."""
+        waiting = {*(unit for _, unit in self._due), *self._until_listed}
+        units = [unit for unit in units if unit not in waiting]
+        if self._pinned:
+            self._until_listed += units
+        else:
+            self._due.extend((now + self._wait_of(unit), unit) for unit in units)
+
+    def _wait_of(self, unit: int) -> float:
+        return min(FIRST * 2.0 ** min(max(self._failures.get(unit, 0) - 1, 0), 10), LONGEST)
 
     def listed(self, now: float) -> None:
         """The store was asked for its listing, and has answered."""

@@ -16,7 +16,6 @@ from pathlib import Path
 import structlog
 
 from cachecd.backlog import Made
-from cachecd.catalog import Catalog
 from cachecd.complaints import Complaints
 from cachecd.disk import publish, refusing, sync_directory
 from cachecd.errors import DiskError, NameTakenError
@@ -42,7 +41,6 @@ class ShardWork:
     def __init__(
         self,
         layout: Layout,
-        catalog: Catalog,
         held_by: Callable[[ShardId], Held],
         feed: Callable[[Event], None],
         complaints: Complaints,
@@ -51,7 +49,6 @@ class ShardWork:
         """`held_by`: what the plan counts the shard for; DiskError if that is not known now.
         `check`: DiskError if what lies under cache.dir is not what it was."""
         self._layout = layout
-        self._catalog = catalog
         self._held_by = held_by
         self._feed = feed
         self._complaints = complaints
@@ -98,7 +95,6 @@ class ShardWork:
             self._check()  # what was only moved away is not to be forgotten
             held = self._held_by(shard)
             await asyncio.to_thread(unlink_shard, self._layout, shard)
-            self._catalog.remove(shard)
 
         await self._until_done("shard not removed", shard, remove)
         self._feed(ShardUnlinked(shard, held.units))

@@ -122,7 +122,7 @@ class State:
             case ev.Listed(dataset, _, complete, fresh, source):
                 self.datasets[dataset].listed_on(complete, fresh, now, source)
             case ev.Relisted(dataset, gone, back):
-                if again := self.datasets[dataset].relisted(gone, back):
+                if again := self.datasets[dataset].relisted(gone, back, now):
                     out.append(ev.SavePlan(dataset, again=again))
             case ev.ListingStopped(dataset, reason, stuck, down, source):
                 self.datasets[dataset].listing_stopped(reason, stuck, down, now, source)
@@ -370,7 +370,8 @@ class State:
         dataset.evict(gone)
         if retired and (gone.generation == dataset.rules.generation or dataset.preparing):
             dataset.debt += gone.allocated
-        out.append(ev.SavePlan(shard.dataset))  # the debt survives a restart
+        # In one transaction: what is gone is owed, across restarts too.
+        out.append(ev.SavePlan(shard.dataset, removed=shard.number))
 
     def _bar_holder(self, shard: ShardId, out: list[ev.Command]) -> None:
         """It holds records of an excluded unit: barred as soon as it is known what comes again."""
@@ -393,8 +394,7 @@ class State:
         if unwanted or not sound:
             # What it held comes again at once, whoever still holds the shard.
             live.barred = live.released = True
-            dataset.plan.give_back(held.units, held.parts)
-            dataset.exhausted = False
+            dataset.give_back(held)
             self.corrupt_shards += not sound
             out.append(ev.SavePlan(shard.dataset, barred=shard.number))
         self._rotation.unlink_unheld(dataset, out)

@@ -244,6 +244,10 @@ class Model:
 
     def whole(self, name: str) -> bool:
         """Every record that the source has is in a shard of this generation, or set aside."""
+        return self.missing(name) == set()
+
+    def missing(self, name: str) -> Records | None:
+        """The records that are not; None if the source is not listed."""
         account = self.of[name]
         there: Records = set()
         for s in account.shards.values():
@@ -251,7 +255,7 @@ class Model:
                 there |= s.records
         left_out = account.aside if account.rules.pin else account.aside | account.torn
         source = self.source(name)
-        return source is not None and {r for r in source if r[0] not in left_out} <= there
+        return None if source is None else {r for r in source if r[0] not in left_out} - there
 
     def source(self, name: str) -> Records | None:
         """All records of the source, if it is listed; World says."""
@@ -274,6 +278,10 @@ class Model:
 
     def full(self, name: str) -> bool:
         """Whether there is no room for another shard of this dataset; World says."""
+        raise NotImplementedError
+
+    def why(self, name: str, missing: Records) -> str:
+        """What the plan has on these records that nobody fetches; World says."""
         raise NotImplementedError
 
     def event(self, asked: str) -> None:
@@ -317,8 +325,11 @@ class Model:
             may = min(may, rules.first)
         if any(s.suspect for s in account.shards.values()):
             return  # it may have what else would be missing
-        starves = held < may and self.source(name) and not self.whole(name) and not self.full(name)
-        assert not starves, f"{name} starves: it holds {held} bytes"
+        missing = self.missing(name)
+        starves = held < may and missing != set() and self.source(name) and not self.full(name)
+        assert not starves, (
+            f"{name} starves: it holds {held} bytes; {self.why(name, missing or set())}"
+        )
 
     def _rotation(self, account: Account, marks: list[Sealed], turns: list[Lease]) -> None:
         name, current = account.rules.name, account.rules.generation

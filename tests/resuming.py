@@ -153,9 +153,15 @@ class ResumingWorld(World):
             return False
         if any(shard.number < dataset.plan.next_number for shard in lacking):
             return False
+        being_made = []
         for shard in shards.keys() - set(lacking):
-            here = dataset.plan.open.get(shard.number) or self.made.get(shard, (None,))[0]
-            if here != shards[shard][0]:
+            if (here := dataset.plan.open.get(shard.number)) is None:
+                same = self.made.get(shard) == shards[shard]
+            else:
+                being_made.append(shard)
+                outcome = self.publishing.get(shard, (shards[shard][1],))[0]
+                same = (here, outcome) == shards[shard][:2]
+            if not same:
                 return False
         wanted = {record for shard in lacking for record in records_of(shards[shard][0].units)}
         ours = {shard.number for shard in shards}
@@ -163,10 +169,15 @@ class ResumingWorld(World):
         others += [records for n, records in account.open.items() if n not in ours]
         if any(records & wanted for records in others):
             return False
-        units = len(self.sources[name])
-        if any(u.unit >= units for shard in lacking for u in shards[shard][0].units):
+        parts = [u for shard in lacking for u in shards[shard][0].units]
+        begins = {(u.unit, u.ordinal) for u in parts}
+        left = [u for u in dataset.plan.left_over if (u.unit, u.ordinal) not in begins]
+        if records_of(tuple(left)) & wanted:
             return False
-        for shard in lacking:
+        units = len(self.sources[name])
+        if any(u.unit >= units for u in parts):
+            return False
+        for shard in [*lacking, *being_made]:
             self.again[shard] = shards[shard]
             self.model.recalled(shards[shard][0], shards[shard][2])
         self.requests += 1
@@ -177,4 +188,9 @@ class ResumingWorld(World):
         if isinstance(reply, ev.ReplyRefused):
             for shard in lacking:
                 del self.model.of[name].open[shard.number]
+        else:
+            # What is in no shard comes when the other parts of its unit go, as after rotation.
+            there = wanted.union(*(s.records for s in account.shards.values()))
+            there.update(*account.open.values(), records_of(tuple(dataset.plan.left_over)))
+            account.torn |= {unit for unit, _ in wanted if not self.model.all_of(unit) <= there}
         return isinstance(reply, ev.ReplyDone)

@@ -93,6 +93,9 @@ class Rows:
         planned = plan["plan"]["next_number"] if plan else 0
         for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
             if shard not in disk:
+                row = self.rows[shard][0]
+                if row.retired or row.barred:
+                    found.gone.append((row.shard, row.retired))
                 self.remove(shard)
             elif shard in self.rows and shard.number < planned and shard.number not in opened:
                 row, units, parts = self.rows[shard]
@@ -128,6 +131,7 @@ class Rows:
         barred: int | None = None,
         excluded: Iterable[ExcludedName] = (),
         included: Iterable[ExcludedName] = (),
+        removed: int | None = None,
     ) -> None:
         self._write()
         if done is not None:
@@ -140,6 +144,7 @@ class Rows:
         if (marked := ShardId(plan.dataset, barred or 0)) in self.rows:
             row, *rest = self.rows[marked]
             self.rows[marked] = (dataclasses.replace(row, barred=True), *rest)
+        self.rows.pop(ShardId(plan.dataset, removed or 0), None)
         for unit in again:
             self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
@@ -147,21 +152,24 @@ class Rows:
         self._excluded -= {(plan.dataset, name) for name in included}
         self._plans[plan.dataset] = json.dumps(plan.fields)
 
-    def retire(self, shard: ShardId) -> None:
+    def retire(self, dataset: str, numbers: Iterable[int]) -> None:
         self._write()
-        if shard in self.rows:
-            row, *rest = self.rows[shard]
-            self.rows[shard] = (dataclasses.replace(row, retired=True), *rest)
+        for shard in (ShardId(dataset, number) for number in numbers):
+            if shard in self.rows:
+                row, *rest = self.rows[shard]
+                self.rows[shard] = (dataclasses.replace(row, retired=True), *rest)
 
     def remove(self, shard: ShardId) -> None:
         self._write()
         self.rows.pop(shard, None)
 
-    def forget_plan(self, dataset: str) -> None:
+    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] = ()) -> None:
         self._write()
-        self._plans.pop(dataset, None)
-        self._open = {k: v for k, v in self._open.items() if k[0] != dataset}
-        self._aside = {k: v for k, v in self._aside.items() if k[0] != dataset}
+        name = plan.dataset
+        self._plans[name] = json.dumps(plan.fields)
+        self._open = {k: v for k, v in self._open.items() if k[0] != name}
+        self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
+        self._aside.update(((name, aside.unit), aside) for aside in asides)
 
     def forget_units(self, dataset: str, number: int) -> None:
         self._write()

@@ -106,7 +106,7 @@ PARTS = {
     "sampler.lanes selection sourceindex unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
     "relisting selection sourceindex",
-    "shards": "backlog catalog complaints disk errors events layout model pause reconcile verify "
+    "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister index layout ledger quantities "
     "restraint rules sampler.messages segments sourcewalk",
@@ -118,8 +118,9 @@ PARTS = {
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
-    "recovery": "catalog dataset errors index layout leases live model parts plan recipe reconcile rules "
-    "saving shardtable state strata client._core client.protocol",
+    "sidecarwalk": "index model parts plan recipe reconcile",
+    "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
+    "saving shardtable sidecarwalk state strata client._core client.protocol",
     "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -128,13 +129,13 @@ PARTS = {
     "aside": "events model unittext",
     "exclusions": "catalog errors events excluded index model saving unittext client client.protocol",
     "probing": "complaints errors events grant layout leases",
-    "recalling": "catalog dataset events grant index model parts recipe saving wanted client "
+    "recalling": "asking catalog dataset events grant index model parts recipe saving wanted client "
     "client.protocol",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config errors events exclusions executors index layout "
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
-    "recovery replies rules saving scrub selection shards sampler.messages state status "
+    "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "client.errors client.protocol",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
     "rounds": "model",

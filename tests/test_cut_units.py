@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from cachecd import events as ev
@@ -114,10 +115,23 @@ def test_a_pinned_sets_shard_that_a_start_misses_comes_again_with_its_part(missi
     assert leased(w) == w.model.source("eval")
 
 
-def test_a_unit_that_failed_after_a_part_of_it_stays_set_aside_in_a_pinned_set():
-    """Taken back while a shard holds the part, it would be fetched twice, or seem to be whole."""
-    w, rest = begun(units=9)
-    bad = SetAside(rest.unit, rest.key, "503", passing=True)
+@pytest.mark.parametrize("pin", [True, False])
+def test_without_a_catalog_the_rest_of_a_unit_whose_beginning_was_made_again_is_fetched(pin):
+    """The sidecar that told of the rest is gone with the first beginning."""
+    w, rest = begun(pin=pin, units=9)
+    lose(w, FIRST)
+    while not any((rest.unit, 0) in held for shard, held in w.disk.items() if shard != FIRST):
+        w.work(1)
+    assert not any((rest.unit, rest.ordinal) in held for held in w.disk.values())
+    w.restart(lost_catalog=True)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def failed(*, pin: bool, passing: bool = True) -> tuple[World, UnitSlice]:
+    """All is there but what is left of the unit that was cut: that has failed."""
+    w, rest = begun(pin=pin, units=9)
+    bad = SetAside(rest.unit, rest.key, "503", passing=passing)
     while w.making or w.publishing:
         w.work(1)
         for shard, assignment in list(w.making.items()):
@@ -128,6 +142,67 @@ def test_a_unit_that_failed_after_a_part_of_it_stays_set_aside_in_a_pinned_set()
     w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
     w.tick()
     w.settle()
+    return w, rest
+
+
+def test_a_unit_that_failed_after_a_part_of_it_stays_set_aside_in_a_pinned_set():
+    """Taken back while a shard holds the part, it would be fetched twice, or seem to be whole."""
+    w, rest = failed(pin=True)
     assert w.model.of["eval"].aside == {rest.unit}
     there = {r for r in w.model.source("eval") if r[0] != rest.unit} | {(rest.unit, 0)}
     assert leased(w) == there
+
+
+def test_in_a_set_that_rotates_it_is_tried_again_once_no_shard_holds_a_part_of_it():
+    """Taken back before, it would be free to nobody, and its rest in no queue."""
+    w, rest = failed(pin=False)
+    for _ in range(3):
+        w.tick(4000)
+        w.settle()
+        assert w.model.of["eval"].aside == {rest.unit}
+    lose(w, FIRST)
+    w.settle()
+    w.tick(4000)
+    w.settle()
+    assert w.model.of["eval"].aside == set()
+    assert leased(w) == w.model.source("eval")
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_a_unit_whose_rest_is_gone_is_not_whole_because_a_listing_says_so(pin):
+    w, rest = failed(pin=pin, passing=False)
+    unit, none = np.array([rest.unit]), np.zeros(0, np.int64)
+    for gone, back in ((unit, none), (none, unit)):
+        w.feed(ev.Relisted("eval", gone, back))
+        w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+        w.settle()
+        assert w.model.of["eval"].aside == {rest.unit}
+    lose(w, FIRST)
+    w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+    w.tick(4000)
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+@pytest.mark.parametrize("pin", [True, False])
+@pytest.mark.parametrize("barred", ["before", "after"])
+def test_who_takes_a_cut_unit_back_while_a_part_of_it_is_being_made_gets_all_of_it(barred, pin):
+    w, rest = begun(pin=pin, units=9)
+    while rest.unit not in {u.unit for a in w.making.values() for u in a.units}:
+        w.work(1)
+    w.exclude("eval", [rest.unit])
+    if barred == "before":
+        w.verified(FIRST, sound=True)
+    w.feed(ev.UnitsIncluded("eval", (w.sources["eval"].unit(rest.unit),)))
+    w.exclude("eval", [])
+    w.settle()
+    assert leased(w) == w.model.source("eval")
+
+
+def test_what_was_left_over_of_a_unit_comes_again_with_the_rest_when_it_is_taken_back():
+    w, rest = begun(units=9)
+    w.exclude("eval", [rest.unit])
+    w.feed(ev.UnitsIncluded("eval", (w.sources["eval"].unit(rest.unit),)))
+    w.exclude("eval", [])
+    w.settle()
+    assert leased(w) == w.model.source("eval")

@@ -127,6 +127,17 @@ def test_it_outlasts_a_restart_a_new_generation_and_a_new_listing_by_its_name():
     assert units_of(w, lease) == set(range(20)) - {7}
 
 
+def test_what_an_older_generations_shards_hold_is_known_though_the_catalog_was_lost():
+    w = world(shards=20, units=20)
+    w.settle()
+    w.rules["train"] = dataclasses.replace(w.rules["train"], generation="2-b")
+    w.restart(lost_catalog=True)
+    w.exclude("train", [7])
+    lease = granted(w.acquire("train", "job", 0))
+    assert w.manifests[lease].generation == "1-a"
+    assert 7 not in units_of(w, lease)
+
+
 def test_a_unit_that_turns_up_in_a_listing_under_a_known_name_is_not_fetched():
     w = world(shards=12, units=3)
     w.state.datasets["train"].excluded.keep([("", f"key-{n}", 0) for n in (*range(3, 13), 15)])
@@ -173,7 +184,9 @@ def test_the_catalog_keeps_names_over_plans_and_finds_the_shards_that_hold_a_uni
     assert [n for some in catalog.holders("train", [2]) for n in some] == [1, 3]
     catalog.save_progress(plan, barred=3, excluded=[("u", "k", 0), ("u", "k", 5)])
     assert [n for some in catalog.holders("train", [2, 7]) for n in some] == [1]
-    catalog.forget_plan("train")
+    catalog.bar("train", [1, 2])
+    assert [n for some in catalog.holders("train", [2, 3, 9]) for n in some] == []
+    catalog.start_over(plan)
     catalog.close()
     again = Catalog(tmp_path / "catalog.sqlite")
     assert again.excluded("train") == [("u", "k", 0), ("u", "k", 5)]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cachecd import exclusions
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.errors import DiskError
 from cachecd.events import HoldersFound, UnitsExcluded, UnitsIncluded
@@ -101,6 +102,44 @@ def test_a_disk_that_fails_is_told_and_the_next_request_looks_again(search, monk
     assert "cannot read the index" in asyncio.run(answer(search, "a")).message
     monkeypatch.undo()
     assert asyncio.run(answer(search, "a")).units == 1
+
+
+def test_a_start_names_the_shards_of_what_was_excluded_before_anybody_is_answered(search):
+    async def start():
+        excluded = Excluded()
+        excluded.keep([("", "b", 1)])
+        excluded.numbers.add(2)
+        search.exclusions.start({"train": excluded})
+        return list(search.events)
+
+    assert asyncio.run(start()) == [HoldersFound("train", [3])]
+
+
+def test_a_start_without_exclusions_looks_at_no_shard(search, monkeypatch):
+    monkeypatch.setattr(Catalog, "holders", lambda *_: pytest.fail("shards are looked at"))
+    search.exclusions.start({"train": Excluded(), "eval": Excluded()})
+    assert search.events == []
+
+
+def test_a_start_whose_disk_fails_looks_until_it_does_not(search, monkeypatch):
+    monkeypatch.setattr(exclusions, "_POLL", 0.001)
+    find, failures = search.index.find, [DiskError("no"), DiskError("not yet")]
+
+    def fail(key):
+        if failures:
+            raise failures.pop()
+        return find(key)
+
+    async def start():
+        monkeypatch.setattr(search.index, "find", fail)
+        excluded = Excluded()
+        excluded.keep([("", "b", 1)])
+        search.exclusions.start({"train": excluded})
+        while len(search.events) < 2:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(start(), 20))
+    assert search.events[1] == HoldersFound("train", [3])
 
 
 def test_a_start_looks_again_for_what_was_excluded_before(search):

@@ -108,7 +108,7 @@ def test_a_pinned_datasets_old_generation_makes_room_for_the_new():
 def test_retired_shards_that_no_lease_names_after_a_restart_go_by_themselves():
     w = world(units=30)
     w.settle()
-    w.rows.retire(ShardId("train", 1))
+    w.rows.retire("train", [1])
     w.restart()
     w.tick()
     w.settle()

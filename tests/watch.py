@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachecd.ledger import METADATA_SLACK
+from cachecd.parts import part_of
 from tests.policy_model import Model, Records
 from tests.units import FOOTPRINT, RECORDS_PER_UNIT
 
@@ -28,6 +29,26 @@ class Watch(Model):
     def full(self, name: str) -> bool:
         dataset = self._world.state.datasets.get(name)
         return dataset is not None and not self._world.state._room.fits(dataset)
+
+    def why(self, name: str, missing: Records) -> str:
+        dataset, units = self._world.state.datasets[name], sorted({unit for unit, _ in missing})
+        plan, account = dataset.plan, self.of[name]
+        told = {
+            "missing": sorted(missing),
+            "held": plan.partly_held(units),
+            "aside": [unit for unit in units if plan.aside([unit])[0]],
+            "left over": [part_of(u) for u in plan.left_over if u.unit in units],
+            "in shards": {n: s.records & missing for n, s in account.shards.items()},
+            "open": {n: [part_of(u) for u in a.units] for n, a in plan.open.items()},
+            "making": sorted(dataset.making),
+            "retry": dataset.retry,
+            "allowed": dataset.allowed,
+            "exhausted": dataset.exhausted,
+            "has work": dataset.has_work,
+            "lost": account.lost,
+            "torn": account.torn,
+        }
+        return "; ".join(f"{what}: {found}" for what, found in told.items())
 
     def all_of(self, unit: int) -> Records:
         return {(unit, ordinal) for ordinal in range(RECORDS_PER_UNIT)}

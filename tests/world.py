@@ -20,10 +20,11 @@ from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, Sha
 from cachecd.parts import part_of
 from cachecd.recipe import digest_of
 from cachecd.reconcile import Found
-from cachecd.recovery import held_by, meta_of, saved_plan, take_up
+from cachecd.recovery import held_by, saved_plan, take_up
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
+from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
 from tests.rows import Rows
@@ -108,9 +109,12 @@ class World:
         for lease in self.manifests.values():
             self.state.adopt_lease(lease, self.now)
         self.measure()
+        for name, dataset in self.state.datasets.items():
+            if units := dataset.excluded.numbers:  # before anybody is answered
+                self.feed(ev.HoldersFound(name, self.rows.holders(name, units)))
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
-        for name in self.rules:
+        for name in filter(self.rows.excluded_units, self.rules):
             self.exclude(name, sorted(self.rows.excluded_units(name)))
 
     def _known(self, name: str, found: Found, lost: bool) -> None:
@@ -118,8 +122,7 @@ class World:
         old, dataset = self.model.of[name], self.state.datasets[name]
         account = self.model.of[name] = Account(self.rules[name], lost=old.lost or lost)
         for kept in found.kept:
-            shard = kept.shard
-            records = self.disk[shard.id]
+            shard, records = kept.shard, self.disk[kept.shard.id]
             before = old.shards.get(shard.id.number)
             named = (m for m in self.manifests.values() if m.dataset == name)
             # By whom it is held is not known.
@@ -203,8 +206,7 @@ class World:
             case ev.MarkShards(name, marked):
                 for shard in (ShardId(name, number) for number in marked):
                     self.model.retired(shard)
-                    if not self.rows.refuses:
-                        self.rows.retire(shard)
+                self.saver.save(command)
             case ev.ReplyGranted(request, lease) if lease in self.failed_manifests:
                 self.replies[request] = ev.ReplyWaiting(request, 0, 0, 0.0, "the disk refuses")
             case _:
@@ -215,7 +217,7 @@ class World:
         self.model.started(assignment, records_of(assignment.units))
         self.making[shard] = assignment
         try:
-            self.rows.save_progress(self._saved_plan(shard.dataset))
+            self.saver.begin(shard.dataset)
         except DiskError as error:
             self.making.pop(shard)
             self.model.failed(shard)
@@ -289,14 +291,10 @@ class World:
         self.feed(ev.ShardFailed(shard, cause, "it failed", unit))
 
     def unlink(self, shard: ShardId) -> None:
-        assert not self.saver.behind, "what the shard holds is not known to the catalog"
         held = self._held_by(shard)
         self.disk.pop(shard, None)
         self.meta.pop(shard, None)
-        if self.rows.refuses:
-            return  # it is tried again
         self.unlinking.remove(shard)
-        self.rows.remove(shard)
         self.model.unlinked(shard)
         self.feed(ev.ShardUnlinked(shard, held.units))
 
@@ -321,8 +319,7 @@ class World:
             spare = self.spare - on_disk - len(self.begun) * FOOTPRINT
         self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
         self.feed(ev.MetadataMeasured(self.metadata, spare))
-        if self.saver.behind:
-            self.saver.catch_up()
+        self.saver.catch_up()
 
     def reconfigure(self, limit: int, *rules: DatasetRules) -> None:
         """`limit` as the ledger has it."""
