@@ -342,6 +342,8 @@ class DatasetState:
         asides = {unit.unit: SetAside(unit.unit, unit.key, EXCLUDED) for unit in units}
         for number in self.plan.open.keys() - self.making.keys():
             asides |= {aside.unit: aside for aside in self.take_out(number)}
+            if number in self.retry and not self.plan.open[number].units:
+                self.retry[number] = 0.0  # for what is not fetched nobody has to wait
         return tuple(asides.values()), names
 
     def include(self, units: tuple[UnitSlice, ...]) -> tuple[ExcludedName, ...]:

@@ -52,6 +52,20 @@ def test_no_lease_is_granted_of_a_shard_that_is_about_to_be_barred_for_it():
     assert 7 not in units_of(w, granted(w.acquire("train", "job", 0)))
 
 
+def test_nobody_waits_for_a_failed_shard_of_which_all_units_are_excluded_by_now():
+    pinned = DatasetRules("eval", "1", first=SHARD_SIZE, pin=True)
+    w = World(12 * FOOTPRINT, {pinned: Units([UNIT]), train(): Units([UNIT] * 9)}, 1)
+    w.tick(0)
+    (shard,) = w.making
+    assert shard.dataset == "eval"
+    w.fail(shard, "worker")
+    assert not w.state.datasets["eval"].whole, "it is tried again after a while"
+    w.exclude("eval", [0])
+    w.settle()
+    assert w.state.datasets["eval"].whole
+    assert len(w.state.datasets["train"].live) > 1, "not kept at what its first lease takes"
+
+
 def test_other_datasets_stay_at_first_while_a_pinned_shard_is_looked_into_and_grow_after():
     pinned = DatasetRules("eval", "1", first=SHARD_SIZE, pin=True)
     w = World(12 * FOOTPRINT, {pinned: Units([UNIT]), train(): Units([UNIT] * 9)}, 1)
