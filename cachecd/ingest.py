@@ -63,17 +63,19 @@ class Ingest:
     def _start_one(
         self, dataset: DatasetState, pins_missing: bool, now: float, out: list[Command]
     ) -> bool:
-        if not dataset.may_ask(now) or (dataset.making and not dataset.described):
-            return False
         due = min((n for n, not_before in dataset.retry.items() if not_before <= now), default=None)
         if due is not None:
             _take_out(dataset, due, out)
-            assignment = dataset.plan.open[due]
-            if not assignment.units:  # every unit of it has been set aside: that takes no room
+            # Every unit of it has been set aside: that takes no room, and nobody is asked for it.
+            if not dataset.plan.open[due].units:
                 del dataset.retry[due]
                 dataset.making[due] = Making()
                 out.append(finish(dataset, due, Outcome(0, 0, 0, 0, 0, 0.0)))
                 return True
+        if not dataset.may_ask(now) or (dataset.making and not dataset.described):
+            return False
+        if due is not None:
+            assignment = dataset.plan.open[due]
             if not self.room.fits(dataset):
                 return False
             del dataset.retry[due]

@@ -52,13 +52,14 @@ def test_no_lease_is_granted_of_a_shard_that_is_about_to_be_barred_for_it():
     assert 7 not in units_of(w, granted(w.acquire("train", "job", 0)))
 
 
-def test_nobody_waits_for_a_failed_shard_of_which_all_units_are_excluded_by_now():
+@pytest.mark.parametrize("cause", ["worker", "source"])
+def test_nobody_waits_for_a_failed_shard_of_which_all_units_are_excluded_by_now(cause):
     pinned = DatasetRules("eval", "1", first=SHARD_SIZE, pin=True)
     w = World(12 * FOOTPRINT, {pinned: Units([UNIT]), train(): Units([UNIT] * 9)}, 1)
     w.tick(0)
     (shard,) = w.making
     assert shard.dataset == "eval"
-    w.fail(shard, "worker")
+    w.fail(shard, cause)
     assert not w.state.datasets["eval"].whole, "it is tried again after a while"
     w.exclude("eval", [0])
     w.settle()
