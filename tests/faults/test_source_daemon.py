@@ -106,6 +106,7 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
     third = read(served, 3, objects)
     assert third >= second
     wait_until(lambda: train(served)["stopped"], what="the successor finds nobody there either")
+    wait_until(lambda: "source not listed" in served.said(), what="nor does it list anything")
     assert train(served)["set_aside"]["units"] == 0
 
     store.down = None
@@ -116,7 +117,6 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
 
     said = served.said()
     assert "shard not made" in said
-    assert "source not listed" in said
     assert "Traceback" not in said
     for secret in (SECRET, TOKEN, "Signature="):
         assert secret not in said
