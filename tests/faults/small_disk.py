@@ -128,6 +128,8 @@ def inodes(folder: Path, plain: bool) -> None:
 
     settings = {"limit": 32 * MIB, "objects": 1000}
     with Rotating.started(folder, {}, full, settings) as rotating:
+        # What is being made has its files, or gives them up.
+        wait_until(lambda: not rotating.status()["datasets"]["train"]["making"])
         youngest = max(rotating.numbers())
         for number in range(os.statvfs(disk.cache).f_favail - 2):
             (disk.cache / f"of-others-{number}").touch()
