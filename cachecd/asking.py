@@ -11,7 +11,7 @@ from cachecd.events import AcquireAsked, ReplyDone, ReplyRefused, ReplyWaiting
 from cachecd.grant import LeaseState, fingerprint_of, walk_of
 from cachecd.model import Ranges
 from cachecd.room import Room
-from cachecd.shardtable import ShardSet, ranges_of
+from cachecd.shardtable import ShardSet, numbers_of, ranges_of
 from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
 # A shard's name has ten digits for its number, and no client's word shall use them up: a shard a second
@@ -45,12 +45,6 @@ def no_set(named: Ranges) -> str:
     if ascend and sum(b - a + 1 for a, b in named) <= _MOST:
         return ""
     return f"shards {named[:3]}: expected ascending ranges of numbers from 1 to {_HIGHEST}, {_MOST} in all"
-
-
-def numbers_of(named: Ranges) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """All numbers of these ranges, ascending."""
-    parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in named]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def set_again(

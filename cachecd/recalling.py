@@ -72,7 +72,7 @@ class Recalling:
             return protocol.Refused(request.id, "lease-lost", f"lease {request.lease} has ended")
         if self._saver.behind:
             return protocol.Refused(request.id, "bad-request", "the catalog's disk refuses")
-        numbers = (n for first, last in state.lease.shards for n in range(first, last + 1))
+        numbers = protocol.numbers_of(state.lease.shards)
         some = [n for n in numbers if n >= request.first][:_SHARDS_AT_ONCE]
         name = state.lease.dataset
         return protocol.Recipes(request.id, [self._recipe(ShardId(name, n)) for n in some])
@@ -182,9 +182,11 @@ class Recalling:
         for number, open_one in dataset.plan.open.items():
             if number not in ours and any(u.unit in begins for u in open_one.units):
                 raise _GoneError(f"shard {number}, which is being made, has records of the set too")
-        wanted = [u for a in assignments for u in a.units]
+        wanted: dict[int, list[UnitSlice]] = {}
+        for unit_slice in (u for a in assignments for u in a.units):
+            wanted.setdefault(unit_slice.unit, []).append(unit_slice)
         for left in dataset.plan.left_over if wanted else ():
-            same = [each for each in wanted if each.unit == left.unit]
+            same = wanted.get(left.unit, [])
             # What one of them begins with is taken from there.
             begun = any(each.ordinal == left.ordinal for each in same)
             if not begun and any(_overlap(each, left) for each in same):

@@ -154,3 +154,9 @@ def ranges_of(numbers: Numbers) -> Ranges:
     firsts = numbers[np.concatenate([[0], ends + 1])]
     lasts = numbers[np.concatenate([ends, [len(numbers) - 1]])]
     return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def numbers_of(named: Ranges) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """All numbers of these ranges, ascending."""
+    parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in named]
+    return np.concatenate([np.zeros(0, np.int64), *parts])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,7 +326,12 @@ class Manifest:
 
     def numbers(self) -> list[int]:
         """All shard numbers, ascending."""
-        return [n for first, last in self.shards for n in range(first, last + 1)]
+        return numbers_of(self.shards)
+
+
+def numbers_of(shards: Iterable[Sequence[int]]) -> list[int]:
+    """All numbers of inclusive ranges, in their order."""
+    return [n for first, last in shards for n in range(first, last + 1)]
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

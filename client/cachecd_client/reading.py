@@ -80,18 +80,6 @@ class Reading:
         return batches_of(records, batch_size, drop_last, world)
 
 
-def share(
-    num_records: int, batch_size: int, drop_last: bool, rank: int | None, world: int | None
-) -> tuple[int, int, int]:
-    """(rank, world, batches): this process's place among the ranks, and the batches each is given.
-
-    Every rank is given as many. CallerError for a place or size that cannot be, or if there is
-    not one batch.
-    """
-    rank, world = place(rank, world)
-    return rank, world, batches_of(num_records, batch_size, drop_last, world)
-
-
 def place(rank: int | None, world: int | None) -> tuple[int, int]:
     """This process's rank, and how many ranks share the set; CallerError if that cannot be."""
     if rank is None and world is None:

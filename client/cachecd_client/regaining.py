@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cachecd_client.errors import SetGoneError
-from cachecd_client.protocol import Missing, Recall, Reply, Request, Waiting
+from cachecd_client.protocol import Missing, Recall, Reply, Request, Waiting, numbers_of
 from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.waiting import Wait
 
@@ -120,7 +120,7 @@ class Regaining:
 
     def _recall(self, told: Missing, ask: Callable[[Request], Reply], wait: Wait) -> None:
         left = self._left
-        numbers = [n for first, last in told.shards for n in range(first, last + 1)]
+        numbers = numbers_of(told.shards)
         if unknown := [number for number in numbers if not left.recipe_of(number)]:
             raise SetGoneError(
                 f"{left.dataset}: {told.reason}, and the state does not say how "

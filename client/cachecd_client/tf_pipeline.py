@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
-from cachecd_client.reading import Reading, share
+from cachecd_client.reading import Reading, batches_of, place
 from cachecd_client.schema import Feature, Schema
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
@@ -73,7 +73,7 @@ class Pipeline:
 
     def batches(self, num_records: int) -> int:
         """How many each rank gets of a set; CallerError if that is none."""
-        return share(num_records, self.batch_size, self.drop_last, self.rank, self.world)[2]
+        return batches_of(num_records, self.batch_size, self.drop_last, self.world)
 
     def one_pass(
         self, files: Sequence[str], num_records: int, num_bytes: int, seed: int
@@ -150,7 +150,8 @@ def dataset(
 ) -> tf.data.Dataset:
     """The pipeline that `FileSet.tf_dataset` describes; its options are settled by now."""
     wanted = Pipeline.features_of(reading.schema, features, label)
-    rank, world, batches = share(reading.num_records, batch_size, drop_last, rank, world)
+    rank, world = place(rank, world)
+    batches = batches_of(reading.num_records, batch_size, drop_last, world)
     # Not the very records of the part, as TensorFlow cannot read slices of files.
     if (part := reading.part(batch_size * world)) is not None:
         steps = part.steps

@@ -23,7 +23,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.iterating import Iterating
 from cachecd_client.numbering import Numbering
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, share
+from cachecd_client.reading import LARGEST_SEED, batches_of, place
 from cachecd_client.schema import Feature
 from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline
 
@@ -76,7 +76,8 @@ def dataset(
     try:
         first = sets.first
         drop_last = not first.pinned if drop_last is None else flag("drop_last", drop_last)
-        rank, world, batches = share(first.num_records, batch_size, drop_last, rank, world)
+        rank, world = place(rank, world)
+        batches = batches_of(first.num_records, batch_size, drop_last, world)
         sets.pipeline = pipeline = Pipeline(
             Pipeline.features_of(first.schema, features, label),
             batch_size,
