@@ -342,8 +342,8 @@ class DatasetState:
         asides = {unit.unit: SetAside(unit.unit, unit.key, EXCLUDED) for unit in units}
         for number in self.plan.open.keys() - self.making.keys():
             asides |= {aside.unit: aside for aside in self.take_out(number)}
-            if number in self.retry and not self.plan.open[number].units:
-                self.retry[number] = 0.0  # for what is not fetched nobody has to wait
+            if number in self.retry:
+                self._try_at(self.retry[number], number)
         return tuple(asides.values()), names
 
     def include(self, units: tuple[UnitSlice, ...]) -> tuple[ExcludedName, ...]:
@@ -364,6 +364,13 @@ class DatasetState:
             self.plan.without(number, aside)
         return asides
 
+    def _try_at(self, when: float, number: int) -> None:
+        """A shard is made again then, or, if all of it is excluded, done with at once: nobody has to wait
+        for what is not fetched."""
+        units = self.plan.open[number].units
+        unwanted = len(self.excluded.among(units)) == len(units)
+        self.retry[number] = 0.0 if unwanted else when
+
     # --- the link
 
     def fetched(self, amount: int, now: float) -> None:
@@ -378,7 +385,7 @@ class DatasetState:
         while; a unit on which two died is taken out of it and returned."""
         tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
         self.source.note(now, reason)
-        self.retry[number] = now + min(0.25 * 2 ** min(tries, 10), LONGEST)
+        self._try_at(now + min(0.25 * 2 ** min(tries, 10), LONGEST), number)
         named = next((u for u in self.plan.open[number].units if u.unit == unit), None)
         if named is None or tries < _TRIES_PER_UNIT:
             return None

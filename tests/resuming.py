@@ -186,8 +186,8 @@ class ResumingWorld(World):
         self.feed(ShardsRecalled(str(self.requests), name, assignments, lease.num_bytes, last))
         reply = self.replies.pop(str(self.requests), None)
         if isinstance(reply, ev.ReplyRefused):
-            for shard in lacking:
-                del self.model.of[name].open[shard.number]
+            for shard in lacking:  # none are open if the daemon was killed after its reply
+                self.model.of[name].open.pop(shard.number, None)
         else:
             # What is in no shard comes when the other parts of its unit go, as after rotation.
             there = wanted.union(*(s.records for s in account.shards.values()))

@@ -53,15 +53,19 @@ def test_no_lease_is_granted_of_a_shard_that_is_about_to_be_barred_for_it():
 
 
 @pytest.mark.parametrize("cause", ["worker", "source"])
-def test_nobody_waits_for_a_failed_shard_of_which_all_units_are_excluded_by_now(cause):
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_nobody_waits_for_a_failed_shard_of_which_all_units_are_excluded_by_now(cause, fails):
     pinned = DatasetRules("eval", "1", first=SHARD_SIZE, pin=True)
     w = World(12 * FOOTPRINT, {pinned: Units([UNIT]), train(): Units([UNIT] * 9)}, 1)
     w.tick(0)
     (shard,) = w.making
     assert shard.dataset == "eval"
-    w.fail(shard, cause)
-    assert not w.state.datasets["eval"].whole, "it is tried again after a while"
+    if fails == "before":
+        w.fail(shard, cause)
+        assert not w.state.datasets["eval"].whole, "it is tried again after a while"
     w.exclude("eval", [0])
+    if fails == "after":
+        w.fail(shard, cause)
     w.settle()
     assert w.state.datasets["eval"].whole
     assert len(w.state.datasets["train"].live) > 1, "not kept at what its first lease takes"
