@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,9 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """A server on free ports of 127.0.0.1; at the end it is killed and all its files are removed."""
+def s3_server(nice: int = 0) -> Iterator[S3Server]:
+    """A server on free ports of 127.0.0.1; at the end it is killed and all its files are removed. All its
+    threads are so `nice`: what stands for another machine is not to take this one's time."""
     directory = Path(tempfile.mkdtemp(prefix="cachecd-s3-"))
     ports = _free_ports(10)
     s3_port = ports[0]
@@ -100,7 +102,7 @@ def s3_server() -> Iterator[S3Server]:
                 stderr=subprocess.STDOUT,
                 env={"PATH": os.environ["PATH"], "HOME": str(directory)},
                 start_new_session=True,
-                preexec_fn=_die_with_the_tests,
+                preexec_fn=partial(_start, nice),
             )
         at_the_end.callback(process.wait)
         at_the_end.callback(process.kill)
@@ -132,8 +134,9 @@ def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: P
 _LIBC = ctypes.CDLL(None)
 
 
-def _die_with_the_tests() -> None:
-    """Also where they are killed and can clean up nothing (PR_SET_PDEATHSIG)."""
+def _start(nice: int) -> None:
+    """It dies with the tests, also where they are killed and can clean up nothing (PR_SET_PDEATHSIG)."""
+    os.nice(nice)
     _LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 

@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--speed",
         type=float,
-        default=1.5,
-        help="of situation 6: 1.5 takes 2 h 15 min, 2 needs more (1.5)",
+        default=2.0,
+        help="of situation 6: 2 takes 1 h 45 min, and more needs more than two processors (2)",
     )
     add("--plot", type=Path, metavar="FILE", help="situation 6 as a picture, .svg or .png")
     add("--json", type=Path, metavar="FILE", help="every figure of every repeat")

@@ -113,9 +113,7 @@ def measure(options: Options) -> Report:
     found: dict[str, dict[str, list[float]]] = {
         name: {figure: [] for figure in figures} for name in [*readers, _COMPUTING]
     }
-    with s3_server() as server:
-        for pid in descendants(os.getpid()):
-            os.setpriority(os.PRIO_PROCESS, pid, 19)
+    with s3_server(nice=19) as server:
         _fill(server, scale)
         for repeat, name in by_turns([*readers, _COMPUTING], options.repeats):
             with place(options) as folder:

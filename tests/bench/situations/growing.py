@@ -4,7 +4,8 @@ Fashion-MNIST's 60,000 pictures lie in a real S3 server, an object each, behind 
 second. Three ways to train from it, by turns: download everything (into memory), then train; train from
 a stream, without a cache; train through the daemon, whose cache has room for all, a half or a quarter
 of the data. The same network, pace of computing, seeds and link for all. The clock begins before the
-listing or the daemon's start; accuracy is that of snapshots, evaluated afterwards.
+listing or the daemon's start; accuracy is that of snapshots, evaluated afterwards. The store stands for
+another machine, so its server gives way to the rest.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def measure(options: Options) -> Report:
         pictures = digits() if fashion is None else fashion_mnist(fashion)
     ways = _ways(pictures, scale)
     runs: dict[str, dict[str, list[Run]]] = {s: {way: [] for way in ways} for s in scale.schedules}
-    with s3_server() as server:
+    with s3_server(nice=10) as server:
         say(f"filling the store with {len(pictures.train):,} objects")
         fill(server, pictures.train)
         link = Link(server, scale.link * pictures.object_bytes)

@@ -17,17 +17,19 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from tests.bench.situations.fashion import CLASSES, SIDE
 
 Schedule = Literal["constant", "cosine"]
-BATCH = 64
+BATCH = 128
 _HIDDEN = 128
 _RATE = 1e-3  # Adam's learning rate
 _SNAPSHOTS = 300  # in a run
+_AHEAD = 0.1  # seconds of steps that a device has in its queue
 
 
 @dataclass(frozen=True)
 class Pace:
     """`samples`: a second, which the processor stands for a GPU with: it sleeps the rest of each step's
-    time away, and makes up for nothing that it stood still for. `horizon`: seconds, after which training
-    ends, counted from when the way of getting data began."""
+    time away. As a device does that has its next steps in a queue, it makes up for what the loop comes
+    late by up to a tenth of a second, and for no more. `horizon`: seconds, after which training ends,
+    counted from when the way of getting data began."""
 
     samples: float
     horizon: float
@@ -55,7 +57,8 @@ class Learner:
             nn.ReLU(),
             nn.Linear(_HIDDEN, CLASSES),
         )
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_RATE)
+        # Fused: 1.3 ms a step instead of 2.4, time that samplers and store have then.
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_RATE, fused=True)
 
     @property
     def elapsed(self) -> float:
@@ -67,7 +70,7 @@ class Learner:
 
     def step(self, pixels: torch.Tensor, labels: torch.Tensor) -> None:
         """One batch, uint8 and int64, and the time that it takes at this pace."""
-        starts = max(self._due, self.elapsed)
+        starts = max(self._due, self.elapsed - _AHEAD)
         self._first = min(self._first, starts)
         if self.schedule == "cosine":
             # Over the time that is left for training, so that each way ends at a rate of nothing.

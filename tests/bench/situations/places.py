@@ -28,7 +28,7 @@ class Options:
     repeats: int
     folder: Path
     fashion: Path | None = None
-    speed: float = 1.5
+    speed: float = 2.0
     plot: Path | None = None
 
 
