@@ -25,9 +25,15 @@ _LIFTED = "-"
 
 
 @functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="cachecd-shim-")
+
+
+@functools.cache
 def _shim() -> Path:
     """The compiled library; one a test process."""
-    built = Path(tempfile.mkdtemp(prefix="cachecd-shim-")) / "shim.so"
+    built = Path(_folder().name) / "shim.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", built, _SHIM, "-ldl"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return built
