@@ -75,7 +75,7 @@ class Passes:
     def lent(self, to: str, steps: int, step: int, part: Part | None) -> None:
         """So many steps, each of so many records over all ranks, were given to others to read."""
         self._elsewhere = steps, step, part
-        self.telemetry.lent(to)
+        self.telemetry.lent(to, steps, step)
 
     def close(self) -> None:
         """Ends those that run; none begins after that."""

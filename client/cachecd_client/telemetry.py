@@ -89,6 +89,7 @@ class Telemetry:
         self._corrupt: set[tuple[str, int]] = set()
         self._begun = False  # a pass
         self._lent = ""
+        self._elsewhere = length  # records that others read, over all ranks
         self._over = False
 
     def asks(self) -> None:
@@ -118,9 +119,13 @@ class Telemetry:
         if found.waited > self._most.seconds:
             self._most = _most(loader, found)
 
-    def lent(self, to: str) -> None:
-        """Others are to read of it, which is not seen here."""
+    def lent(self, to: str, steps: int, step: int) -> None:
+        """Others are to read so many steps of it, of so many records over all ranks, which is not seen
+        here."""
         self._lent = to
+        reads = steps * step
+        # The last step of a whole pass may be padded.
+        self._elsewhere = self._length if 0 <= reads - self._length < step else reads
 
     @property
     def rows(self) -> int:
@@ -174,8 +179,9 @@ class Telemetry:
         if self._over or os.getpid() != self._process:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
-        # What is not read through a loader, by TensorFlow for example, most likely is read once.
-        reads = self._ended.reads if self._begun else self._length
+        # What is neither read here nor lent, its files named to a reader of the trainer's own for
+        # example, most likely is read once.
+        reads = self._ended.reads if self._begun else self._elsewhere
         for one in self._sets:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.

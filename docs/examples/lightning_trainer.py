@@ -1,5 +1,9 @@
-"""A Lightning Trainer over a growing cache: python docs/examples/lightning_trainer.py"""
+"""A Lightning Trainer over a growing cache: python docs/examples/lightning_trainer.py
 
+CHECKPOINT=FILE: of an earlier run, which goes on behind the batch that was its last.
+"""
+
+import os
 from pathlib import Path
 
 import lightning
@@ -21,15 +25,41 @@ class Digits(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
+class Batches:
+    """A loader without its state, which the DataModule keeps: Lightning would hand it back to the first
+    loader, of whatever set."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
 class Cached(lightning.LightningDataModule):
     """Each epoch is a new lease; the Trainer asks for it, as it reloads its loaders every epoch."""
 
-    def __init__(self, cache, epochs):
+    def __init__(self, cache, num_epochs):
         super().__init__()
-        self.epochs = cache.epochs("train", epochs)
+        self.cache, self.num_epochs = cache, num_epochs
+        self.epochs = self.loader = self.state = None
 
     def train_dataloader(self):
-        return next(self.epochs).torch(batch_size=32)  # Lightning moves batches to its device
+        if self.epochs is None:
+            self.epochs = self.cache.epochs("train", self.num_epochs, state=self.state)
+        self.loader = next(self.epochs).torch(
+            batch_size=32
+        )  # Lightning moves batches to its device
+        return Batches(self.loader)
+
+    def state_dict(self):
+        return {"loader": self.loader.state_dict()}
+
+    def load_state_dict(self, state):
+        self.state = state["loader"]
 
 
 EPOCHS = 3
@@ -43,5 +73,5 @@ with connect(Path(__file__).with_name("digits.yaml")) as cache:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Digits(), Cached(cache, EPOCHS))
+    trainer.fit(Digits(), Cached(cache, EPOCHS), ckpt_path=os.environ.get("CHECKPOINT"))
     print(f"{trainer.global_step} steps in {trainer.current_epoch} epochs")

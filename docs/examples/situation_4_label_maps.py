@@ -3,8 +3,7 @@
     DATA=file:///data/street/ cachecd run situation_4_label_maps.yaml -- python situation_4_label_maps.py
 
 A one-hot map of 8 classes is 32 times as large as its class numbers, and a PNG takes as long to decode
-as a small model to train on: so the samplers decode, and the trainer expands, in its graph, what it is
-about to use.
+as a small model to train on: so the samplers decode, and the trainer expands what it is about to use.
 """
 
 from __future__ import annotations

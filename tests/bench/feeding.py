@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,9 @@ def _py_function(records: RecordSet) -> Passes:
 # Parsing in native code
 
 
-def _tf_data(records: RecordSet) -> Passes:
+def _tf_data(setting: Setting, records: RecordSet) -> Passes:
     # Its context holds nothing: the pipeline ends with its last iterator.
-    return ExitStack().enter_context(TfData(Setting("file list")).open(records))
+    return ExitStack().enter_context(TfData(setting).open(records))
 
 
 def _tf_dataset(records: RecordSet) -> Passes:
@@ -183,7 +184,10 @@ WAYS: dict[str, Callable[[RecordSet], Passes]] = {
     "tensorflow: a thread that parses in Python, a queue": _python_in_tensorflow,
     "tensorflow: from_generator": _from_generator,
     "tensorflow: numpy_function in map": _py_function,
-    "tensorflow: tf.data, parse_example": _tf_data,
+    "tensorflow: tf.data, parse_example": partial(_tf_data, Setting("file list")),
+    "tensorflow: the same, 2 calls, not tuned": partial(
+        _tf_data, Setting("2 calls, not tuned", calls=2, autotune=False)
+    ),
     "tensorflow: tf_dataset()": _tf_dataset,
     "tensorflow: tf()": _tf,
     "torch: a thread that parses in Python, a queue": _python_in_torch,

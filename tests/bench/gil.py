@@ -2,9 +2,10 @@
 
     python -m tests.bench.gil
 
-For each way, by turns, in a process of its own: how fast it is alone; and, at the pace of a training loop
-that takes so many MB/s beside a thread that computes in Python, how many the loop gets, and which share of
-its idle speed the thread keeps. docs/guide.md says what the ways are.
+For each way, by turns, in a process of its own: how fast it is alone, and the processor time that takes;
+and, at the pace of a training loop that takes so many MB/s, over the ends of passes, beside a thread that
+computes in Python, how many the loop gets, and which share of its idle speed the thread keeps. What the
+ways are docs/guide.md says.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,7 +34,7 @@ from tests.bench.feeding import WAYS
 from tests.bench.runs import warm
 from tests.bench.worker import ROOT
 
-FIGURES = ("mb_s", "kept", "paced_mb_s")
+FIGURES = ("mb_s", "cpu_s_gb", "kept", "paced_mb_s")
 _ROUND = 1000  # of the computing thread, between two looks at whether it is to end
 
 
@@ -42,10 +44,11 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the records are kept")
     add("--case", default="64kB", choices=sorted(CASES), help="of which records (64kB)")
-    add("--megabytes", type=float, default=1000.0, help="of records (1000)")
+    add("--megabytes", type=float, default=500.0, help="of records, which are a pass (500)")
     add("--rate", type=float, default=300.0, help="MB/s that the paced loop takes (300)")
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
-    add("--seconds", type=float, default=2.0, help="about how long one measurement takes (2)")
+    # At 300 MB/s two passes and a half: what is ready when the clock starts is a twentieth of that.
+    add("--seconds", type=float, default=4.0, help="about how long one measurement takes (4)")
     add("--only", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY")
     add("--json", type=Path, metavar="FILE", help="everything measured")
     add(
@@ -92,6 +95,8 @@ def _in_a_process(name: str, records: RecordSet, seconds: float, rate: float) ->
         try:
             found = measure(WAYS[name](records), records, seconds, rate)
             os.write(writing, json.dumps(found).encode())
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)  # and its workers with it, as they have nothing to read from any more
     os.close(writing)
@@ -105,15 +110,18 @@ def _in_a_process(name: str, records: RecordSet, seconds: float, rate: float) ->
 
 
 def measure(passes: Passes, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
-    """MB/s alone; at `rate` bytes a second, what a thread beside it keeps and the MB/s that come."""
+    """MB/s alone, and seconds of processor time a GB; at `rate` bytes a second, what a thread beside it
+    keeps and the MB/s that come."""
     alone = measuring.drain(passes, records, seconds)
     batch = next(iter(passes()))
     # Before and after, as the machine may be another meanwhile.
     idle, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
     busy, came = _beside(passes, records, seconds, rate)
     again, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
+    size = alone.records * records.record_bytes
     return {
-        "mb_s": alone.records * records.record_bytes / alone.seconds / 1e6,
+        "mb_s": size / alone.seconds / 1e6,
+        "cpu_s_gb": alone.cpu_seconds / size * 1e9,
         "kept": busy / ((idle + again) / 2),
         "paced_mb_s": came,
     }
@@ -171,13 +179,14 @@ def page(
     ]
     for package, title in (("tensorflow", "TensorFlow"), ("torch", "PyTorch")):
         lines = [
-            f"| {title} | MB/s alone | MB/s of {options.rate:.0f} beside a Python thread "
+            f"| {title} | MB/s alone | CPU s/GB | MB/s of {options.rate:.0f} beside a Python thread "
             "| which keeps of its speed |",
-            "|---|--:|--:|--:|",
+            "|---|--:|--:|--:|--:|",
         ]
         for name, figures in measured.items():
             cells = [
                 _spread(figures["mb_s"], 1, ",.0f"),
+                _spread(figures["cpu_s_gb"], 1, ".2f"),
                 _spread(figures["paced_mb_s"], 1, ",.0f"),
                 _spread(figures["kept"], 100, ".0f") + " %",
             ]

@@ -55,10 +55,13 @@ def test_a_way_that_takes_the_gil_for_each_batch_is_told_by_what_its_loop_gets(r
 
 def test_the_page_has_a_table_for_each_framework(records):
     figures = {"mb_s": [1234.0, 1.0, 2345.0], "paced_mb_s": [299.6] * 3, "kept": [0.9, 1.0, 0.95]}
+    figures["cpu_s_gb"] = [0.2, 0.1, 0.25]
     measured = {"tensorflow: tf()": figures, "torch: torch()": figures}
     text = gil.page(measured, records, argparse.Namespace(rate=300.0, repeats=3))
-    assert "| TensorFlow | MB/s alone | MB/s of 300 beside a Python thread |" in text
-    assert "| torch() | 1,234 (1-2,345) | 300 (300-300) | 95 (90-100) % |" in text
+    assert "| TensorFlow | MB/s alone | CPU s/GB | MB/s of 300 beside a Python thread |" in text
+    assert (
+        "| torch() | 1,234 (1-2,345) | 0.20 (0.10-0.25) | 300 (300-300) | 95 (90-100) % |" in text
+    )
 
 
 if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":

@@ -56,6 +56,22 @@ def test_a_set_that_no_loader_of_this_process_reads_counts_as_read_once(cache):
     assert cache.report().reads_per_record == (20 + 2 * 30) / 30
 
 
+@pytest.mark.parametrize("reader", ["tf_dataset", "to_dataset"])
+def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cache, caplog, reader):
+    """A set of 20 records: 24 steps of ten are twelve passes."""
+    for epoch in cache.epochs("train", 1, steps_per_epoch=24):
+        getattr(epoch, reader)(batch_size=10)
+    assert cache.report().reads_per_record == 12
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize(("batch_size", "reads"), [(20, 1), (7, 1), (21, 1)])
+def test_rows_that_pad_the_last_batch_elsewhere_are_no_reads(cache, batch_size, reads):
+    with cache.acquire("train") as epoch:
+        epoch.tf_dataset(batch_size=batch_size, drop_last=False)
+    assert epoch.report().reads_per_record == reads
+
+
 def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
     with cache.acquire("train") as epoch:
         list(epoch.numpy(batch_size=5, rank=0, world=2))

@@ -2,15 +2,19 @@
 
 The same records and the same network in both frameworks; the network computes for real on this
 machine's cores. "nothing" steps on one and the same batch; what a step takes beyond that is the data's
-share of it. Python feeds as feed_dict was fed: each step stacks 128 records, which are in memory, in
-the loop's own thread. The others read TFRecord shards.
+share of it. All batches are uint8, which the step makes numbers of. Python feeds as feed_dict was fed:
+each step stacks 128 records, which are in memory, in the loop's own thread; or another thread does and
+puts them into a queue. What each of the others reads is in its name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from tests.client.records import write
 
 PIXELS, HIDDEN, CLASSES, BATCH = 784, 1024, 10, 128
 STEPS = 5000  # of the published figures
-_NOTHING, _PYTHON = "nothing", "Python"
+_NOTHING, _PYTHON, _QUEUE = "nothing", "Python", "Python in another thread, by a queue"
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,37 @@ def _stacked(memory: Memory) -> Iterator[tuple[Any, Any]]:
         for rows in order[: len(order) // BATCH * BATCH].reshape(-1, BATCH):
             some = [memory[row] for row in rows]
             pixels = np.stack([np.frombuffer(one, np.uint8) for one, _ in some])
-            yield pixels.astype(np.float32) / 255, np.array([label for _, label in some])
+            yield pixels, np.array([label for _, label in some])
+
+
+def _queued(memory: Memory) -> Iterator[tuple[Any, Any]]:
+    """The same, made by another thread, four batches ahead."""
+    ready: queue.Queue[tuple[Any, Any]] = queue.Queue(4)
+    ended = threading.Event()
+
+    def make() -> None:
+        for batch in _stacked(memory):
+            while not ended.is_set():
+                with contextlib.suppress(queue.Full):
+                    ready.put(batch, timeout=0.1)
+                    break
+            else:
+                return
+
+    thread = threading.Thread(target=make, name="make")
+    thread.start()
+    try:
+        while True:
+            yield ready.get()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _together(memory: Memory) -> tuple[Any, Any]:
+    """All rows, and all labels."""
+    pixels = np.stack([np.frombuffer(one, np.uint8) for one, _ in memory])
+    return pixels, np.array([label for _, label in memory])
 
 
 def _endless(passes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -104,8 +138,7 @@ def _tensorflow(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
 
     @tf.function(reduce_retracing=True)
     def trained(pixels: Any, labels: Any) -> Any:
-        if pixels.dtype != tf.float32:
-            pixels = tf.cast(pixels, tf.float32) / 255
+        pixels = tf.cast(pixels, tf.float32) / 255
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(pixels))
             loss = tf.reduce_mean(losses)
@@ -116,11 +149,34 @@ def _tensorflow(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     def step(pixels: Any, labels: Any) -> None:
         float(trained(tf.convert_to_tensor(pixels), tf.convert_to_tensor(labels)))
 
+    def from_memory() -> Iterator[tuple[Any, Any]]:
+        pixels, labels = _together(memory)
+        rows = tf.data.Dataset.from_tensor_slices((pixels, labels)).shuffle(len(labels)).repeat()
+        return iter(rows.batch(BATCH).prefetch(tf.data.AUTOTUNE))
+
+    def from_files() -> Iterator[tuple[Any, Any]]:
+        form = {
+            "image": tf.io.FixedLenFeature([], tf.string),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+        }
+
+        def parsed(serialized: Any) -> tuple[Any, Any]:
+            found = tf.io.parse_example(serialized, form)
+            return tf.io.decode_raw(found["image"], tf.uint8, fixed_length=PIXELS), found["label"]
+
+        names = tf.data.Dataset.from_tensor_slices(files.files).shuffle(len(files.files))
+        records = tf.data.TFRecordDataset(names).shuffle(10_000).repeat()
+        batches = records.batch(BATCH, drop_remainder=True)
+        return iter(batches.map(parsed, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+
     ours = files.tf(BATCH)
     ways: Ways = {
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
-        "tf.data (tf_dataset())": lambda: _endless(files.tf_dataset(BATCH)),
+        _QUEUE: lambda: _queued(memory),
+        "tf.data over tensors in memory": from_memory,
+        "tf.data over TFRecord files": from_files,
+        "tf.data over TFRecord files (tf_dataset())": lambda: _endless(files.tf_dataset(BATCH)),
         "the core (tf())": lambda: _endless(ours),
     }
     return step, ways
@@ -137,20 +193,23 @@ def _torch(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(pixels: Any, labels: Any) -> None:
-        pixels, labels = torch.as_tensor(pixels), torch.as_tensor(labels)
-        if pixels.dtype != torch.float32:
-            pixels = pixels.float() / 255
+        pixels, labels = torch.as_tensor(pixels).float() / 255, torch.as_tensor(labels)
         loss = nn.functional.cross_entropy(model(pixels), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         loss.item()
 
-    def by_dataloader() -> Iterator[tuple[Any, Any]]:
-        pixels = np.stack([np.frombuffer(one, np.uint8) for one, _ in memory])
-        labels = torch.tensor([label for _, label in memory])
-        rows = TensorDataset(torch.from_numpy(pixels), labels)
-        loader = DataLoader(rows, BATCH, shuffle=True, drop_last=True)
+    def by_dataloader(workers: int) -> Iterator[tuple[Any, Any]]:
+        rows = TensorDataset(*map(torch.from_numpy, _together(memory)))
+        loader = DataLoader(
+            rows,
+            BATCH,
+            shuffle=True,
+            drop_last=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
         while True:
             yield from loader
 
@@ -158,7 +217,9 @@ def _torch(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     ways: Ways = {
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
-        "DataLoader over tensors in memory": by_dataloader,
+        _QUEUE: lambda: _queued(memory),
+        "DataLoader over tensors in memory": lambda: by_dataloader(0),
+        "DataLoader over tensors in memory, 2 workers": lambda: by_dataloader(2),
         "the core (torch())": lambda: _endless(ours),
     }
     return step, ways
@@ -171,7 +232,10 @@ def _step_ms(step: Step, batches: Iterator[tuple[Any, Any]], steps: int) -> floa
     began = time.perf_counter()
     for batch in itertools.islice(batches, steps):
         step(*batch)
-    return 1000 * (time.perf_counter() - began) / steps
+    taken = time.perf_counter() - began
+    if isinstance(batches, Generator):
+        batches.close()
+    return 1000 * taken / steps
 
 
 def _report(found: dict[str, dict[str, list[float]]]) -> Report:

@@ -26,7 +26,7 @@ from tests.bench.situations import curves
 from tests.bench.situations.fashion import Pictures, digits, fashion_mnist, located
 from tests.bench.situations.learner import Learner, Pace, Schedule, final, reached
 from tests.bench.situations.places import Options, by_turns, place, say
-from tests.bench.situations.report import Bar, Report, table
+from tests.bench.situations.report import Bar, Report, spread, table
 from tests.bench.situations.ways import BUCKET, Cached, Link, download_first, stream
 from tests.stores import S3Server, s3_server
 
@@ -134,12 +134,15 @@ def _times(runs: Sequence[Run], accuracy: float, never: float | None = None) -> 
 
 
 def _report(runs: dict[str, dict[str, list[Run]]], scale: Scale, pictures: Pictures) -> Report:
+    every = [run["downloaded_s"] for of in runs.values() for run in of[_DOWNLOAD]]
     report = Report(
         "6. Why growing is right",
         f"{pictures.name}: {len(pictures.train):,} objects of {pictures.object_bytes:.0f} bytes on "
         f"average, a link of {scale.link:g} of them a second, {scale.pace.samples:g} samples a second "
         f"computed (sleep stands for what is left of a GPU's time), {scale.pace.horizon:g} s. Seconds to "
-        "an accuracy, in %; the largest set of an epoch; samples trained on.",
+        "an accuracy, in %; the largest set of an epoch; samples trained on, of "
+        f"{scale.pace.samples * scale.pace.horizon:,.0f}. To download everything took "
+        f"{spread(every, 1)} s, and the link would have taken {len(pictures.train) / scale.link:.1f}.",
         figures=runs,
     )
     for schedule, of in runs.items():

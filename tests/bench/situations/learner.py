@@ -45,6 +45,7 @@ class Learner:
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples
     _snapshots: list[tuple[float, torch.Tensor]] = field(default_factory=list)
+    _next: float = 0.0  # when the next snapshot is due
     _first: float = math.inf
     _due: float = 0.0
 
@@ -84,7 +85,8 @@ class Learner:
         self.trained += len(labels)
         self._due = starts + len(labels) / self.pace.samples
         time.sleep(max(0.0, self._due - self.elapsed))
-        if self.elapsed >= len(self._snapshots) * self.pace.horizon / _SNAPSHOTS:
+        if self.elapsed >= self._next:
+            self._next = self.elapsed + self.pace.horizon / _SNAPSHOTS
             weights = parameters_to_vector(self._model.parameters()).detach().clone()
             self._snapshots.append((self.elapsed, weights))
 

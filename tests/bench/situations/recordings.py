@@ -3,8 +3,10 @@
 Sound files become spectrograms: real work, in Python. The GPU's step is a sleep of half of what
 preparing a batch takes here. A training run calls its input_fn again and again, as an Estimator's does
 between evaluations. Compared are the usual one, which lists the files and prepares them, one after the
-other, while batches are asked for, and docs/examples/situation_1_recordings.py, whose samplers prepare
-each once.
+other, while batches are asked for; the same with as many calls at a time as tf.data likes; the same with
+what is prepared kept in a file by `cache()`, which is whole when the first call has gone through; and
+docs/examples/situation_1_recordings.py, whose samplers prepare each once. With cachecd every call is as
+many steps as there are batches of files, and the cache grows over the first two of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +30,28 @@ from tests.e2e.daemons import Daemon
 RATE, SECONDS = 16_000, 4
 CLASSES = ("cat", "dog")
 _USUAL, _OURS = "input_fn that prepares", "cachecd"
+_PARALLEL, _KEPT = "the same, several at a time", "the same, kept by cache(file)"
+_WAYS = (_USUAL, _PARALLEL, _KEPT, _OURS)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """`calls` of the input_fn: of two passes over `files`, or, of the usual one, of so many steps, which
-    are all alike."""
+    """`calls` of the input_fn, each of a pass over `files`; of one that prepares at every call, whose steps
+    are all alike, two calls of `usual` steps."""
 
     files: int
     batch: int
     calls: int
     usual: int
 
-    def steps(self, way: str) -> int:
-        return self.usual if way == _USUAL else 2 * self.files // self.batch
+    def of(self, way: str) -> tuple[int, int]:
+        """(calls, steps of each)."""
+        if way in (_USUAL, _PARALLEL):
+            return 2, self.usual
+        return (self.calls if way == _OURS else 2), self.files // self.batch
 
 
-FULL = Scale(2048, 64, 2, 16)  # preparing a batch takes about the 2 s of what was published
+FULL = Scale(2048, 64, 4, 8)  # preparing a batch takes about the 2 s of what was published
 SHORT = Scale(32, 8, 2, 4)
 
 
@@ -54,24 +62,29 @@ def measure(options: Options) -> Report:
     tf.constant(0)  # what it does once is not what is measured
     scale = SHORT if options.short else FULL
     example = places.example("situation_1_recordings")
-    found: dict[str, list[list[dict[str, float]]]] = {_USUAL: [], _OURS: []}
+    found: dict[str, list[list[dict[str, float]]]] = {way: [] for way in _WAYS}
     with place(options) as source:
         chance = np.random.default_rng(1)
         for number in range(scale.files):
             file = source / CLASSES[number % 2] / f"{number:04}.wav"
             file.parent.mkdir(exist_ok=True)
             soundfile.write(file, chance.normal(0, 0.1, RATE * SECONDS), RATE)
-        prepare = _preparing(source, example, scale)
+        prepare = partial(_preparing, source, example, scale)
         preparing = _seconds_of_a_batch(prepare)
         step = preparing / 2
-        for repeat, way in by_turns([_USUAL, _OURS], options.repeats):
+        for repeat, way in by_turns(_WAYS, options.repeats):
             with place(options) as folder, ExitStack() as owned:
                 input_fn = prepare
-                if way == _OURS:
+                if way == _PARALLEL:
+                    input_fn = partial(prepare, at_a_time=tf.data.AUTOTUNE)
+                elif way == _KEPT:
+                    input_fn = partial(prepare, at_a_time=tf.data.AUTOTUNE, kept=folder / "kept")
+                elif way == _OURS:
                     daemon = owned.enter_context(_daemon(folder, source, scale)).start()
                     cache = owned.enter_context(daemon.connect(60.0))
                     input_fn = cache.input_fn("train", scale.batch, label="label")
-                calls = [_call(input_fn, scale.steps(way), step) for _ in range(scale.calls)]
+                count, steps = scale.of(way)
+                calls = [_call(input_fn, steps, step) for _ in range(count)]
             found[way].append(calls)
             later = _waited(calls[1:])
             say(
@@ -80,8 +93,14 @@ def measure(options: Options) -> Report:
     return _report(found, scale, preparing)
 
 
-def _preparing(source: Path, example: Any, scale: Scale) -> Callable[[], Any]:
-    """The usual input_fn: everything anew at each call."""
+def _preparing(
+    source: Path,
+    example: Any,
+    scale: Scale,
+    at_a_time: int | None = None,
+    kept: Path | None = None,
+) -> Any:
+    """The usual input_fn: everything anew at each call, or what a pass has `kept` in a file."""
     import soundfile
     import tensorflow as tf
 
@@ -92,15 +111,15 @@ def _preparing(source: Path, example: Any, scale: Scale) -> Callable[[], Any]:
         made = example.spectrograms(record)
         return made["spectrogram"], made["label"]
 
-    def input_fn() -> Any:
-        paths = sorted(str(path) for path in source.glob("*/*.wav"))
-        files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).repeat()
-        records = files.map(
-            lambda path: tf.numpy_function(prepared, [path], (tf.float32, tf.int64))
-        )
-        return records.batch(scale.batch).prefetch(2)
-
-    return input_fn
+    paths = sorted(str(path) for path in source.glob("*/*.wav"))
+    files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
+    records = files.map(
+        lambda path: tf.numpy_function(prepared, [path], (tf.float32, tf.int64)),
+        num_parallel_calls=at_a_time,
+    )
+    if kept is not None:
+        records = records.cache(str(kept))
+    return records.repeat().batch(scale.batch).prefetch(2)
 
 
 def _seconds_of_a_batch(input_fn: Callable[[], Any]) -> float:
@@ -160,7 +179,7 @@ def _report(
             [100 * _waited(calls[1:]) for calls in runs],
             [calls[1]["first_s"] for calls in runs],
             [
-                sum(call["seconds"] for call in calls) / scale.steps(way) / scale.calls
+                sum(call["seconds"] for call in calls[1:]) / scale.of(way)[1] / len(calls[1:])
                 for calls in runs
             ],
         ]
@@ -176,9 +195,10 @@ def _report(
     return Report(
         "1. Sound files, and an input_fn that is called again",
         f"{scale.files} files of {SECONDS} s, {scale.batch} a batch; preparing one takes "
-        f"{preparing:.2f} s here, and a sleep of half of that stands for the GPU. {scale.calls} calls, of "
-        f"{scale.steps(_OURS)} steps each (two passes), and of {scale.usual} where batches are prepared.",
-        [table([*heads, "s a step"], rows)],
+        f"{preparing:.2f} s here, and a sleep of half of that stands for the GPU. {scale.calls} calls of "
+        f"cachecd's, of {scale.of(_OURS)[1]} steps each (a pass); two of the others', of as many where a "
+        f"file keeps what is prepared, and of {scale.usual} where none does.",
+        [table([*heads, "s a step in the later calls"], rows)],
         [
             Bar(
                 "share waited after the first epoch",

@@ -1,4 +1,5 @@
-"""What each step of an image's way costs, one at a time in one thread: for situation 4."""
+"""What each step of an image's way costs, one at a time: for situation 4. TensorFlow uses what threads it
+likes for one."""
 
 from __future__ import annotations
 
