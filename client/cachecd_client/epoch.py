@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client.agreement import Agreed
+from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
@@ -99,8 +100,9 @@ class Epoch(FileSet):
     def progress(self) -> float:
         """0..1: how far the run is, or, for an epoch acquired by hand, how far this epoch is.
 
-        Within the epoch it is the share of the latest loader's pass that has been delivered;
-        `tf_dataset()` cannot say, so there it moves from epoch to epoch.
+        Within the epoch it is the share of the latest loader's pass that has been delivered, or, where no
+        loader has begun one, of the batches of the latest `tf_dataset()`; in a TensorFlow graph it moves
+        from epoch to epoch.
         """
         return self._passes.progress
 
@@ -212,8 +214,8 @@ class Epoch(FileSet):
             leased.held.ensure()
         self._passes.telemetry.asks()
 
-    def lend(self, to: str, steps: int, step: int, part: Part | None = None) -> None:
-        self._passes.lent(to, steps, step, part)
+    def lend(self, lent: Lent, part: Part | None = None) -> None:
+        self._passes.lend(lent, part)
 
     def _part(self, step: int) -> Part | None:
         run, leased = self._run, self._sets[0]

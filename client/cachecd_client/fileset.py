@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
@@ -18,7 +19,7 @@ from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, integer
-from cachecd_client.reading import Reading, place
+from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
@@ -169,8 +170,8 @@ class FileSet:
             if begin is not None:
                 dataset.load_state_dict(begin)  # CallerError, for options that differ
         loader = dataset.loader
-        step = loader.batch_size * loader.world
-        self.lend("a dataset's workers", len(loader), step, loader.part)
+        to = "a dataset's workers"
+        self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader.part)
         return dataset
 
     def tf(
@@ -240,7 +241,7 @@ class FileSet:
         reading.begin()
         _until_the_end.update(reading.keep)
         shuffle, seed, drop_last = reading.settle(shuffle, seed, drop_last)
-        made = tf_pipeline.dataset(
+        made, lent = tf_pipeline.dataset(
             reading,
             batch_size,
             num_bytes=self.num_bytes,
@@ -252,7 +253,7 @@ class FileSet:
             rank=rank,
             world=world,
         )
-        self.lend("TensorFlow", len(made), batch_size * place(rank, world)[1])
+        self.lend(lent)
         return made
 
     def __repr__(self) -> str:
@@ -290,9 +291,8 @@ class FileSet:
         fail."""
         yield None
 
-    def lend(self, to: str, steps: int, step: int, part: Part | None = None) -> None:
-        """Notes that `to` is given so many steps to read, each of so many records over all ranks, of which
-        no loader here will know."""
+    def lend(self, lent: Lent, part: Part | None = None) -> None:
+        """Notes what others are given to read, of which no loader here will know."""
 
     def _torch(
         self,

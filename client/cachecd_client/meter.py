@@ -46,7 +46,7 @@ class Meter:
             "set_bytes": now.set_bytes,
             "reads_per_record": now.reads_per_record,
         }
-        if steps:
+        if steps and now.queue is not None:
             found["queue"] = filled / steps
         if steps and whole > 0:
             found["wait_share"] = max(0.0, waited) / whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from cachecd_client.elsewhere import Lent
 from cachecd_client.run import Part, Run
 from cachecd_client.telemetry import Telemetry
 
@@ -28,7 +29,7 @@ class Passes:
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
         self._step: tuple[int, Part | None] | None = None  # its records of a step, and its part
-        self._elsewhere: tuple[int, int, Part | None] | None = None  # so many steps, and as above
+        self._elsewhere: tuple[Lent, Part | None] | None = None
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 
     @property
@@ -37,6 +38,10 @@ class Passes:
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
+        elif self._step is None and self._elsewhere is not None:
+            lent, _ = self._elsewhere
+            if lent.given is not None:
+                self._done = min(1.0, lent.given().steps / lent.steps)
         if self._run is None:
             return self._done
         return self._run.progress(self.number, self._done, self.before + self.rows)
@@ -72,10 +77,10 @@ class Passes:
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
 
-    def lent(self, to: str, steps: int, step: int, part: Part | None) -> None:
-        """So many steps, each of so many records over all ranks, were given to others to read."""
-        self._elsewhere = steps, step, part
-        self.telemetry.lent(to, steps, step)
+    def lend(self, lent: Lent, part: Part | None) -> None:
+        """Others are to read it."""
+        self._elsewhere = lent, part
+        self.telemetry.lend(lent)
 
     def close(self) -> None:
         """Ends those that run; none begins after that."""
@@ -89,14 +94,15 @@ class Passes:
         if self._step is not None:
             self._run.ended(self.rows, *self._step)
         elif self._elsewhere is not None:
-            steps, step, part = self._elsewhere
-            self._run.ended(steps * step, step, part)
+            lent, part = self._elsewhere
+            self._run.ended(lent.steps * lent.step, lent.step, part)
         else:
             self._run.ended(self.length, 1, None)
 
     def __getstate__(self) -> dict[str, Any]:
         # What other processes read they count themselves.
-        return {**self.__dict__, "_loaders": None, "_latest": None, "telemetry": None}
+        own = {"_loaders": None, "_latest": None, "_elsewhere": None, "telemetry": None}
+        return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Without `telemetry`, which whoever has both makes anew."""

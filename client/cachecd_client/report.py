@@ -31,7 +31,8 @@ class EpochReport:
     """What one epoch has given this process so far, summed over all passes of all its loaders.
 
     Passes that run count up to the batch delivered last. What other processes read, a DataLoader's
-    workers among them, and what TensorFlow reads by `tf_dataset()` does not count.
+    workers among them, does not count; of what TensorFlow reads by `tf_dataset()` its pipeline tells,
+    unless it is in a graph of TensorFlow 1.
     """
 
     dataset: str
@@ -50,7 +51,8 @@ class EpochReport:
     seconds_leasing: float
     """From asking for the epoch's set until it was held."""
     queue: float | None
-    """How full the queue of batches made ahead was, 0..1, in the mean over `steps`; None without any."""
+    """How full the queue of batches made ahead was, 0..1, in the mean over the steps of our loaders; None
+    without any."""
     set_records: int
     """Records in the leased set, over all ranks."""
     set_bytes: int
@@ -118,6 +120,7 @@ class Waited:
     elapsed: float = 0.0
     threads: int = 0  # as asked for; 0: as many as are of use
     prefetch_bytes: int = 0
+    to: str = ""  # who read, if not a loader of ours
 
 
 def advice(report: EpochReport, most: Waited, processors: int) -> str:
@@ -137,6 +140,9 @@ def advice(report: EpochReport, most: Waited, processors: int) -> str:
 
 
 def _faster_reading(most: Waited, processors: int) -> str:
+    rate = f"{most.bytes / most.elapsed / 1e6:.0f} MB/s"
+    if most.to:
+        return f"{most.to} read {rate}: epoch.tf() reads the same set by native threads of ours"
     mean = most.bytes // most.steps
     if 2 * mean > most.prefetch_bytes:
         return (
@@ -146,7 +152,7 @@ def _faster_reading(most: Waited, processors: int) -> str:
     if 0 < most.threads < processors:
         return f"threads={most.threads} on {processors} processors: raise it, or leave it out"
     return (
-        f"reading gave {most.bytes / most.elapsed / 1e6:.0f} MB/s, which disk and processors limit: "
+        f"reading gave {rate}, which disk and processors limit: "
         "ask for fewer `features`, store them smaller (a transform), or put cache.dir on a faster disk"
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from cachecd_client.elsewhere import Given, Lent
 from cachecd_client.reads import Reads
 from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
 
@@ -88,8 +89,7 @@ class Telemetry:
         self._running: weakref.WeakKeyDictionary[Loader, _Began] = weakref.WeakKeyDictionary()
         self._corrupt: set[tuple[str, int]] = set()
         self._begun = False  # a pass
-        self._lent = ""
-        self._elsewhere = length  # records that others read, over all ranks
+        self._lent: list[Lent] = []
         self._over = False
 
     def asks(self) -> None:
@@ -119,13 +119,9 @@ class Telemetry:
         if found.waited > self._most.seconds:
             self._most = _most(loader, found)
 
-    def lent(self, to: str, steps: int, step: int) -> None:
-        """Others are to read so many steps of it, of so many records over all ranks, which is not seen
-        here."""
-        self._lent = to
-        reads = steps * step
-        # The last step of a whole pass may be padded.
-        self._elsewhere = self._length if 0 <= reads - self._length < step else reads
+    def lend(self, lent: Lent) -> None:
+        """Others are to read of it."""
+        self._lent.append(lent)
 
     @property
     def rows(self) -> int:
@@ -133,7 +129,8 @@ class Telemetry:
         what the parent's passes had delivered that were over."""
         self._here()
         running = list(self._running.items())
-        return self._ended.rows + sum(_rows(loader, began) for loader, began in running)
+        rows = self._ended.rows + sum(_rows(loader, began) for loader, began in running)
+        return rows + sum(given.steps * lent.step for lent, given in self._given())
 
     def corrupt(self, path: str, offset: int) -> None:
         """A record was found to be."""
@@ -149,6 +146,12 @@ class Telemetry:
             sums.add(found)
             if found.waited > most.seconds:
                 most = _most(loader, found)
+        queue = sums.queue / sums.steps if sums.steps else None
+        for lent, given in self._given():
+            found = self._of_others(lent, given)
+            sums.add(found)
+            if found.waited > most.seconds:
+                most = Waited(found.waited, found.steps, found.bytes, found.elapsed, to=lent.to)
         parts = self._parts(sums)
         report = EpochReport(
             dataset=self._name,
@@ -160,14 +163,14 @@ class Telemetry:
             seconds_waited=sums.waited,
             seconds_elsewhere=max(0.0, sums.elapsed - sums.waited),
             seconds_leasing=self._leasing,
-            queue=sums.queue / sums.steps if sums.steps else None,
+            queue=queue,
             set_records=sum(part.set_records for part in parts),
             set_bytes=sum(part.set_bytes for part in parts),
             growth=_growth(parts),
             coverage=_mean(parts, "coverage"),
             reads_per_record=_mean(parts, "reads_per_record") or 0.0,
             corrupt_records=len(self._corrupt),
-            lent=self._lent,
+            lent=self._lent[-1].to if self._lent else "",
             advice="",
             mixed=tuple(parts) if len(parts) > 1 else (),
         )
@@ -179,14 +182,38 @@ class Telemetry:
         if self._over or os.getpid() != self._process:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
-        # What is neither read here nor lent, its files named to a reader of the trainer's own for
-        # example, most likely is read once.
-        reads = self._ended.reads if self._begun else self._elsewhere
+        self._lent = [lent.frozen() for lent in self._lent]  # what is given now is of other epochs
+        reads = self._ended.reads if self._begun else self._reads_elsewhere()
         for one in self._sets:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.
         rank = self._sets[0].reads.rank
         log.log(logging.DEBUG if rank else logging.INFO, "%s", self.report())
+
+    def _given(self) -> list[tuple[Lent, Given]]:
+        """What others were given until now, of those that tell."""
+        return [(lent, lent.given()) for lent in self._lent if lent.given is not None]
+
+    def _reads_elsewhere(self) -> int:
+        """Records that others read, over all ranks: as they tell, or else as many as they were to."""
+        if told := sum(given.records * lent.world for lent, given in self._given()):
+            return told
+        # What is not lent either, its files named to a reader of the trainer's own for example, most
+        # likely is read once.
+        return self._lent[-1].reads(self._length) if self._lent else self._length
+
+    def _of_others(self, lent: Lent, given: Given) -> _Sums:
+        size = sum(one.manifest.num_bytes for one in self._sets)
+        mean = size / max(1, sum(one.manifest.num_records for one in self._sets))
+        return _Sums(
+            steps=given.steps,
+            records=given.records,
+            reads=given.records * lent.world,
+            rows=given.steps * lent.step,
+            bytes=round(given.records * mean),
+            waited=given.waited,
+            elapsed=given.elapsed,
+        )
 
     def _parts(self, sums: _Sums) -> list[DatasetReport]:
         more = 0 if self._over else sums.reads
@@ -209,6 +236,7 @@ class Telemetry:
             self._process = os.getpid()
             self._ended, self._most = _Sums(rows=self._ended.rows), Waited()
             self._running.clear()
+            self._lent = [dataclasses.replace(lent, given=None) for lent in self._lent]
             self._over = True  # of which the parent tells
 
     def _of(self, loader: Loader, began: _Began) -> _Sums:

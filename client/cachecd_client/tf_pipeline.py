@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from cachecd_client import _core
+from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import SchemaError
 from cachecd_client.reading import Reading, batches_of, place
 from cachecd_client.schema import Feature, Schema
+from cachecd_client.tf_clock import Clock
+from cachecd_client.tf_functions import as_it_is
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
 _READ_BYTES = 1 << 20  # per open file
@@ -27,13 +30,6 @@ _PREFETCH_BYTES = 64 << 20
 _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 # decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
 _DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _as_it_is(function: _Function) -> _Function:
-    """Keeps AutoGraph from translating what depends on no tensor: half of what making a dataset took."""
-    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 class Pass(NamedTuple):
@@ -92,7 +88,7 @@ class Pipeline:
         one = Pass(files, min(_STREAMS, len(files)), max(1, within), rows, seed)
         return one, self.batch_size * mean_bytes
 
-    @_as_it_is
+    @as_it_is
     def serialized(self, one: Pass) -> tf.data.Dataset:
         """Batches of the pass's records as they are stored: (records,), or with whether each is one."""
         if self.shuffle and self.world == 1:
@@ -106,8 +102,11 @@ class Pipeline:
             records = records.shuffle(one.within, seed=one.seed, reshuffle_each_iteration=False)
         return records.batch(self.batch_size, drop_remainder=self.drop_last)
 
-    def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
-        """What `serialized` gave as a trainer takes it, made ahead by at most so many batches."""
+    def ready(
+        self, serialized: tf.data.Dataset, batches: int, batch_bytes: int, clock: Clock | None
+    ) -> tf.data.Dataset:
+        """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
+        takes is counted."""
         calls = min(len(os.sched_getaffinity(0)), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
@@ -117,14 +116,26 @@ class Pipeline:
         options.autotune.enabled = False
         # Each rank has its own share of the set already, and each node its own cache.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return parsed.prefetch(ahead).with_options(options)
+        batches_ahead = parsed.prefetch(ahead)
+        if clock is not None:
+            batches_ahead = clock.timed(batches_ahead, self._rows)
+        return batches_ahead.with_options(options)
 
     @property
     def _pads(self) -> bool:
         """Whether rows without a record make the ranks' numbers equal."""
         return self.world > 1 and not self.drop_last
 
-    @_as_it_is
+    @as_it_is
+    def _rows(self, batch: Any) -> tf.Tensor:
+        """The records in it."""
+        if self._pads:
+            valid = batch["_valid"] if self.label is None else batch[2]
+            return tf.math.count_nonzero(valid)
+        first = tf.nest.flatten(batch)[0]
+        return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+
+    @as_it_is
     def _parse(self, serialized: tf.Tensor, valid: tf.Tensor | None = None) -> Any:
         parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in self.features})
         batch = {f.name: _shaped(f, parsed[f.name]) for f in self.features}
@@ -147,8 +158,9 @@ def dataset(
     features: Sequence[str] | None,
     rank: int | None,
     world: int | None,
-) -> tf.data.Dataset:
-    """The pipeline that `FileSet.tf_dataset` describes; its options are settled by now."""
+) -> tuple[tf.data.Dataset, Lent]:
+    """The pipeline that `FileSet.tf_dataset` describes, and what it gives; its options are settled by
+    now."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     rank, world = place(rank, world)
     batches = batches_of(reading.num_records, batch_size, drop_last, world)
@@ -164,12 +176,19 @@ def dataset(
         serialized = pipeline.serialized(one)
     else:
         serialized = tf.data.Dataset.range(-(-steps // batches)).flat_map(
-            _as_it_is(lambda k: pipeline.serialized(one._replace(seed=seed + _STREAMS * k)))
+            as_it_is(lambda k: pipeline.serialized(one._replace(seed=seed + _STREAMS * k)))
         )
     if steps != batches:
         serialized = serialized.take(steps)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
-    return pipeline.ready(serialized, steps, batch_bytes)
+    clock = clock_here()
+    made = pipeline.ready(serialized, steps, batch_bytes, clock)
+    return made, Lent("TensorFlow", steps, batch_size, world, clock.read if clock else None)
+
+
+def clock_here() -> Clock | None:
+    """None in a graph, whose variables only its sessions can read."""
+    return Clock() if tf.executing_eagerly() else None
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:

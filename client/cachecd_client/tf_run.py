@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import tensorflow as tf
 
+from cachecd_client.elsewhere import Given, Lent
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.iterating import Iterating
@@ -25,7 +26,8 @@ from cachecd_client.numbering import Numbering
 from cachecd_client.options import flag, integer
 from cachecd_client.reading import LARGEST_SEED, batches_of, place
 from cachecd_client.schema import Feature
-from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline
+from cachecd_client.tf_clock import Clock
+from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline, clock_here
 
 if TYPE_CHECKING:
     from cachecd_client.tf_session import TensorFlowRuns
@@ -97,7 +99,8 @@ def dataset(
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         serialized = serialized.apply(endless)
     # Batches made ahead must not be those of several small sets, leased long before they are used.
-    ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes)
+    sets.clock = clock_here()
+    ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes, sets.clock)
     # TensorFlow keeps what `from_generator` calls for ever, in a graph of its own.
     weakref.finalize(ready, sets.close)
     return ready
@@ -119,6 +122,7 @@ class _Sets:
     """
 
     pipeline: Pipeline
+    clock: Clock | None = None
 
     def __init__(
         self,
@@ -169,7 +173,7 @@ class _Sets:
                     )
                 self._numbering.reached(epoch.epoch)
                 one, _ = self.one_pass(epoch, begun.ordinal)
-                epoch.lend("TensorFlow", 1, epoch.num_records)
+                epoch.lend(self._lent(epoch))
                 log.info(
                     "%s: epoch %d reads %d records in %d files",
                     self._name, epoch.epoch, epoch.num_records, len(one.files),
@@ -184,6 +188,19 @@ class _Sets:
         else:
             seed = _mixed(self._seed, epoch.epoch, ordinal)
         return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed)
+
+    def _lent(self, epoch: Epoch) -> Lent:
+        """All of the epoch's batches. Given is what is taken from now on, until the next boundary: so what
+        was read ahead of the set before is counted with this one."""
+        own, given = self.pipeline, None
+        if self.clock is not None:
+            clock, before = self.clock, self.clock.read()
+
+            def given() -> Given:
+                return clock.read().since(before)
+
+        steps = own.batches(epoch.num_records)
+        return Lent("TensorFlow", steps, own.batch_size, own.world, given)
 
     def close(self) -> None:
         """Ends the lease that no iterator has taken over yet; one that comes later takes its own."""

@@ -31,7 +31,7 @@ first = [step() for _ in range(steps)]
 more = set()
 while len(more) <= 1.5 * records:
     more.update(key for replica in step() for key in replica)
-print(json.dumps(first), flush=True)
+print(json.dumps({"first": first, "counted": cache.report("train").steps}), flush=True)
 """
 
 
@@ -49,8 +49,10 @@ def test_replicas_divide_each_batch_of_a_set_and_see_the_cache_grow(tmp_path):
 
 def divided(served: Daemon, objects: Collection[str]) -> None:
     with trainer(served, MIRRORED, TF_CPP_MIN_LOG_LEVEL="2") as running:
-        first = said_line(running)
+        said = said_line(running)
         assert running.wait(30) == 0
+    first = said["first"]
+    assert said["counted"] > 0
     assert {len(replica) for step in first for replica in step} == {8}
     assert {len(step) for step in first} == {2}
     keys = Counter(key for step in first for replica in step for key in replica)
