@@ -1,6 +1,7 @@
 """A Lightning Trainer over a growing cache: python docs/examples/lightning_trainer.py
 
-CHECKPOINT=FILE: of an earlier run, which goes on behind the batch that was its last.
+It leaves a checkpoint in CHECKPOINTS every ten steps. With CHECKPOINT=FILE, one of an earlier run's, it
+goes on where that run was.
 """
 
 import os
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.functional import cross_entropy
 
 from cachecd_client import connect
@@ -62,16 +64,22 @@ class Cached(lightning.LightningDataModule):
         self.state = state["loader"]
 
 
-EPOCHS = 3
-with connect(Path(__file__).with_name("digits.yaml")) as cache:
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        reload_dataloaders_every_n_epochs=1,
-        use_distributed_sampler=False,  # the loader divides records among ranks itself
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(Digits(), Cached(cache, EPOCHS), ckpt_path=os.environ.get("CHECKPOINT"))
-    print(f"{trainer.global_step} steps in {trainer.current_epoch} epochs")
+def main():
+    epochs = 3
+    every = ModelCheckpoint(os.environ.get("CHECKPOINTS", "checkpoints"), every_n_train_steps=10)
+    with connect(Path(__file__).with_name("digits.yaml")) as cache:
+        trainer = lightning.Trainer(
+            max_epochs=epochs,
+            reload_dataloaders_every_n_epochs=1,
+            use_distributed_sampler=False,  # the loader divides records among ranks itself
+            callbacks=[every],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Digits(), Cached(cache, epochs), ckpt_path=os.environ.get("CHECKPOINT"))
+        print(f"{trainer.global_step} steps in {trainer.current_epoch} epochs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """The examples for PyTorch, JAX and NumPy run as they are, but for those that need more than tests have.
 
 In the long form, CACHECD_TEST_EXAMPLES=all, all of them: three processes under torchrun alone import torch
-for 10 s of CPU time.
+for 10 s of CPU time. It needs pip install '.[trainers]'.
 """
 
 from __future__ import annotations
@@ -103,3 +103,104 @@ if LONG:
         found = re.findall(r"epoch \d: 2 ranks saw (\d+) of (\d+)", printed)
         assert len(found) == 3
         assert all(0 <= int(records) - int(seen) < 2 * 16 for seen, records in found)
+
+    def test_a_run_that_was_killed_goes_on_with_the_next_batch(cache, tmp_path):
+        environ = clean_environ({"CACHE": cache, "STATE": str(tmp_path / "state.json")})
+        command = [sys.executable, "-u", "resume.py"]
+        with subprocess.Popen(
+            command, cwd=EXAMPLES, env=environ, stdout=subprocess.PIPE, text=True
+        ) as first:
+            before = [first.stdout.readline() for _ in range(7)]
+            first.kill()
+        after = subprocess.run(
+            command, cwd=EXAMPLES, env=environ, capture_output=True, text=True, timeout=100, check=True
+        ).stdout.splitlines(keepends=True)  # fmt: skip
+        # What was printed last may have come after the state that was saved last, by a batch.
+        assert after[0] == before[-1] or step_of(after[0]) > step_of(before[-1])
+        assert step_of(after[0])[1] <= 9
+        assert step_of(after[-1])[0] == 2
+        assert not (tmp_path / "state.json").exists()
+
+    def step_of(line):
+        return tuple(map(int, re.match(r"epoch (\d+) step (\d+) of", line).groups()))
+
+    def test_tensorboard_has_the_figures_beside_the_loss(run, tmp_path, monkeypatch):
+        monkeypatch.setenv("LOGS", str(tmp_path))
+        found = re.findall(
+            r"(\d+) records at ([\d.]+) MB, queue (\d+)%", run("telemetry_tensorboard.py")
+        )
+        assert len(found) == 3
+        assert list(tmp_path.glob("events.*"))
+
+    @pytest.mark.parametrize("name", ["keras_fit.py", "keras_growing.py"])
+    def test_keras_learns(name, tmp_path):
+        done = subprocess.run(
+            [sys.executable, name], cwd=EXAMPLES, env=clean_environ({"CACHE": str(tmp_path)}),
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert learned(done.stdout), done.stderr
+
+    @pytest.mark.parametrize(
+        "name", ["lightning_trainer.py", "accelerate_loop.py", "hf_trainer.py"]
+    )
+    def test_a_frameworks_trainer_runs_to_its_end(name, cache, tmp_path):
+        environ = clean_environ({"CACHE": cache, "CHECKPOINTS": str(tmp_path)})
+        done = subprocess.run(
+            [sys.executable, name], cwd=EXAMPLES, env=environ,
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"\d+ (steps|records)", done.stdout)
+
+    # Of Lightning's own use of torch.
+    @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+    @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
+    def test_lightning_goes_on_with_the_batch_behind_its_checkpoint(cache, tmp_path, monkeypatch):
+        import pytorch_lightning
+        from pytorch_lightning.callbacks import ModelCheckpoint
+
+        from cachecd_client import connect
+
+        # One code under two names, of which the tests install the other.
+        monkeypatch.setitem(sys.modules, "lightning", pytorch_lightning)
+        monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch_lightning)
+        monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", pytorch_lightning.callbacks)
+        monkeypatch.setenv("CACHE", cache)
+        example = runpy.run_path(str(EXAMPLES / "lightning_trainer.py"))
+
+        class KilledError(Exception):
+            pass
+
+        class Digits(example["Digits"]):
+            def __init__(self, last):
+                super().__init__()
+                self.last, self.seen = last, []
+
+            def training_step(self, batch, index):
+                self.seen.append(batch["image"].sum(dim=(1, 2, 3)).tolist())
+                if len(self.seen) == self.last:
+                    raise KilledError
+                return super().training_step(batch, index)
+
+        every = ModelCheckpoint(tmp_path, "at-{step}", every_n_train_steps=5, save_top_k=-1)
+
+        def fit(model, checkpoint=None):
+            with connect(EXAMPLES / "digits.yaml") as opened:
+                trainer = pytorch_lightning.Trainer(
+                    max_epochs=2, reload_dataloaders_every_n_epochs=1, logger=False,
+                    callbacks=[every],
+                    enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+                )  # fmt: skip
+                try:
+                    trainer.fit(model, example["Cached"](opened, 2), ckpt_path=checkpoint)
+                finally:
+                    steps = len(trainer.train_dataloader)
+                return steps
+
+        killed, resumed = Digits(9), Digits(None)
+        with pytest.raises(KilledError):
+            fit(killed)
+        (checkpoint,) = tmp_path.glob("at-step=5.ckpt")
+        steps = fit(resumed, checkpoint)
+        assert resumed.seen[:4] == killed.seen[5:]
+        assert len(resumed.seen) >= steps
