@@ -81,11 +81,19 @@ def test_a_pinned_dataset_is_leased_only_when_whole_and_then_each_record_once(
                 assert before["train"]["data_bytes"] <= before["train"]["first"] + (1 << 20)
         assert max(waited) > size / 2, "it held most of it, and still would not lease it"
         assert epoch.num_records == len(pinned)
-        keys = Counter(
-            bytes(key) for batch in epoch.numpy(32) for key, valid in
-            zip(batch["key"], batch["_valid"], strict=True) if valid
-        )  # fmt: skip
-        assert keys == Counter(key.removeprefix("class-3/").encode() for key in pinned)
+        keys, name = keys_of(epoch), epoch.fingerprint
+        assert Counter(keys) == Counter(key.removeprefix("class-3/").encode() for key in pinned)
+    served.kill()
+    with served.start().connect() as cache, cache.acquire("eval", timeout=30) as epoch:
+        assert (keys_of(epoch), epoch.fingerprint) == (keys, name), "also after a restart"
+
+
+def keys_of(epoch):
+    """Those of its records, in their order, each once."""
+    return [
+        bytes(key) for batch in epoch.numpy(32) for key, valid in
+        zip(batch["key"], batch["_valid"], strict=True) if valid
+    ]  # fmt: skip
 
 
 def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_daemon(

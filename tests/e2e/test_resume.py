@@ -84,23 +84,26 @@ def test_after_kill_9_of_trainer_and_daemon_the_same_record_follows(daemon, trai
 @dataclass
 class Left:
     """What a run was to read of the set of a cache that has rotated, its state after five batches, and the
-    shards, all of it gone but that."""
+    shards, all of it gone but that. `before`: the units that had been cached when the set was leased."""
 
     whole: Read
     state: dict[str, Any]
     shards: dict[int, Found]
+    before: set[int]
 
 
 @pytest.fixture(scope="module")
 def left(s3, objects, tmp_path_factory) -> Left:
     data = {**SOURCE, "grow": {"first": "256KiB"}, "evict": {"refresh": 0.5}}
     folder = tmp_path_factory.mktemp("left")
+    before: set[int] = set()
     with Daemon(folder, {"train": data}, s3.environ, limit="4MiB") as served:
         served.start()
         with served.connect() as cache:
             for epoch in cache.epochs("train", 3, timeout=30, resume="exact"):
                 if epoch.epoch < 2:
                     served.settle()
+                    before |= units_in(inventory(served.cache))
                     continue
                 whole, loader = Read(epoch), epoch.numpy(BATCH, features=["key"])
                 for _ in zip(range(5), loader, strict=False):
@@ -108,7 +111,13 @@ def left(s3, objects, tmp_path_factory) -> Left:
                 state = json.loads(json.dumps(loader.state_dict()))
                 shards = inventory(served.cache)
     assert min(whole.numbers) > 2, "the head of the permutation is not in the set any more"
-    return Left(whole, state, {n: shards[n] for n in whole.numbers})
+    kept = {n: shards[n] for n in whole.numbers}
+    assert before - units_in(kept), "of what was cached before, some is gone"
+    return Left(whole, state, kept, before | units_in(kept))
+
+
+def units_in(shards: dict[int, Found]) -> set[int]:
+    return {unit for shard in shards.values() for unit in shard.units.tolist()}
 
 
 @pytest.fixture
@@ -135,8 +144,7 @@ def test_on_an_empty_disk_exact_makes_the_very_set_again_and_fetches_nothing_but
         again = {n: found[n].sha256 for n in found.keys() & left.shards.keys()}
         assert again == {n: shard.sha256 for n, shard in left.shards.items()}
         assert found.keys() - left.shards.keys() <= {1, 2}, "made before it was asked"
-        units = {unit for shard in found.values() for unit in shard.units.tolist()}
-        assert len(link.fetched) < len(units) + 8 * len(found), "and what did not fit"
+        assert len(link.fetched) < len(units_in(found)) + 8 * len(found), "and what did not fit"
         assert max(link.fetched.values()) <= 2
 
 
@@ -148,5 +156,5 @@ def test_on_an_empty_disk_continue_goes_on_from_the_cursor(left, elsewhere):
     found = inventory(served.cache)
     new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
     assert found.keys() - new.keys() <= {1, 2}, "made before it was asked"
-    before = {unit for shard in left.shards.values() for unit in shard.units.tolist()}
-    assert not before & {unit for shard in new.values() for unit in shard.units.tolist()}
+    assert new
+    assert not left.before & units_in(new), "the head of the permutation is not gone over again"
