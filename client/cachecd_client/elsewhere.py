@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,28 +25,43 @@ class Given(NamedTuple):
         )
 
 
+class Stretch:
+    """What is given from a reading on until it is stopped."""
+
+    def __init__(self, read: Callable[[], Given], begin: Given | None = None) -> None:
+        """`read` says what was given in all, and never fails."""
+        self._read = read
+        self._begin = begin or Given()
+        self._end: Given | None = None
+
+    @property
+    def given(self) -> Given:
+        return (self._end or self._read()).since(self._begin)
+
+    def stop(self) -> Given:
+        """The reading at which it ended, where the next one begins. Idempotent."""
+        if self._end is None:
+            self._end = self._read()
+        return self._end
+
+
 @dataclass(frozen=True)
 class Lent:
     """So many steps, each of `batch_size` records for every one of `world` ranks, are `to` be read by
-    somebody; `given` says how many were, where that is known."""
+    somebody; `stretch` says how many were, where that is known. `leases`: who waits there waits for the
+    set as well."""
 
     to: str
     steps: int
     batch_size: int
     world: int
-    given: Callable[[], Given] | None = None
+    stretch: Stretch | None = None
+    leases: bool = False
 
     @property
     def step(self) -> int:
         """Records of a step, over all ranks."""
         return self.batch_size * self.world
-
-    def frozen(self) -> Lent:
-        """The same, with what was given until now."""
-        if self.given is None:
-            return self
-        given = self.given()
-        return dataclasses.replace(self, given=lambda: given)
 
     def reads(self, length: int) -> int:
         """Records over all ranks, of a set that has so many; the last step of a whole pass may be

@@ -214,6 +214,8 @@ class Epoch(FileSet):
             leased.held.ensure()
         self._passes.telemetry.asks()
 
+    _tells = True
+
     def lend(self, lent: Lent, part: Part | None = None) -> None:
         self._passes.lend(lent, part)
 

@@ -252,6 +252,7 @@ class FileSet:
             features=features,
             rank=rank,
             world=world,
+            timed=self._tells,
         )
         self.lend(lent)
         return made
@@ -290,6 +291,9 @@ class FileSet:
         """The state at which the first loader's first pass begins, for whoever asks first and does not
         fail."""
         yield None
+
+    #: Whether it tells of what is read of it.
+    _tells = False
 
     def lend(self, lent: Lent, part: Part | None = None) -> None:
         """Notes what others are given to read, of which no loader here will know."""

@@ -38,10 +38,8 @@ class Passes:
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
-        elif self._step is None and self._elsewhere is not None:
-            lent, _ = self._elsewhere
-            if lent.given is not None:
-                self._done = min(1.0, lent.given().steps / lent.steps)
+        elif self._step is None and (share := self.telemetry.share_elsewhere) is not None:
+            self._done = share
         if self._run is None:
             return self._done
         return self._run.progress(self.number, self._done, self.before + self.rows)
@@ -88,21 +86,27 @@ class Passes:
             loader.close()
 
     def tell_run(self) -> None:
-        """Tells the run what was read: by passes here, or else what was given to others, or all once."""
+        """Tells the run what was read: by passes here, or else by others, or all once."""
         if self._run is None:
             return
         if self._step is not None:
             self._run.ended(self.rows, *self._step)
         elif self._elsewhere is not None:
             lent, part = self._elsewhere
-            self._run.ended(lent.steps * lent.step, lent.step, part)
+            # Where none was counted nobody knows, and a run of records has to end.
+            self._run.ended(self.rows or lent.steps * lent.step, lent.step, part)
         else:
             self._run.ended(self.length, 1, None)
 
     def __getstate__(self) -> dict[str, Any]:
         # What other processes read they count themselves.
-        own = {"_loaders": None, "_latest": None, "_elsewhere": None, "telemetry": None}
-        return {**self.__dict__, **own}
+        return {
+            **self.__dict__,
+            "_loaders": None,
+            "_latest": None,
+            "_elsewhere": None,
+            "telemetry": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Without `telemetry`, which whoever has both makes anew."""

@@ -66,7 +66,8 @@ class EpochReport:
     corrupt_records: int
     """Different records that were found corrupt."""
     lent: str
-    """Who else was given the set to read, TensorFlow or a dataset's workers; empty if nobody was."""
+    """Who else was given the set to read, and is not counted here: a dataset's workers, or TensorFlow in a
+    graph; empty if nobody was."""
     advice: str
     """What to do about the waiting; empty if it is not worth while."""
     mixed: tuple[DatasetReport, ...] = ()
@@ -142,7 +143,10 @@ def advice(report: EpochReport, most: Waited, processors: int) -> str:
 def _faster_reading(most: Waited, processors: int) -> str:
     rate = f"{most.bytes / most.elapsed / 1e6:.0f} MB/s"
     if most.to:
-        return f"{most.to} read {rate}: epoch.tf() reads the same set by native threads of ours"
+        return (
+            f"{most.to} read {rate}: ask for fewer `features`, store them smaller (a transform), or, in a "
+            "loop of your own, take epoch.tf(), whose threads are ours"
+        )
     mean = most.bytes // most.steps
     if 2 * mean > most.prefetch_bytes:
         return (

@@ -150,7 +150,7 @@ class Cache(TensorFlowRuns):
         however the sets grow; the last one is as long as what is left. `steps_per_epoch`: each epoch's
         loaders have so many batches, whatever the set: a small one is read again, in another order; of
         a large one what was not read comes first in the next epoch, also when the set has grown or
-        rotated by then. What is not read through a loader counts as the whole set.
+        rotated by then. What nobody here counts is taken to be what was asked for, or the whole set.
 
         `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, in which every batch
         has of each dataset its share of the records. The dict is read anew at each boundary, or is what a

@@ -80,8 +80,6 @@ class Telemetry:
         ]
         self._leasing = max(seconds for seconds, _ in leased)  # since the first was asked for
         self._growth = [growth for _, growth in leased]
-        for one in sets:
-            one.reads.latest = (time.monotonic(), self.report)
         self._process = os.getpid()
         self._asked = 0.0
         self._ended = _Sums()
@@ -91,6 +89,8 @@ class Telemetry:
         self._begun = False  # a pass
         self._lent: list[Lent] = []
         self._over = False
+        for one in sets:  # last, as another thread may ask for a report at once
+            one.reads.latest = (time.monotonic(), self.report)
 
     def asks(self) -> None:
         """A pass is about to open its files."""
@@ -122,6 +122,16 @@ class Telemetry:
     def lend(self, lent: Lent) -> None:
         """Others are to read of it."""
         self._lent.append(lent)
+
+    @property
+    def share_elsewhere(self) -> float | None:
+        """Of the steps that others were given last, those that they have taken, 0..1; None if nobody
+        knows."""
+        self._here()
+        for lent in reversed(self._lent):
+            if lent.stretch is not None:
+                return min(1.0, lent.stretch.given.steps / lent.steps)
+        return None
 
     @property
     def rows(self) -> int:
@@ -170,7 +180,7 @@ class Telemetry:
             coverage=_mean(parts, "coverage"),
             reads_per_record=_mean(parts, "reads_per_record") or 0.0,
             corrupt_records=len(self._corrupt),
-            lent=self._lent[-1].to if self._lent else "",
+            lent=next((lent.to for lent in self._lent if lent.stretch is None), ""),
             advice="",
             mixed=tuple(parts) if len(parts) > 1 else (),
         )
@@ -182,8 +192,10 @@ class Telemetry:
         if self._over or os.getpid() != self._process:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
-        self._lent = [lent.frozen() for lent in self._lent]  # what is given now is of other epochs
-        reads = self._ended.reads if self._begun else self._reads_elsewhere()
+        for lent in self._lent:
+            if lent.stretch is not None:
+                lent.stretch.stop()  # what is given from now on is of other epochs
+        reads = self._reads()
         for one in self._sets:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.
@@ -192,12 +204,13 @@ class Telemetry:
 
     def _given(self) -> list[tuple[Lent, Given]]:
         """What others were given until now, of those that tell."""
-        return [(lent, lent.given()) for lent in self._lent if lent.given is not None]
+        return [(lent, lent.stretch.given) for lent in self._lent if lent.stretch is not None]
 
-    def _reads_elsewhere(self) -> int:
-        """Records that others read, over all ranks: as they tell, or else as many as they were to."""
-        if told := sum(given.records * lent.world for lent, given in self._given()):
-            return told
+    def _reads(self) -> int:
+        """Records that were read over all ranks: as is counted, or else as many as others were to read."""
+        given = self._given()
+        if self._begun or given:
+            return self._ended.reads + sum(one.records * lent.world for lent, one in given)
         # What is not lent either, its files named to a reader of the trainer's own for example, most
         # likely is read once.
         return self._lent[-1].reads(self._length) if self._lent else self._length
@@ -205,14 +218,15 @@ class Telemetry:
     def _of_others(self, lent: Lent, given: Given) -> _Sums:
         size = sum(one.manifest.num_bytes for one in self._sets)
         mean = size / max(1, sum(one.manifest.num_records for one in self._sets))
+        leasing = min(given.waited, self._leasing) if lent.leases else 0.0
         return _Sums(
             steps=given.steps,
             records=given.records,
             reads=given.records * lent.world,
             rows=given.steps * lent.step,
             bytes=round(given.records * mean),
-            waited=given.waited,
-            elapsed=given.elapsed,
+            waited=given.waited - leasing,
+            elapsed=given.elapsed - leasing,
         )
 
     def _parts(self, sums: _Sums) -> list[DatasetReport]:
@@ -236,7 +250,7 @@ class Telemetry:
             self._process = os.getpid()
             self._ended, self._most = _Sums(rows=self._ended.rows), Waited()
             self._running.clear()
-            self._lent = [dataclasses.replace(lent, given=None) for lent in self._lent]
+            self._lent = [dataclasses.replace(lent, stretch=None) for lent in self._lent]
             self._over = True  # of which the parent tells
 
     def _of(self, loader: Loader, began: _Began) -> _Sums:

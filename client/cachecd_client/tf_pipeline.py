@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from cachecd_client import _core
-from cachecd_client.elsewhere import Lent
+from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import SchemaError
 from cachecd_client.reading import Reading, batches_of, place
 from cachecd_client.schema import Feature, Schema
@@ -158,9 +158,10 @@ def dataset(
     features: Sequence[str] | None,
     rank: int | None,
     world: int | None,
+    timed: bool,
 ) -> tuple[tf.data.Dataset, Lent]:
-    """The pipeline that `FileSet.tf_dataset` describes, and what it gives; its options are settled by
-    now."""
+    """The pipeline that `FileSet.tf_dataset` describes, and what it gives, which it counts if it is to be
+    `timed`; its options are settled by now."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     rank, world = place(rank, world)
     batches = batches_of(reading.num_records, batch_size, drop_last, world)
@@ -181,9 +182,10 @@ def dataset(
     if steps != batches:
         serialized = serialized.take(steps)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
-    clock = clock_here()
+    clock = clock_here() if timed else None
     made = pipeline.ready(serialized, steps, batch_bytes, clock)
-    return made, Lent("TensorFlow", steps, batch_size, world, clock.read if clock else None)
+    stretch = None if clock is None else Stretch(clock.read)
+    return made, Lent("TensorFlow", steps, batch_size, world, stretch)
 
 
 def clock_here() -> Clock | None:

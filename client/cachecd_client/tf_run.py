@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import tensorflow as tf
 
-from cachecd_client.elsewhere import Given, Lent
+from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.iterating import Iterating
@@ -123,6 +123,7 @@ class _Sets:
 
     pipeline: Pipeline
     clock: Clock | None = None
+    stretch: Stretch | None = None
 
     def __init__(
         self,
@@ -190,17 +191,14 @@ class _Sets:
         return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed)
 
     def _lent(self, epoch: Epoch) -> Lent:
-        """All of the epoch's batches. Given is what is taken from now on, until the next boundary: so what
-        was read ahead of the set before is counted with this one."""
-        own, given = self.pipeline, None
+        """All of the epoch's batches. What is taken from the last boundary on is its: so what was read
+        ahead of the set before is counted with this one."""
+        own = self.pipeline
         if self.clock is not None:
-            clock, before = self.clock, self.clock.read()
-
-            def given() -> Given:
-                return clock.read().since(before)
-
-        steps = own.batches(epoch.num_records)
-        return Lent("TensorFlow", steps, own.batch_size, own.world, given)
+            begin = None if self.stretch is None else self.stretch.stop()
+            self.stretch = Stretch(self.clock.read, begin)
+        steps = max(1, epoch.num_records // (own.batch_size * own.world))
+        return Lent("TensorFlow", steps, own.batch_size, own.world, self.stretch, leases=True)
 
     def close(self) -> None:
         """Ends the lease that no iterator has taken over yet; one that comes later takes its own."""

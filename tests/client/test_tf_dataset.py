@@ -190,8 +190,8 @@ def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
         assert [len(batch["label"]) for batch in whole] == [8, 8, 4]
 
 
-def test_the_report_says_that_tensorflow_reads(cache):
-    with cache.acquire("train") as epoch:
+def test_in_a_graph_the_report_says_that_tensorflow_reads(cache):
+    with tf.Graph().as_default(), cache.acquire("train") as epoch:
         epoch.tf_dataset(batch_size=5)
     assert epoch.report().lent == "TensorFlow"
     assert str(epoch.report()).startswith(

@@ -236,6 +236,7 @@ def _beside(
             ingested += _ingested(cache.status()) - before
         if isinstance(source, Generator):
             source.close()
+        del source  # TensorFlow's iterator, before what it leases from is closed
     return _figures(alone, beside, ingested)
 
 

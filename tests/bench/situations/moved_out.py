@@ -159,12 +159,13 @@ def _report(found: dict[str, dict[str, list[float]]], scale: Scale, variants: in
     rows = [[way, v["images_s"], v["made_s"] or ""] for way, v in found.items()]
     rows.append([f"times the better of the others ({rival})", ratios, ""])
     saved = scale.photos / rates[rival] - scale.photos / rates[_OURS]  # seconds, in a pass
-    pays = statistics.median(found[_OURS]["made_s"]) / saved
+    made = statistics.median(found[_OURS]["made_s"])
+    pays = f"{made / saved:.1f} passes over the photos" if saved > 0 else "no number of passes"
     return Report(
         "5. A slow step moved out of the input path",
         f"{scale.photos} JPEG files of {SIDE} pixels square; {variants} stored variants of each. "
         "Published: 2.4 images a second before, 50 after, the training included. Making the variants has "
-        f"paid for itself after {pays:.1f} passes over the photos.",
+        f"paid for itself after {pays}.",
         [table(["", "images a second", "s until the cache was whole"], rows, 1)],
         figures=found,
     )

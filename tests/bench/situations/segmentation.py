@@ -53,10 +53,12 @@ def measure(options: Options) -> Report:
         began = time.perf_counter()
         epoch = _cached(owned, owned.enter_context(place(options)), source)
         made = time.perf_counter() - began
+        kept = _decoded(paths, example).cache()
+        assert sum(1 for _ in kept) == len(paths)  # they are in memory now
         ways: dict[str, Callable[[], Any]] = {
             _GENERATOR: lambda: _generated(paths, example),
             _TF_DATA: lambda: _by_tf_data(paths, example),
-            _KEPT: partial(_kept, _decoded(paths, example).cache(), example),
+            _KEPT: partial(_kept, kept, len(paths), example),
             _OURS: lambda: _ours(epoch, example),
         }
         found: dict[str, dict[str, list[float]]] = {
@@ -133,8 +135,7 @@ def _by_tf_data(paths: list[str], example: Any) -> Any:
     return records.batch(BATCH).prefetch(2)
 
 
-def _kept(records: Any, example: Any) -> Any:
-    count = sum(1 for _ in records)  # they are in memory then
+def _kept(records: Any, count: int, example: Any) -> Any:
     records = records.shuffle(count).repeat().map(example.expanded, num_parallel_calls=2)
     return records.batch(BATCH).prefetch(2)
 
