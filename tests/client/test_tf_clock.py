@@ -5,7 +5,6 @@ import time
 from itertools import islice
 
 import keras
-import pytest
 import tensorflow as tf
 
 from cachecd_client import FileSet
