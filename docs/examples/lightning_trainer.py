@@ -52,9 +52,8 @@ class Cached(lightning.LightningDataModule):
     def train_dataloader(self):
         if self.epochs is None:
             self.epochs = self.cache.epochs("train", self.num_epochs, state=self.state)
-        self.loader = next(self.epochs).torch(
-            batch_size=32
-        )  # Lightning moves batches to its device
+        # Lightning moves batches to its device.
+        self.loader = next(self.epochs).torch(batch_size=32)
         return Batches(self.loader)
 
     def state_dict(self):

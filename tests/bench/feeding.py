@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import FileSet
-from tests.bench.contenders.tf_data import Setting, TfData
+from tests.bench.contenders.tf_data import SETTINGS, Setting, TfData
 from tests.bench.data import RecordSet, image
 from tests.bench.delivery import Passes
 
@@ -61,8 +61,8 @@ def _by_python(records: RecordSet, part: int = 0, parts: int = 1) -> Iterator[di
                 rows = []
 
 
-def _by_a_thread(records: RecordSet) -> Iterator[dict[str, Any]]:
-    """The same, made by a Python thread and handed over in a queue."""
+def by_a_thread(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same, made by a Python thread and handed over in a queue; the thread has ended when this has."""
     ready: queue.Queue[Any] = queue.Queue(_AHEAD)
     over = threading.Event()
 
@@ -73,25 +73,27 @@ def _by_a_thread(records: RecordSet) -> Iterator[dict[str, Any]]:
                 return
 
     def fill() -> None:
-        for batch in _by_python(records):
+        for batch in batches:
             offer(batch)
             if over.is_set():
                 return
         offer(_END)
 
-    threading.Thread(target=fill, daemon=True).start()
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
     try:
         while (batch := ready.get()) is not _END:
             yield batch
     finally:
         over.set()
+        thread.join()
 
 
 def _python_in_torch(records: RecordSet) -> Passes:
     import torch
 
     def tensors() -> Iterator[Any]:
-        for batch in _by_a_thread(records):
+        for batch in by_a_thread(_by_python(records)):
             yield {name: torch.from_numpy(array) for name, array in batch.items()}
 
     return tensors
@@ -114,7 +116,7 @@ def _python_in_tensorflow(records: RecordSet) -> Passes:
     import tensorflow as tf
 
     def tensors() -> Iterator[Any]:  # as a feed_dict does: from arrays, at each step
-        for batch in _by_a_thread(records):
+        for batch in by_a_thread(_by_python(records)):
             yield {name: tf.constant(array) for name, array in batch.items()}
 
     return tensors
@@ -179,15 +181,15 @@ def _torch_in_workers(records: RecordSet) -> Passes:
     return lambda: iter(loader)
 
 
+_SETTINGS = {setting.name: setting for setting in SETTINGS}
+
 # What begins a pass each time it is called; the name's beginning is the package that it needs.
 WAYS: dict[str, Callable[[RecordSet], Passes]] = {
     "tensorflow: a thread that parses in Python, a queue": _python_in_tensorflow,
     "tensorflow: from_generator": _from_generator,
     "tensorflow: numpy_function in map": _py_function,
-    "tensorflow: tf.data, parse_example": partial(_tf_data, Setting("file list")),
-    "tensorflow: the same, 2 calls, not tuned": partial(
-        _tf_data, Setting("2 calls, not tuned", calls=2, autotune=False)
-    ),
+    "tensorflow: tf.data, parse_example": partial(_tf_data, _SETTINGS["file list"]),
+    "tensorflow: the same, 2 calls, not tuned": partial(_tf_data, _SETTINGS["2 calls, not tuned"]),
     "tensorflow: tf_dataset()": _tf_dataset,
     "tensorflow: tf()": _tf,
     "torch: a thread that parses in Python, a queue": _python_in_torch,

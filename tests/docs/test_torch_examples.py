@@ -76,18 +76,23 @@ def by_two_ranks(program, cache):
     return done.stdout
 
 
+def printed_by(name, **environ):
+    """What an example prints in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, name], cwd=EXAMPLES, env=clean_environ(environ),
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 if LONG:
 
     def test_the_loop_in_jax_learns_on_four_devices(cache):
-        done = subprocess.run(
-            [sys.executable, "jax_train.py"], cwd=EXAMPLES,
-            env=clean_environ(
-                {"CACHE": cache, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-            ),
-            capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert learned(done.stdout)
-        assert "on 4 devices" in done.stdout
+        four = "--xla_force_host_platform_device_count=4"
+        printed = printed_by("jax_train.py", CACHE=cache, XLA_FLAGS=four)
+        assert learned(printed)
+        assert "on 4 devices" in printed
 
     def test_two_ranks_evaluate_each_held_out_record_once(cache):
         printed = by_two_ranks("evaluation.py", cache)
@@ -133,23 +138,14 @@ if LONG:
 
     @pytest.mark.parametrize("name", ["keras_fit.py", "keras_growing.py"])
     def test_keras_learns(name, tmp_path):
-        done = subprocess.run(
-            [sys.executable, name], cwd=EXAMPLES, env=clean_environ({"CACHE": str(tmp_path)}),
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-        assert learned(done.stdout), done.stderr
+        assert learned(printed_by(name, CACHE=str(tmp_path)))
 
     @pytest.mark.parametrize(
         "name", ["lightning_trainer.py", "accelerate_loop.py", "hf_trainer.py"]
     )
     def test_a_frameworks_trainer_runs_to_its_end(name, cache, tmp_path):
-        environ = clean_environ({"CACHE": cache, "CHECKPOINTS": str(tmp_path)})
-        done = subprocess.run(
-            [sys.executable, name], cwd=EXAMPLES, env=environ,
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"\d+ (steps|records)", done.stdout)
+        printed = printed_by(name, CACHE=cache, CHECKPOINTS=str(tmp_path))
+        assert re.search(r"\d+ (steps|records)", printed)
 
     # Of Lightning's own use of torch.
     @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")

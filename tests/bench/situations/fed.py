@@ -9,10 +9,7 @@ puts them into a queue. What each of the others reads is in its name.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ import numpy as np
 
 from cachecd_client import FileSet
 from cachecd_client.schema import infer
+from tests.bench.feeding import by_a_thread
 from tests.bench.situations.places import Options, by_turns, place, say
 from tests.bench.situations.report import Report, table
 from tests.client.records import write
@@ -92,30 +90,6 @@ def _stacked(memory: Memory) -> Iterator[tuple[Any, Any]]:
             yield pixels, np.array([label for _, label in some])
 
 
-def _queued(memory: Memory) -> Iterator[tuple[Any, Any]]:
-    """The same, made by another thread, four batches ahead."""
-    ready: queue.Queue[tuple[Any, Any]] = queue.Queue(4)
-    ended = threading.Event()
-
-    def make() -> None:
-        for batch in _stacked(memory):
-            while not ended.is_set():
-                with contextlib.suppress(queue.Full):
-                    ready.put(batch, timeout=0.1)
-                    break
-            else:
-                return
-
-    thread = threading.Thread(target=make, name="make")
-    thread.start()
-    try:
-        while True:
-            yield ready.get()
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _together(memory: Memory) -> tuple[Any, Any]:
     """All rows, and all labels."""
     pixels = np.stack([np.frombuffer(one, np.uint8) for one, _ in memory])
@@ -173,7 +147,7 @@ def _tensorflow(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     ways: Ways = {
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
-        _QUEUE: lambda: _queued(memory),
+        _QUEUE: lambda: by_a_thread(_stacked(memory)),
         "tf.data over tensors in memory": from_memory,
         "tf.data over TFRecord files": from_files,
         "tf.data over TFRecord files (tf_dataset())": lambda: _endless(files.tf_dataset(BATCH)),
@@ -217,7 +191,7 @@ def _torch(files: FileSet, memory: Memory) -> tuple[Step, Ways]:
     ways: Ways = {
         _NOTHING: lambda: itertools.repeat(next(_endless(ours))),
         _PYTHON: lambda: _stacked(memory),
-        _QUEUE: lambda: _queued(memory),
+        _QUEUE: lambda: by_a_thread(_stacked(memory)),
         "DataLoader over tensors in memory": lambda: by_dataloader(0),
         "DataLoader over tensors in memory, 2 workers": lambda: by_dataloader(2),
         "the core (torch())": lambda: _endless(ours),
