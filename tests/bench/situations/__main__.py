@@ -48,6 +48,12 @@ def parser() -> argparse.ArgumentParser:
         default=2.0,
         help="of situation 6: 2 takes 1 h 45 min, and more needs more than two processors (2)",
     )
+    add(
+        "--runs",
+        type=Path,
+        metavar="DIR",
+        help="of situation 6: keeps each run there, does none twice",
+    )
     add("--plot", type=Path, metavar="FILE", help="situation 6 as a picture, .svg or .png")
     add("--json", type=Path, metavar="FILE", help="every figure of every repeat")
     return made
@@ -65,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder=given.folder or Path(tempfile.gettempdir()),
         fashion=given.fashion_mnist,
         speed=given.speed,
+        runs=given.runs,
         plot=given.plot,
     )
     documents: dict[int, dict[str, Any]] = {}

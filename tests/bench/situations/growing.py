@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import obstore
 from obstore.store import S3Store
@@ -70,12 +71,18 @@ def measure(options: Options) -> Report:
         fill(server, pictures.train)
         link = Link(server, scale.link * pictures.object_bytes)
         each = list(itertools.product(scale.schedules, ways))
-        for seed, (schedule, way) in by_turns(each, options.repeats):
+
+        def run(seed: int, schedule: Schedule, way: str) -> Run:
             with place(options) as folder:
                 learner = Learner(seed, schedule, scale.pace)  # the clock begins here
                 found: Run = {**ways[way](learner, link, folder)}
             curve = learner.curve(pictures.test_pixels, pictures.test_labels)
-            found |= {"trained": learner.trained, "final": final(curve), "curve": curve}
+            return found | {"trained": learner.trained, "final": final(curve), "curve": curve}
+
+        for seed, (schedule, way) in by_turns(each, options.repeats):
+            found = _once(
+                options.runs, f"{seed} {schedule} {way}", partial(run, seed, schedule, way)
+            )
             runs[schedule][way].append(found)
             best = f"{found['final']:.1f} % in the end, {found['trained']:,} samples"
             say(f"seed {seed}, {schedule} learning rate, {way}: {best}")
@@ -85,6 +92,18 @@ def measure(options: Options) -> Report:
             options.plot,
         )
     return _report(runs, scale, pictures)
+
+
+def _once(kept: Path | None, name: str, run: Callable[[], Run]) -> Run:
+    """The run that is kept under this name, or now done and kept: fifty take hours."""
+    file = kept and kept / f"{name}.json"
+    if file and file.exists():
+        return cast("Run", json.loads(file.read_text()))
+    found = run()
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found))
+    return found
 
 
 Way = Callable[[Learner, Link, Path], dict[str, float]]

@@ -1,4 +1,12 @@
-"""A small network that learns at a given pace, and how good it was when."""
+"""A small network that learns at a given pace, and how good it was when.
+
+Trained as people train who care for the result: pictures are mirrored at random, and what is evaluated
+is an average of the latest weights. Both matter to what is compared. A network that is trained plainly
+learns a small cache by heart and its accuracy at a constant rate goes up and down by half a point from
+step to step, so that the moment at which it is good enough is chance: with Adam and nothing else an
+ideal cache of a quarter took 183 simulated seconds to 88 % and ended 0.6 points lower, with SGD 112 to
+165 from seed to seed.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +21,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.bench.situations.fashion import CLASSES, SIDE
 
 Schedule = Literal["constant", "cosine"]
 BATCH = 128
 _HIDDEN = 128
-_RATE = 1e-3  # Adam's learning rate
+_RATE = 0.02  # SGD's learning rate
+_MOMENTUM = 0.9
+_AVERAGED = 0.99  # an exponential moving average of some hundred steps' weights is evaluated
 _SNAPSHOTS = 300  # in a run
 _AHEAD = 0.1  # seconds of steps that a device has in its queue
 
@@ -58,8 +69,11 @@ class Learner:
             nn.ReLU(),
             nn.Linear(_HIDDEN, CLASSES),
         )
-        # Fused: 1.3 ms a step instead of 2.4, time that samplers and store have then.
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_RATE, fused=True)
+        # Fused: one pass over the weights, time that samplers and store have then.
+        self._optimizer = torch.optim.SGD(
+            self._model.parameters(), lr=_RATE, momentum=_MOMENTUM, fused=True
+        )
+        self._average = AveragedModel(self._model, multi_avg_fn=get_ema_multi_avg_fn(_AVERAGED))
 
     @property
     def elapsed(self) -> float:
@@ -78,16 +92,18 @@ class Learner:
             done = min(1.0, (starts - self._first) / (self.pace.horizon - self._first))
             for group in self._optimizer.param_groups:
                 group["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * done))
-        loss = nn.functional.cross_entropy(self._model(_normalised(pixels)), labels)
+        images = _normalised(_mirrored(pixels.view(-1, SIDE, SIDE)))
+        loss = nn.functional.cross_entropy(self._model(images), labels)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
+        self._average.update_parameters(self._model)
         self.trained += len(labels)
         self._due = starts + len(labels) / self.pace.samples
         time.sleep(max(0.0, self._due - self.elapsed))
         if self.elapsed >= self._next:
             self._next = self.elapsed + self.pace.horizon / _SNAPSHOTS
-            weights = parameters_to_vector(self._model.parameters()).detach().clone()
+            weights = parameters_to_vector(self._average.parameters()).detach().clone()
             self._snapshots.append((self.elapsed, weights))
 
     @torch.no_grad()
@@ -102,6 +118,11 @@ class Learner:
             right = (self._model(images).argmax(1) == wanted).float().mean().item()
             found.append((seconds, 100 * right))
         return found
+
+
+def _mirrored(pixels: torch.Tensor) -> torch.Tensor:
+    """Each picture, or with the same chance its mirror image: a shoe may point either way."""
+    return torch.where(torch.rand(len(pixels), 1, 1) < 0.5, pixels.flip(2), pixels)
 
 
 def _normalised(pixels: torch.Tensor) -> torch.Tensor:

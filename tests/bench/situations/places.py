@@ -21,14 +21,15 @@ Some = TypeVar("Some")
 class Options:
     """`short`: seconds in all, which shows that everything works and says nothing about speed.
     `folder`: where caches, stores and files go. `fashion`: the directory of Fashion-MNIST's four
-    files, or None to find it. `speed`: of situation 6, times what was simulated. `plot`: the picture's
-    file."""
+    files, or None to find it. `speed`: of situation 6, times what was simulated. `runs`: the directory
+    of those of its runs that are done. `plot`: the picture's file."""
 
     short: bool
     repeats: int
     folder: Path
     fashion: Path | None = None
     speed: float = 2.0
+    runs: Path | None = None
     plot: Path | None = None
 
 
