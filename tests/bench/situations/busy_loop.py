@@ -5,7 +5,7 @@ sleeps for what is left, as one that waits for a GPU does. What is measured is h
 takes: alone, with batches of nothing, and beside each reader, which takes its batches from a cache that
 the daemon is filling and rotating meanwhile. Both by turns of two seconds, in which daemon and store stand
 still or run, as the speed of a shared machine changes from one half minute to the next. The store stands
-for another machine, so its server has the lowest priority.
+for another machine, so its server takes what time nobody else wants.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cachecd_client.session import Cache
 from tests.bench.measuring import PACE, descendants
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import ExecutedDaemon
 from tests.sampler.test_sources import frame
 from tests.stores import S3Server, s3_server
 
@@ -42,7 +42,7 @@ BATCH = 32
 INTERVAL = BATCH * PIXELS / PACE  # seconds
 BUCKET = "raw"
 _WORK = 0.4  # of the interval
-_SHARD = 16 << 20
+_SHARD = 64 << 20  # the default
 _HEADER = struct.Struct("<QI")  # of a TFRecord frame
 
 
@@ -127,7 +127,7 @@ def measure(options: Options) -> Report:
     found: dict[str, dict[str, list[float]]] = {
         name: {figure: [] for figure in figures} for name in [*readers, _COMPUTING]
     }
-    with s3_server(nice=19) as server:
+    with s3_server(nice=True) as server:
         _fill(server, scale)
         for repeat, name in by_turns([*readers, _COMPUTING], options.repeats):
             with place(options) as folder:
@@ -211,7 +211,7 @@ def _beside(
     }
     with ExitStack() as owned:
         daemon = owned.enter_context(
-            Daemon(
+            ExecutedDaemon(
                 folder,
                 {"train": train},
                 server.environ,

@@ -66,7 +66,7 @@ def measure(options: Options) -> Report:
         pictures = digits() if fashion is None else fashion_mnist(fashion)
     ways = _ways(pictures, scale)
     runs: dict[str, dict[str, list[Run]]] = {s: {way: [] for way in ways} for s in scale.schedules}
-    with s3_server(nice=10) as server:
+    with s3_server(nice=True) as server:
         say(f"filling the store with {len(pictures.train):,} objects")
         fill(server, pictures.train)
         link = Link(server, scale.link * pictures.object_bytes)
