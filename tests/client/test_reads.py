@@ -82,6 +82,16 @@ def test_what_a_loader_and_what_tensorflow_read_counts_together(cache):
     assert epoch.report().reads_per_record == 2
 
 
+@pytest.mark.parametrize("here", [False, True])
+def test_what_a_dataset_and_what_tensorflow_read_counts_together(cache, here):
+    with cache.acquire("train") as epoch:
+        dataset = epoch.to_dataset(batch_size=10)
+        if here:  # else by workers, of whom nothing is heard
+            list(dataset)
+        list(epoch.tf_dataset(batch_size=10))
+    assert epoch.report().reads_per_record == 2
+
+
 def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
     with cache.acquire("train") as epoch:
         list(epoch.numpy(batch_size=5, rank=0, world=2))
