@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.measuring import cpu_seconds_of, descendants
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import ExecutedDaemon
 from tests.stores import S3Server
 
 PATIENCE = 300.0  # seconds
@@ -31,7 +31,7 @@ def ingest(
     grow: dict[str, Any] = {"first": "1MiB", "per_epoch": "0"}
     train = {"source": source, "grow": grow, "interleave": interleave}
     with (
-        Daemon(
+        ExecutedDaemon(
             folder,
             {"train": train},
             server.environ,
@@ -75,7 +75,7 @@ def first_batch(
     dataset = {"train": {"source": source, "grow": {"first": "1MiB"}}}
     began = time.monotonic()
     with (
-        Daemon(
+        ExecutedDaemon(
             folder, dataset, server.environ, limit="8GiB", shard_size="1MiB", sampler=sampler
         ) as daemon,
         daemon.start().connect(timeout=PATIENCE) as cache,

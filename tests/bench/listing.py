@@ -30,7 +30,7 @@ from cachecd.listing import Listing
 from cachecd.model import Assignment, ObjectInfo, Outcome
 from cachecd.plan import Plan
 from cachecd.preflight import listing_of
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import ExecutedDaemon
 
 SOURCE = {"url": "file:///synthetic", "format": "files"}
 _PAGE = 1000
@@ -164,7 +164,7 @@ def measure(units: int, folder: Path) -> dict[str, dict[str, Any]]:
 
 def started(folder: Path, units: int) -> dict[str, Any]:
     """Of a daemon: seconds until it answers, and its resident memory then and at its greatest."""
-    with Daemon(folder, {"train": {"source": SOURCE}}) as daemon:
+    with ExecutedDaemon(folder, {"train": {"source": SOURCE}}) as daemon:
         began = time.perf_counter()
         daemon.start("--offline")
         seconds = time.perf_counter() - began

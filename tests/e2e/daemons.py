@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ from cachecd_client import connect
 from cachecd_client.errors import DaemonUnreachableError
 from cachecd_client.session import Cache
 from cachecd_client.transport import Transport
+from tests.hatchery import Hatched, Hatchery
 
 REPOSITORY = Path(__file__).parents[2]
 STARTED_WITHIN = 30.0  # seconds; it takes one
@@ -47,8 +50,19 @@ def clean_environ(*more: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+@functools.cache
+def _hatchery() -> Hatchery:
+    """This process's."""
+    made = Hatchery(clean_environ())
+    atexit.register(made.__exit__)
+    return made
+
+
 class Daemon:
     """One configuration, and the daemon that serves it; a context manager that leaves no process.
+
+    It is forked from a process that has done its imports, unless its variables concern the start of an
+    interpreter: a suite starts some hundred, and imports are most of what a start takes.
 
     `folder` gets config.yaml, the cache, the socket's directory and the log. `dataset`s, sections
     and environment as given; what is not given is small, so that a test is quick.
@@ -79,7 +93,7 @@ class Daemon:
             "sampler": {"workers": 1, **(sampler or {})},
             "server": {"endpoint": self.endpoint},
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Hatched | None = None
 
     def __enter__(self) -> Daemon:
         return self
@@ -102,15 +116,7 @@ class Daemon:
     def start(self, *options: str) -> Daemon:
         """Starts it, and returns when it answers."""
         self.write_config()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(*options),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environ,
-                cwd=self.folder,
-            )
+        self._process = self._launch(options)
         deadline = time.monotonic() + STARTED_WITHIN
         while True:
             try:
@@ -119,6 +125,23 @@ class Daemon:
             except DaemonUnreachableError:
                 assert self._process.poll() is None, f"it ended:\n{self.said()}"
                 assert time.monotonic() < deadline, f"it does not answer:\n{self.said()}"
+
+    def _launch(self, options: Sequence[str]) -> subprocess.Popen[bytes] | Hatched:
+        early = {k: v for k, v in self.environ.items() if k.startswith(("LD_", "PYTHON"))}
+        if early.items() - clean_environ().items():
+            return self._execute(options)
+        return _hatchery().start(self.config, self.log, *options, environ=self.environ)
+
+    def _execute(self, options: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.command(*options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environ,
+                cwd=self.folder,
+            )
 
     def run(
         self, *options: str, trainer: Sequence[str] = (), timeout: float = 60.0
@@ -175,6 +198,13 @@ class Daemon:
     def temporaries(self) -> list[str]:
         """What lies in tmp/."""
         return sorted(entry.name for entry in os.scandir(self.cache / "tmp"))
+
+
+class ExecutedDaemon(Daemon):
+    """Started by exec, imports and all, as a service manager does: whose start or memory is measured."""
+
+    def _launch(self, options: Sequence[str]) -> subprocess.Popen[bytes]:
+        return self._execute(options)
 
 
 def run(

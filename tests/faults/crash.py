@@ -28,10 +28,10 @@ from pathlib import Path
 
 from tests.faults.autopsy import History, Remains
 from tests.faults.disk import FaultyDisk
-from tests.faults.hatchery import Hatchery
 from tests.faults.lives import PHASES, Kill, Lives
 from tests.faults.power import DAMAGES, Damage
 from tests.faults.settings import Setting, growing, rotating
+from tests.hatchery import Hatchery
 
 CHANGES = frozenset(
     ["create", "write", "sync", "rename", "unlink", "mkdir", "allocate", "truncate"]
@@ -62,7 +62,7 @@ class Crashes:
         self._work.mkdir(parents=True)
         self.settings = {s.name: s for s in (growing(folder / "g"), rotating(folder / "r"))}
         self.disk = FaultyDisk(folder / "faults", self._work)
-        self._hatchery = Hatchery(self.disk.environ)
+        self._hatchery = Hatchery(self.disk.environ, "tests.faults.hurried")
         self._template = folder / "template"
         self._history = History()
         self._digests: dict[int, str] = {}

@@ -27,9 +27,10 @@ from tests.faults.autopsy import (
     units_to_come,
 )
 from tests.faults.disk import FaultyDisk
-from tests.faults.hatchery import GRACE, Hatched, Hatchery
+from tests.faults.hurried import GRACE
 from tests.faults.power import Damage
 from tests.faults.settings import Setting
+from tests.hatchery import Hatched, Hatchery
 
 # The second grant retires what the first has named; what it named goes when it is released.
 PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
@@ -127,7 +128,7 @@ class Lives:
         assert self._daemon is not None
         if not struck:
             self._daemon.kill()
-            assert self._daemon.wait()
+            self._daemon.wait()
         if (left := self._remains()) is not None:  # fails on a shard that is not whole
             check_records(left.shards)
             check_limit(self.cache, self.setting.limit)
@@ -170,7 +171,7 @@ class Lives:
     def judge(self, digests: dict[int, str] | None = None) -> None:
         """A daemon that has ended in peace has left nothing but whole shards, all records, once."""
         assert self._daemon is not None
-        assert self._daemon.status == 0, f"exit code {self._daemon.status}"
+        assert self._daemon.returncode == 0, f"exit code {self._daemon.returncode}"
         left = Remains.of(self.cache)
         assert not left.temporaries, f"temporary files: {left.temporaries}"
         assert not (self.cache / "cachecd.lock").exists()
@@ -216,9 +217,9 @@ class Lives:
                 self._release()
             case "stop":
                 assert self._daemon is not None
-                self._daemon.signal(signal.SIGTERM)
+                self._daemon.send_signal(signal.SIGTERM)
                 self._until(lambda: False, "it ends", or_dead=True)
-                if self._daemon.status != 0:
+                if self._daemon.returncode != 0:
                     raise DiedError
 
     def _start(self) -> None:
@@ -294,7 +295,7 @@ class Lives:
         began = time.monotonic()
         assert self._daemon is not None
         while True:
-            if self._daemon.ended and or_dead:
+            if self._daemon.poll() is not None and or_dead:
                 return
             self._poll(may_end=or_dead)
             if condition():
@@ -309,9 +310,9 @@ class Lives:
         assert self._daemon is not None
         if self._stops is not None and self._disk.hits(self._stops) >= self._stops_at:
             self._daemon.kill()
-            assert self._daemon.wait()
-        if self._daemon.ended and not may_end:
-            if self._daemon.status != -signal.SIGKILL:
+            self._daemon.wait()
+        if self._daemon.poll() is not None and not may_end:
+            if self._daemon.returncode != -signal.SIGKILL:
                 raise AssertionError(f"it ended by itself:\n{self.log.read_text()}")
             raise DiedError
 

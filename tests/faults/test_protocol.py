@@ -13,7 +13,7 @@ from cachecd.locks import is_locked
 from cachecd_client import connect
 from cachecd_client.errors import ProtocolVersionError
 from cachecd_client.protocol import VERSION_FRAME
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import Daemon, ExecutedDaemon
 
 # What a release of the next major version would begin with.
 NEXT = """
@@ -35,7 +35,7 @@ runpy.run_module("cachecd", run_name="__main__", alter_sys=True)
 """
 
 
-class NextDaemon(Daemon):
+class NextDaemon(ExecutedDaemon):
     """A daemon of the next major version."""
 
     def command(self, *options: str) -> list[str]:

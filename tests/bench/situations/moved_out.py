@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, example, place, say
 from tests.bench.situations.report import Report, table
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import ExecutedDaemon, wait_until
 
 SIDE = 448
 _OURS, _TORCH, _TENSORFLOW = "moved out", "in a DataLoader", "in tf.data"
@@ -132,7 +132,7 @@ def _moved_out(folder: Path, source: Path, scale: Scale, variants: int) -> tuple
     sampler = {"workers": 2, "path": [str(EXAMPLES)]}
     began = time.perf_counter()
     with (
-        Daemon(
+        ExecutedDaemon(
             folder, {"train": train}, limit="256MiB", shard_size="4MiB", sampler=sampler
         ) as daemon,
         daemon.start().connect(300.0) as cache,

@@ -25,7 +25,7 @@ import numpy as np
 from tests.bench.situations import places
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import ExecutedDaemon
 
 RATE, SECONDS = 16_000, 4
 CLASSES = ("cat", "dog")
@@ -131,7 +131,7 @@ def _seconds_of_a_batch(input_fn: Callable[[], Any]) -> float:
     return (time.perf_counter() - began) / 3
 
 
-def _daemon(folder: Path, source: Path, scale: Scale) -> Daemon:
+def _daemon(folder: Path, source: Path, scale: Scale) -> ExecutedDaemon:
     train = {
         "source": {
             "url": f"file://{source}/",
@@ -145,7 +145,9 @@ def _daemon(folder: Path, source: Path, scale: Scale) -> Daemon:
         "grow": {"first": scale.batch * 310_000},
     }
     sampler = {"workers": 1, "path": [str(EXAMPLES)]}
-    return Daemon(folder, {"train": train}, limit="1GiB", shard_size="2MiB", sampler=sampler)
+    return ExecutedDaemon(
+        folder, {"train": train}, limit="1GiB", shard_size="2MiB", sampler=sampler
+    )
 
 
 def _call(input_fn: Callable[[], Any], steps: int, step: float) -> dict[str, float]:

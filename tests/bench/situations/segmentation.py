@@ -24,7 +24,7 @@ from tests.bench.situations import places
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Report, table
 from tests.bench.situations.steps import costs
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import ExecutedDaemon, wait_until
 
 BATCH = 3
 MODELS = {"small": 8, "larger": 32}  # filters
@@ -96,7 +96,9 @@ def _cached(owned: ExitStack, folder: Path, source: Path) -> Any:
     }
     sampler = {"workers": 2, "path": [str(EXAMPLES)]}
     daemon = owned.enter_context(
-        Daemon(folder, {"train": train}, limit="512MiB", shard_size="16MiB", sampler=sampler)
+        ExecutedDaemon(
+            folder, {"train": train}, limit="512MiB", shard_size="16MiB", sampler=sampler
+        )
     )
     cache = owned.enter_context(daemon.start().connect(60.0))
     wait_until(lambda: cache.status()["datasets"]["train"]["whole"], 300.0)

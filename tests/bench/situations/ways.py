@@ -24,7 +24,7 @@ from cachecd.sampler.throttle import Throttle
 from cachecd_client._core import encode_example
 from tests.bench.situations.fashion import LABEL_PATTERN, SIDE, decoded
 from tests.bench.situations.learner import BATCH, Learner
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import ExecutedDaemon
 from tests.stores import S3Server
 
 BUCKET = "pictures"
@@ -165,7 +165,7 @@ class Cached:
         sampler = {"workers": 1, "connections": CONNECTIONS, "bandwidth": link.rate}
         with ExitStack() as owned:
             daemon = owned.enter_context(
-                Daemon(
+                ExecutedDaemon(
                     folder,
                     {"train": train},
                     link.server.environ,

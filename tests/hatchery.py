@@ -1,0 +1,165 @@
+"""Daemons that start within milliseconds: forked from a process that has imported all they need.
+
+    with Hatchery(environ) as hatchery:
+        daemon = hatchery.start(config, log)
+        daemon.kill(); daemon.wait()
+
+What runs is `cachecd run CONFIG`, line for line; but imports, most of a start's second, are done.
+Everything else is real: on disk, every process, signal and lock, and samplers are started by exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cachecd.cli import run_command
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+class Hatched:
+    """A daemon that was forked for us; of Popen's methods those that one needs."""
+
+    def __init__(self, hatchery: Hatchery, pid: int) -> None:
+        self.pid = pid
+        self._hatchery = hatchery
+        self._handle = os.pidfd_open(pid)
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Sends it, if there is still somebody to get it."""
+        if self.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float = 30.0) -> int:
+        if self.returncode is None:
+            if not select.select([self._handle], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"daemon {self.pid}", timeout)
+            self.returncode = self._hatchery.reap(self.pid)
+            os.close(self._handle)
+        return self.returncode
+
+
+class Hatchery:
+    """The process that forks daemons, with these variables; a context manager.
+
+    `prepared`: a module whose `prepare()` is called in it before it forks any. Threads may share it.
+    """
+
+    def __init__(self, environ: Mapping[str, str], prepared: str = "") -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hatchery", *([prepared] if prepared else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+
+    def __enter__(self) -> Hatchery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+    def start(
+        self, config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None
+    ) -> Hatched:
+        """Starts a daemon, in its configuration's folder; it does not answer yet. `environ`: its
+        variables, the hatchery's if None. What the linker and the interpreter read of them when they
+        start comes too late.
+        """
+        arguments = ["run", str(config), *options]
+        asked = {"arguments": arguments, "folder": str(config.parent), "log": str(log)}
+        return Hatched(self, self._ask({**asked, "environ": environ}))
+
+    def reap(self, pid: int) -> int:
+        """How a daemon that has ended did."""
+        return os.waitstatus_to_exitcode(self._ask({"reap": pid}))
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+
+
+# --- in the process that forks
+
+
+def _serve() -> None:
+    # All that a daemon and a sampler of local files import, before any thread is started.
+    import cachecd.cli.run
+    import cachecd.sampler.sources.files
+    import cachecd.sampler.sources.tfrecord
+    import cachecd.sampler.stores.local
+    import cachecd.service  # noqa: F401
+
+    for prepared in sys.argv[1:]:
+        importlib.import_module(prepared).prepare()
+    gc.freeze()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "reap" in request:
+            _, answer = os.waitpid(request["reap"], 0)
+        else:
+            answer = os.fork()
+            if not answer:
+                _be_a_daemon(**request)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+def _be_a_daemon(
+    arguments: Sequence[str], folder: str, log: str, environ: Mapping[str, str] | None
+) -> NoReturn:
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        if environ is not None:
+            os.environ.clear()
+            os.environ.update(environ)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        to = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for number, fd in enumerate((nothing, to, to)):
+            os.dup2(fd, number)
+        os.closerange(3, 256)
+        code = run_command(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
