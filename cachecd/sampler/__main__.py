@@ -26,6 +26,7 @@ from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heap import keep_freed_memory
 from cachecd.sampler.messages import FromSampler, Make, Setup
+from cachecd.sampler.priority import give_way
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 
@@ -35,6 +36,7 @@ _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 def main(arguments: list[str]) -> None:
     keep_freed_memory()
     requests, replies = serve_the_daemon()
+    give_way()
     setup = messages.read(requests)
     if setup is None:
         return

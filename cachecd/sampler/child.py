@@ -11,7 +11,6 @@ import sys
 from typing import BinaryIO
 
 from cachecd.sampler.guard import die_with_the_parent, start_guard
-from cachecd.sampler.priority import give_way
 
 _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 
@@ -19,16 +18,14 @@ _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 def serve_the_daemon() -> tuple[BinaryIO, BinaryIO]:
     """The pipes from and to the daemon, out of reach of all other code. Call it before there are threads.
 
-    This process then gives way to trainers, and ends with the thread that started it and, if it leads its
-    group, all of that with it; SIGINT and SIGTERM have no effect. It should end itself when the first pipe
-    does.
+    This process then ends with the thread that started it and, if it leads its group, all of that with
+    it; SIGINT and SIGTERM have no effect. It should end itself when the first pipe does.
     """
     # Even where EOF cannot be noticed, in native code that keeps the GIL.
     die_with_the_parent()
     if os.getpgrp() == os.getpid():
         start_guard()
     _die_before_the_trainer()
-    give_way()
     for number in (signal.SIGINT, signal.SIGTERM):
         # A service manager signals the whole group: the daemon drains, and ends this process by EOF.
         # A handler, unlike SIG_IGN, is not inherited by what a transform may start.
