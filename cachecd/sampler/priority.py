@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-_NICE = 10  # a ninth of the share of who is not nice, where both want the same processor
+_NICE = 5  # a quarter of a processor that somebody else wants too
 
 
 def give_way() -> None:
