@@ -1,5 +1,6 @@
 """A file set as a dataset of batches, in DataLoaders with and without workers."""
 
+import faulthandler
 import itertools
 import multiprocessing
 import pickle
@@ -30,7 +31,13 @@ def loading(files, workers, start="fork", kind=DataLoader, **options):
     return kind(
         files.to_dataset(**{**OPTIONS, **options}),
         batch_size=None, num_workers=workers, multiprocessing_context=context,
+        # torch's own handler says of a fault that there was one, and not where: it was seen once.
+        worker_init_fn=_tell_faults,
     )  # fmt: skip
+
+
+def _tell_faults(_worker):
+    faulthandler.enable()
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
