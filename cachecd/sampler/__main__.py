@@ -30,8 +30,6 @@ from cachecd.sampler.priority import give_way
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 
-_OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
-
 
 def main(arguments: list[str]) -> None:
     keep_freed_memory()

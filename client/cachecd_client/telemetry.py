@@ -210,13 +210,13 @@ class Telemetry:
         """Records that were read over all ranks: as is counted, and as many as others were to read."""
         given = self._given()
         told = self._ended.reads + sum(one.records * lent.world for lent, one in given)
-        # Where loaders of this process have read, a dataset's was one of them, without workers.
-        untold = [lent for lent in self._lent if lent.stretch is None and not self._begun]
-        if untold:
+        if self._begun:  # by loaders of this process, of which a dataset's is one, without workers
+            return told
+        if untold := [lent for lent in self._lent if lent.stretch is None]:
             return told + untold[-1].reads(self._length)
         # What is not lent either, its files named to a reader of the trainer's own for example, most
         # likely is read once.
-        return told if self._begun or given else self._length
+        return told if given else self._length
 
     def _of_others(self, lent: Lent, given: Given) -> _Sums:
         size = sum(one.manifest.num_bytes for one in self._sets)
