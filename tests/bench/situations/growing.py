@@ -81,7 +81,9 @@ def measure(options: Options) -> Report:
 
         for seed, (schedule, way) in by_turns(each, options.repeats):
             found = _once(
-                options.runs, f"{seed} {schedule} {way}", partial(run, seed, schedule, way)
+                options.runs,
+                f"{scale.pace.samples:g} {seed} {schedule} {way}",
+                partial(run, seed, schedule, way),
             )
             runs[schedule][way].append(found)
             best = f"{found['final']:.1f} % in the end, {found['trained']:,} samples"
