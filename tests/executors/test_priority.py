@@ -14,9 +14,10 @@ GIVE_WAY = "from cachecd.sampler.priority import give_way; give_way()"
 
 
 def autogroup(process: int | str = "self") -> str:
-    """The niceness of its session, for kernels that share out by sessions."""
+    """The niceness of its session, for kernels that share out by sessions; those of init's have none."""
     file = Path(f"/proc/{process}/autogroup")
-    return file.read_text().split()[-1] if file.exists() else ""
+    said = file.read_text().split() if file.exists() else []
+    return said[-1] if said else ""
 
 
 def test_samplers_and_what_they_start_give_way_to_whoever_computes(tmp_path: Path):

@@ -310,13 +310,13 @@ def test_retry_after_may_be_seconds_or_a_date_or_nonsense():
 
 
 def test_a_drip_is_cut_off_by_its_rate_and_a_slow_whole_is_not(server: ScriptedServer):
-    """Ten times the silence that is borne, but at four times the rate."""
-    retry = Retry(tries=1, within=0.0, first=0.001, silence=0.1, slowest=500)
+    """Five times the silence that is borne, but at three times the rate."""
+    retry = Retry(tries=1, within=0.0, first=0.001, silence=0.5, slowest=250)
 
     def slow(handler: BaseHTTPRequestHandler) -> None:
         scripted._head(handler, 200, 2000, '"tag"')
         for _ in range(20):
-            time.sleep(0.05)
+            time.sleep(0.125)
             handler.wfile.write(bytes(100))
             handler.wfile.flush()
 
