@@ -10,31 +10,47 @@ from collections.abc import Mapping
 
 from cachecd_client.errors import CallerError
 
+# Of Open MPI, of MPICH and Intel MPI, of Horovod.
+_RANK_AND_WORLD = (
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+)
+_JOBS = (
+    ("PMIX_NAMESPACE", "mpi"),  # of one mpirun
+    ("RAY_JOB_ID", "ray"),
+    ("PBS_JOBID", "pbs"),
+    ("LSB_JOBID", "lsf"),
+)
+# Of the step, which srun begins: a batch script has the allocation's numbers and is one process.
+_SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
+
 
 def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """(rank, world): this process's rank among the ranks on this node, and how many there are.
 
     From LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and its kin set; or else, by TensorFlow's
-    TF_CONFIG, this worker's place among those at the same host; (0, 1) without either. CallerError if
-    they contradict each other.
+    TF_CONFIG, this worker's place among those at the same host; or else by what mpirun, horovodrun or
+    srun says; (0, 1) without any. CallerError for what cannot be.
     """
-    if "LOCAL_RANK" not in environ and "LOCAL_WORLD_SIZE" not in environ and "TF_CONFIG" in environ:
+    if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
+        # DeepSpeed's word for the latter.
+        by_deepspeed = "LOCAL_WORLD_SIZE" not in environ and "LOCAL_SIZE" in environ
+        world = "LOCAL_SIZE" if by_deepspeed else "LOCAL_WORLD_SIZE"
+        return _place(environ, "LOCAL_RANK", world)
+    if "TF_CONFIG" in environ:
         workers, own = _tf_workers(environ)
         return (workers.index(own), len(workers)) if own else (0, 1)
-    rank, world = (_integer(environ, "LOCAL_RANK", 0), _integer(environ, "LOCAL_WORLD_SIZE", 1))
-    if not 0 <= rank < world:
-        found = environ.get("LOCAL_WORLD_SIZE", "not set")
-        raise CallerError(
-            f"LOCAL_RANK is {rank} and LOCAL_WORLD_SIZE is {found}: expected 0 <= rank < world; "
-            "set LOCAL_WORLD_SIZE to the number of ranks on this node"
-        )
-    return rank, world
+    for rank, world in _RANK_AND_WORLD:
+        if rank in environ and world in environ:
+            return _place(environ, rank, world)
+    return _slurm_task(environ) if _SLURM_TASKS in environ else (0, 1)
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str:
     """A name for this launch of the training run, the same in all its ranks on this node.
 
-    The launcher's own id where it gives one (torchrun, Slurm, Ray, PBS, LSF), or the addresses of
+    The launcher's own id where it gives one (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or the addresses of
     TensorFlow's workers where several are at one host. Without one, the process that started the
     ranks names them: ranks have one parent, and a process alone is its own job. The start time tells
     a process from an earlier one with the same number.
@@ -46,7 +62,7 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
         # Two steps of one allocation are two launches.
         step = environ.get("SLURM_STEP_ID")
         return f"slurm-{job}.{step}" if step else f"slurm-{job}"
-    for variable, scheduler in (("RAY_JOB_ID", "ray"), ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf")):
+    for variable, scheduler in _JOBS:
         if job := environ.get(variable):
             return f"{scheduler}-{job}"
     if "TF_CONFIG" in environ and local_ranks(environ)[1] > 1:
@@ -75,6 +91,42 @@ def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
             f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected the addresses of all tasks as `cluster`, "
             f"and this one's type and index as `task`: {error!r}"
         ) from error
+
+
+def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]:
+    """What these two variables say."""
+    place, places = _integer(environ, rank, 0), _integer(environ, world, 1)
+    if not 0 <= place < places:
+        found = environ.get(world, "not set")
+        raise CallerError(
+            f"{rank} is {place} and {world} is {found}: expected 0 <= rank < world; "
+            "set LOCAL_WORLD_SIZE to the number of ranks on this node, and LOCAL_RANK"
+        )
+    return place, places
+
+
+def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
+    """(rank, world) on this node of a task that srun started.
+
+    SLURM_STEP_TASKS_PER_NODE is "5,4(x3)" for five tasks on the first node and four on each of the next
+    three (srun(1), "Output environment variables").
+    """
+    tasks: list[int] = []
+    try:
+        for run in environ[_SLURM_TASKS].split(","):
+            count, _, times = run.rstrip(")").partition("(x")
+            tasks += [int(count)] * int(times or 1)
+        rank, world = int(environ["SLURM_LOCALID"]), tasks[int(environ["SLURM_NODEID"])]
+    except (LookupError, ValueError):
+        rank, world = 0, 0
+    if not 0 <= rank < world:
+        names = (_SLURM_TASKS, "SLURM_NODEID", "SLURM_LOCALID")
+        said = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
+        raise CallerError(
+            f"{said}: expected the tasks of each node as 5,4(x3), the node's number among them, and the "
+            "task's among the node's; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
+        )
+    return rank, world
 
 
 def _integer(environ: Mapping[str, str], variable: str, default: int) -> int:

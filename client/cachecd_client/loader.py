@@ -26,8 +26,9 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Loader:
     """Iterates over batches, dicts of feature name -> column; one pass for each `for` loop.
 
-    The records, their order and their grouping into batches depend on the files, `seed`, `shuffle`,
-    `batch_size`, `rank` and `world` alone: each pass from the start is the same. Every record's
+    The records, their order and their grouping into batches depend on the files, the window in which
+    they are shuffled, `seed`, `shuffle`, `batch_size`, `drop_last`, `rank` and `world` alone, and in a
+    run on what of the set is left to read: each pass from the start is the same. Every record's
     CRCs are checked. A dense feature is one array [batch_size, *shape] that belongs to the caller;
     others are columns (`cachecd_client.columns`). Every batch has `batch_size` rows and every rank
     gets `len(loader)` batches.
@@ -50,8 +51,8 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
-    rank, world: among the ranks that share the set; LOCAL_RANK of LOCAL_WORLD_SIZE by default, which
-        is right for files of this node alone.
+    rank, world: among the ranks that share the set; by default those on this node, as its launcher
+        says (`cachecd_client.launcher`), which is right for files of this node alone.
     every: of the batches from `position` on, only each so-many-th: for readers that take turns. `len`
         and `position` count those of the others too.
 

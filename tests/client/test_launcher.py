@@ -57,9 +57,46 @@ def test_ranks_are_those_of_the_node():
     assert local_ranks({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}) == (3, 8)
 
 
+def slurm(tasks: str, node: int, local: int) -> dict[str, str]:
+    """As srun sets them in a task."""
+    return {
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_NODEID": f"{node}",
+        "SLURM_LOCALID": f"{local}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        (slurm("8", 0, 7), (7, 8)),
+        (slurm("1", 0, 0), (0, 1)),
+        (slurm("2(x3),1", 2, 1), (1, 2)),
+        (slurm("2(x3),1", 3, 0), (0, 1)),
+        # A batch script, and torchrun as the one task of each node.
+        ({"SLURM_TASKS_PER_NODE": "8", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}, (0, 1)),
+        ({**slurm("1(x2)", 1, 0), "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}, (3, 8)),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (2, 4)),
+        ({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", **slurm("1", 0, 0)}, (1, 2)),
+        ({"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"}, (0, 2)),
+        ({"LOCAL_RANK": "2", "LOCAL_SIZE": "4"}, (2, 4)),  # DeepSpeed's
+    ],
+)
+def test_ranks_are_those_that_other_launchers_tell(environ, place):
+    assert local_ranks(environ) == place
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
+        (slurm("2", 1, 0), "SLURM_STEP_TASKS_PER_NODE is '2', SLURM_NODEID is '1'"),
+        (slurm("2", 0, 2), "SLURM_LOCALID is '2': expected"),
+        (slurm("two", 0, 0), "or set LOCAL_RANK and LOCAL_WORLD_SIZE"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "SLURM_LOCALID is 'not set'"),
+        (
+            {"MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "2"},
+            "MPI_LOCALRANKID is 2 and MPI_LOCALNRANKS",
+        ),
         ({"LOCAL_RANK": "1"}, "LOCAL_WORLD_SIZE is not set"),
         ({"LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "8"}, "LOCAL_RANK is 8 and LOCAL_WORLD_SIZE is 8"),
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one', expected an integer"),
@@ -78,6 +115,7 @@ def test_contradictory_ranks_are_refused(environ, message):
         ({"TORCHELASTIC_RUN_ID": "resnet", "SLURM_JOB_ID": "7"}, "resnet"),
         ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, "slurm-7"),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, "slurm-7.2"),
+        ({"PMIX_NAMESPACE": "prterun-a-7@1", "PBS_JOBID": "12.head"}, "mpi-prterun-a-7@1"),
         ({"RAY_JOB_ID": "02000000"}, "ray-02000000"),
         ({"PBS_JOBID": "12.head"}, "pbs-12.head"),
     ],

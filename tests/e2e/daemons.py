@@ -24,7 +24,20 @@ from tests.hatchery import Hatched, Hatchery
 REPOSITORY = Path(__file__).parents[2]
 STARTED_WITHIN = 30.0  # seconds; it takes one
 DRAINED_WITHIN = 10.0  # seconds; promised
-_LAUNCHERS = ("CACHECD_", "AWS_", "LOCAL_", "TORCHELASTIC_", "SLURM_", "RAY_", "PBS_", "LSB_")
+_LAUNCHERS = (
+    *(
+        "CACHECD_",
+        "AWS_",
+        "LOCAL_",
+        "TORCHELASTIC_",
+        "SLURM_",
+        "PMIX_",
+        "OMPI_",
+        "MPI_",
+        "HOROVOD_",
+    ),
+    *("RAY_", "PBS_", "LSB_"),
+)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
