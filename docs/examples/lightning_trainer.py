@@ -1,7 +1,11 @@
 """A Lightning Trainer over a growing cache: python docs/examples/lightning_trainer.py
 
-It leaves a checkpoint in CHECKPOINTS every ten steps. With CHECKPOINT=FILE, one of an earlier run's, it
-goes on where that run was.
+or, by two ranks below one daemon:
+
+cachecd run docs/examples/digits.yaml -- torchrun --nproc-per-node=2 docs/examples/lightning_trainer.py
+
+It evaluates after each epoch, and leaves a checkpoint in CHECKPOINTS every ten steps. With
+CHECKPOINT=FILE, one of an earlier run's, it goes on where that run was.
 """
 
 import os
@@ -22,6 +26,19 @@ class Digits(lightning.LightningModule):
 
     def training_step(self, batch, index):
         return cross_entropy(self.model(batch["image"] / 255), batch["label"])
+
+    def on_validation_epoch_start(self):
+        self.sums = torch.zeros(2, device=self.device)  # right, records
+
+    def validation_step(self, batch, index):
+        valid = batch["_valid"]  # not the rows that fill the last batches up
+        hits = self.model(batch["image"] / 255).argmax(1) == batch["label"]
+        self.sums += torch.stack([hits[valid].sum(), valid.sum()])
+
+    def on_validation_epoch_end(self):
+        # Sums over all ranks, not means: they may have different numbers of records.
+        hits, records = self.trainer.strategy.reduce(self.sums, reduce_op="sum")
+        self.log_dict({"accuracy": hits / records, "records": records})
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
@@ -44,9 +61,10 @@ class Batches:
 class Cached(lightning.LightningDataModule):
     """Each epoch is a new lease; the Trainer asks for it, as it reloads its loaders every epoch."""
 
-    def __init__(self, cache, num_epochs):
+    def __init__(self, cache, num_epochs, held_out):
         super().__init__()
         self.cache, self.num_epochs = cache, num_epochs
+        self.held_out = Batches(held_out.torch(batch_size=32))
         self.epochs = self.loader = self.state = None
 
     def train_dataloader(self):
@@ -55,6 +73,9 @@ class Cached(lightning.LightningDataModule):
         # Lightning moves batches to its device.
         self.loader = next(self.epochs).torch(batch_size=32)
         return Batches(self.loader)
+
+    def val_dataloader(self):
+        return self.held_out
 
     def state_dict(self):
         return {"loader": self.loader.state_dict()}
@@ -66,9 +87,11 @@ class Cached(lightning.LightningDataModule):
 def main():
     epochs = 3
     every = ModelCheckpoint(os.environ.get("CHECKPOINTS", "checkpoints"), every_n_train_steps=10)
-    with connect(Path(__file__).with_name("digits.yaml")) as cache:
+    daemon = None if "CACHECD_ENDPOINT" in os.environ else Path(__file__).with_name("digits.yaml")
+    with connect(daemon) as cache, cache.acquire("eval") as held_out:
         trainer = lightning.Trainer(
             max_epochs=epochs,
+            devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # as many as torchrun has started
             reload_dataloaders_every_n_epochs=1,
             use_distributed_sampler=False,  # the loader divides records among ranks itself
             callbacks=[every],
@@ -76,8 +99,13 @@ def main():
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(Digits(), Cached(cache, epochs), ckpt_path=os.environ.get("CHECKPOINT"))
-        print(f"{trainer.global_step} steps in {trainer.current_epoch} epochs")
+        data = Cached(cache, epochs, held_out)
+        trainer.fit(Digits(), data, ckpt_path=os.environ.get("CHECKPOINT"))
+        accuracy, records = (trainer.callback_metrics[name] for name in ("accuracy", "records"))
+        print(
+            f"{trainer.global_step} steps in {trainer.current_epoch} epochs, accuracy {accuracy:.1%} of "
+            f"{records:.0f} records"
+        )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tests.e2e.daemons import clean_environ
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LONG = os.environ.get("CACHECD_TEST_EXAMPLES") == "all"
+EVALUATED = r"accuracy [\d.]+% of 360 records"
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +64,13 @@ def learned(printed):
     return float(accuracy) > 60 and total == "360"
 
 
-def by_two_ranks(program, cache):
+def by_two_ranks(program, cache, **environ):
     """What an example prints under torchrun, beside a daemon."""
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", program]
     ours = [sys.executable, "-m", "cachecd", "run", "digits.yaml", "--"]
     done = subprocess.run(
         [*ours, sys.executable, "-m", *torchrun],
-        cwd=EXAMPLES, env=clean_environ({"CACHE": cache, "OMP_NUM_THREADS": "1"}),
+        cwd=EXAMPLES, env=clean_environ({"CACHE": cache, "OMP_NUM_THREADS": "1", **environ}),
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -146,6 +147,37 @@ if LONG:
     def test_a_frameworks_trainer_runs_to_its_end(name, cache, tmp_path):
         printed = printed_by(name, CACHE=cache, CHECKPOINTS=str(tmp_path))
         assert re.search(r"\d+ (steps|records)", printed)
+        assert name == "accelerate_loop.py" or re.search(EVALUATED, printed)
+
+    @pytest.mark.parametrize("name", ["lightning_trainer.py", "hf_trainer.py"])
+    def test_two_ranks_of_a_frameworks_trainer_evaluate_each_held_out_record_once(
+        name, cache, tmp_path
+    ):
+        printed = by_two_ranks(name, cache, CHECKPOINTS=str(tmp_path))
+        assert len(re.findall(EVALUATED, printed)) == 2
+
+    def test_the_hugging_face_trainer_goes_on_with_the_batch_behind_its_checkpoint(
+        cache, tmp_path, monkeypatch
+    ):
+        example = runpy.run_path(str(EXAMPLES / "hf_trainer.py"))["main"].__globals__
+        seen = []
+
+        class Training(example["Training"]):
+            def __iter__(self):
+                for batch in super().__iter__():
+                    seen.append(batch["image"].sum(dim=(1, 2, 3)).tolist())
+                    yield batch
+
+        monkeypatch.setitem(example, "Training", Training)
+        monkeypatch.setenv("CACHE", cache)
+        monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
+        example["main"]()
+        whole = seen[:]
+        seen.clear()
+        monkeypatch.setenv("CHECKPOINT", str(tmp_path / "checkpoint-50"))
+        example["main"]()
+        assert len(whole) == 200
+        assert seen == whole[50:]
 
     # Of Lightning's own use of torch.
     @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -180,14 +212,15 @@ if LONG:
         every = ModelCheckpoint(tmp_path, "at-{step}", every_n_train_steps=5, save_top_k=-1)
 
         def fit(model, checkpoint=None):
-            with connect(EXAMPLES / "digits.yaml") as opened:
+            with connect(EXAMPLES / "digits.yaml") as opened, opened.acquire("eval") as held_out:
                 trainer = pytorch_lightning.Trainer(
                     max_epochs=2, reload_dataloaders_every_n_epochs=1, logger=False,
                     callbacks=[every],
                     enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
                 )  # fmt: skip
                 try:
-                    trainer.fit(model, example["Cached"](opened, 2), ckpt_path=checkpoint)
+                    data = example["Cached"](opened, 2, held_out)
+                    trainer.fit(model, data, ckpt_path=checkpoint)
                 finally:
                     steps = len(trainer.train_dataloader)
                 return steps
@@ -199,3 +232,4 @@ if LONG:
         steps = fit(resumed, checkpoint)
         assert resumed.seen[:4] == killed.seen[5:]
         assert len(resumed.seen) >= steps
+        assert resumed.trainer.callback_metrics["records"] == 360
