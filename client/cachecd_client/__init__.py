@@ -27,6 +27,7 @@ from cachecd_client.errors import (
     ProtocolVersionError,
     RequestError,
     SchemaError,
+    SetGoneError,
     UnknownDatasetError,
     WorldError,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "RequestError",
     "Schema",
     "SchemaError",
+    "SetGoneError",
     "UnknownDatasetError",
     "WorldError",
     "connect",

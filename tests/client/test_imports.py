@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import cachecd_client
+from cachecd_client import errors
 
 
 def loaded_by(program: str) -> set[str]:
@@ -23,6 +24,15 @@ def test_importing_the_package_loads_no_library():
 def test_no_framework_is_loaded_until_its_loader_is_asked_for():
     program = "from cachecd_client import *"
     assert not loaded_by(program) & {"jax", "tensorflow", "torch"}
+
+
+def test_every_error_is_public():
+    of_the_tree = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.CachecdError)
+    }
+    assert of_the_tree <= set(cachecd_client.__all__)
 
 
 def test_every_public_name_is_there_and_no_other_is_offered():
