@@ -1,6 +1,7 @@
 """A file set as a dataset of batches, in DataLoaders with and without workers."""
 
 import faulthandler
+import gc
 import itertools
 import multiprocessing
 import pickle
@@ -37,7 +38,15 @@ def loading(files, workers, start="fork", kind=DataLoader, **options):
 
 
 def _tell_faults(_worker):
+    faulthandler.disable()  # inherited as enabled, though its handlers are not in their place
     faulthandler.enable()
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_of_other_tests():
+    """A worker that collects it would end, in a fork, threads that frameworks have in this process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

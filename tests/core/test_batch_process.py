@@ -1,7 +1,6 @@
-"""BatchReader and the process around it: the GIL, threads, memory, forks, signals, the end."""
+"""BatchReader and the process around it: the GIL, threads, memory, signals, the end."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -313,78 +312,3 @@ def test_closing_does_not_wait_for_a_batch_to_be_whole(tmp_path):
     start = time.monotonic()
     reader.close()
     assert time.monotonic() - start < whole / 4
-
-
-# Forks
-
-
-def in_child(check):
-    """Runs `check` in a forked child; its result must be true."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    status = []
-    until(lambda: status.append(os.waitpid(child, os.WNOHANG)) or status[-1][0] == child)
-    assert os.waitstatus_to_exitcode(status[-1][1]) == 0
-
-
-def says_where_to_create_it(call):
-    try:
-        call()
-    except RuntimeError as error:
-        return "create the loader in the worker" in str(error)
-    return False
-
-
-def test_a_forked_child_is_told_to_create_its_own_reader(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
-    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.num_corrupt]
-    for call in calls:
-        in_child(lambda call=call: says_where_to_create_it(call))
-    in_child(lambda: reader.num_records == reader.num_batches == 200)
-    assert len(batches(reader)) == 200
-
-
-def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
-    inherited = [reader, reader.next(), reader.next()]
-    del reader
-
-    def drop():
-        inherited.clear()
-        gc.collect()
-        return True
-
-    for _ in range(5):
-        in_child(drop)
-    assert len(batches(inherited[0])) == 198
-
-
-def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
-    own = lambda: labels(BatchReader([(shard, None)], FEATURES, batch_size=1, shuffle=False))  # noqa: E731
-    in_child(lambda: own() == list(range(200)))
-    assert len(batches(reader)) == 200
-
-
-def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
-    assert f" {shard}\n" in Path("/proc/self/maps").read_text()
-    in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
-    assert len(batches(reader)) == 200
-
-
-def test_a_forked_child_that_ends_like_any_process_ends(shard):
-    script = SCRIPT + (
-        "import os\n"
-        "child = os.fork()\n"
-        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, shard], capture_output=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

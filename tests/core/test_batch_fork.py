@@ -1,0 +1,131 @@
+"""BatchReader where the process that has it is forked."""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cachecd_client._core import BatchReader
+from tests.core.shards import FEATURES, batches, example, labels, write
+
+RUNNING = """
+import sys
+from cachecd_client._core import BatchReader
+feature = ("label", "int64", "int64", (), False)
+reader = BatchReader([(sys.argv[1], None)], [feature], batch_size=1, threads=4, prefetch_bytes=0)
+reader.next()
+"""
+# Not mapped and not to be read, wherever that is free: MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE.
+FENCE = 0x02 | 0x20 | 0x100000
+MMAP = ctypes.CDLL(None).mmap
+MMAP.restype = ctypes.c_void_p
+MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
+TAKEN = ctypes.c_void_p(-1).value
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fork") / "a"
+    return str(write(path, [example(i) for i in range(200)]))
+
+
+def in_child(check):
+    """Runs `check` in a forked child; its result must be true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def says_where_to_create_it(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return "create the loader in the worker" in str(error)
+    return False
+
+
+def test_a_forked_child_is_told_to_create_its_own_reader(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.num_corrupt]
+    for call in calls:
+        in_child(lambda call=call: says_where_to_create_it(call))
+    in_child(lambda: reader.num_records == reader.num_batches == 200)
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    inherited = [reader, reader.next(), reader.next()]
+    del reader
+
+    def drop():
+        inherited.clear()
+        gc.collect()
+        return True
+
+    for _ in range(5):
+        in_child(drop)
+    assert len(batches(inherited[0])) == 198
+
+
+def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    own = lambda: labels(BatchReader([(shard, None)], FEATURES, batch_size=1, shuffle=False))  # noqa: E731
+    in_child(lambda: own() == list(range(200)))
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
+    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    assert f" {shard}\n" in Path("/proc/self/maps").read_text()
+    in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
+    assert len(batches(reader)) == 200
+
+
+def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(shard):
+    """Something else may lie there by then: the child's memory, or a thread's stack."""
+    readers = [BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4) for _ in range(2)]
+    batches(readers[0])  # at its end, and one in the middle, whose batches are kept
+    kept = [readers[1].next(), readers[1].next()]
+    kept.append(kept)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [
+        tuple(int(end, 16) for end in line.split()[0].split("-"))
+        for line in lines
+        if line.endswith(f" {shard}")
+    ]
+    assert len(ranges) == 2
+
+    def fence():
+        return [MMAP(begin, end - begin, 0, FENCE, -1, 0) for begin, end in ranges]
+
+    def check():
+        assert fence() == [begin for begin, _ in ranges]
+        kept.clear()
+        readers.clear()
+        gc.collect()
+        batches(BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4))
+        return fence() == [TAKEN, TAKEN]
+
+    in_child(check)
+
+
+def test_a_forked_child_that_ends_like_any_process_ends(shard):
+    script = RUNNING + (
+        "import os\n"
+        "child = os.fork()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, shard], capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
