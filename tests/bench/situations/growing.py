@@ -104,7 +104,9 @@ def _once(kept: Path | None, name: str, run: Callable[[], Run]) -> Run:
     found = run()
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found))
+        part = file.with_suffix(".part")  # never half of one, should this be killed
+        part.write_text(json.dumps(found))
+        part.replace(file)
     return found
 
 
