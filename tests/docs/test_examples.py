@@ -26,14 +26,15 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/evaluation.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/epochs.md", "docs/evaluation.md", "docs/guide.md"])
 def test_every_configuration_shown_is_one(page, tmp_path):
     shown = blocks(page, "yaml")
     assert shown
     for number, text in enumerate(shown):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
-        assert load(path, {"PWD": str(tmp_path)}).datasets
+        environ = {"PWD": str(tmp_path), "NODE_RANK": "3", "NNODES": "4"}
+        assert load(path, environ).datasets
 
 
 @pytest.mark.parametrize(
