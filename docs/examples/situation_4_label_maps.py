@@ -50,13 +50,9 @@ def model_of(filters: int) -> Any:
 def main() -> None:
     from cachecd_client import connect
 
-    model = model_of(8)
     with connect() as cache:
-        for epoch in cache.epochs("train", 3):
-            batches = epoch.tf(3)
-            # Keras takes a generator, and no other iterator, for one pass.
-            one_pass = (expanded(batch) for batch in batches)
-            model.fit(one_pass, steps_per_epoch=len(batches), shuffle=False)
+        batches = cache.tf_dataset("train", 3).map(expanded, num_parallel_calls=2)
+        model_of(8).fit(batches, steps_per_epoch=140, epochs=3, shuffle=False)
 
 
 if __name__ == "__main__":
