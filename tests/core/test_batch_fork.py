@@ -10,27 +10,17 @@ from pathlib import Path
 import pytest
 
 from cachecd_client._core import BatchReader
-from tests.core.shards import FEATURES, batches, example, labels, write
+from tests.core.processes import SCRIPT, until
+from tests.core.shards import FEATURES, batches, labels
 
-RUNNING = """
-import sys
-from cachecd_client._core import BatchReader
-feature = ("label", "int64", "int64", (), False)
-reader = BatchReader([(sys.argv[1], None)], [feature], batch_size=1, threads=4, prefetch_bytes=0)
-reader.next()
-"""
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
 # Not mapped and not to be read, wherever that is free: MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE.
 FENCE = 0x02 | 0x20 | 0x100000
 MMAP = ctypes.CDLL(None).mmap
 MMAP.restype = ctypes.c_void_p
 MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
 TAKEN = ctypes.c_void_p(-1).value
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fork") / "a"
-    return str(write(path, [example(i) for i in range(200)]))
 
 
 def in_child(check):
@@ -42,7 +32,9 @@ def in_child(check):
             code = 0 if check() else 2
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    status = []
+    until(lambda: status.append(os.waitpid(child, os.WNOHANG)) or status[-1][0] == child)
+    assert os.waitstatus_to_exitcode(status[-1][1]) == 0
 
 
 def says_where_to_create_it(call):
@@ -120,7 +112,7 @@ def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(
 
 
 def test_a_forked_child_that_ends_like_any_process_ends(shard):
-    script = RUNNING + (
+    script = SCRIPT + (
         "import os\n"
         "child = os.fork()\n"
         "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"

@@ -1,6 +1,5 @@
 """BatchReader and the process around it: the GIL, threads, memory, signals, the end."""
 
-import gc
 import signal
 import subprocess
 import sys
@@ -13,48 +12,15 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
+from tests.core.processes import SCRIPT, reader_threads, until
 from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
 
-
-def until(condition):
-    """Polls until the condition holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.002)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def thread_state(native_id):
     """R for running, S for sleeping."""
     return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def reader_threads():
-    """States of the reader's threads in this process."""
-    states = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
-        except OSError:  # it ended
-            continue
-        if name == "cachecd":
-            states.append(rest.split()[0])
-    return states
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    gc.collect()
-    before = len(reader_threads())
-    yield
-    gc.collect()
-    until(lambda: len(reader_threads()) <= before)
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory):
-    path = tmp_path_factory.mktemp("process") / "a"
-    return str(write(path, [example(i) for i in range(200)]))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +110,8 @@ def test_several_python_threads_share_one_reader(shard):
 MEMORY = """
 import sys
 from cachecd_client._core import BatchReader
-from tests.core.test_batch_process import anonymous_bytes, reader_threads, until
+from tests.core.processes import reader_threads, until
+from tests.core.test_batch_process import anonymous_bytes
 
 feature = ("x", "bytes", "uint8", (1 << 20,), True)
 before = anonymous_bytes()
@@ -224,16 +191,6 @@ def test_an_interrupt_is_raised_while_waiting(endless):
         reader.next()
     interrupt.join()
     reader.close()
-
-
-SCRIPT = """
-import sys
-from cachecd_client._core import BatchReader
-feature = ("label", "int64", "int64", (), False)
-reader = BatchReader([(sys.argv[1], None)], [feature], batch_size=1, threads=4, prefetch_bytes=0)
-kept = reader.next()["label"]
-cycle = [reader]; cycle.append(cycle)
-"""
 
 
 @pytest.mark.parametrize(

@@ -25,18 +25,8 @@ REPOSITORY = Path(__file__).parents[2]
 STARTED_WITHIN = 30.0  # seconds; it takes one
 DRAINED_WITHIN = 10.0  # seconds; promised
 _LAUNCHERS = (
-    *(
-        "CACHECD_",
-        "AWS_",
-        "LOCAL_",
-        "TORCHELASTIC_",
-        "SLURM_",
-        "PMIX_",
-        "OMPI_",
-        "MPI_",
-        "HOROVOD_",
-    ),
-    *("RAY_", "PBS_", "LSB_"),
+    *("CACHECD_", "AWS_", "LOCAL_", "TORCHELASTIC_", "SLURM_", "RAY_", "PBS_", "LSB_"),
+    *("PMIX_", "OMPI_", "MPI_", "HOROVOD_"),
 )
 
 
