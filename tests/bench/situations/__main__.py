@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--speed",
         type=float,
-        default=2.0,
-        help="of situation 6: 2 takes 1 h 45 min, and more needs more than two processors (2)",
+        default=1.0,
+        help="of situation 6: 2 halves its three and a half hours, and needs more than two processors (1)",
     )
     add(
         "--runs",

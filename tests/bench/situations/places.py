@@ -28,7 +28,7 @@ class Options:
     repeats: int
     folder: Path
     fashion: Path | None = None
-    speed: float = 2.0
+    speed: float = 1.0
     runs: Path | None = None
     plot: Path | None = None
 
