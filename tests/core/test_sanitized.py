@@ -7,49 +7,25 @@ runs the threads for so long; docs/sanitizers.md says more.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.core.fuzz.make_corpus import FOLDER, TARGETS, make
+from tests.core.sanitized import BUILDS, build, run
 
 SECONDS = int(os.environ.get("CACHECD_FUZZ_SECONDS", "0"))
 MUTATIONS = 300  # of each target, unless time is given
 ROUNDS = 4  # of threads, unless time is given
-CORE = Path(__file__).parent
-# CMake and Ninja lie beside the interpreter, where they are not on the path.
-TOOLS = {**os.environ, "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}"}
 # A build is half a minute of two cores that others may need.
 pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 
 
-def run(*command: object, folder: Path) -> str:
-    """What a process prints, in a temporary folder of its own; fails the test if it fails."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        env={**TOOLS, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert done.returncode == 0, f"exit status {done.returncode}:\n{done.stdout[-20000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """built[sanitizers]: a folder with the programs."""
-    folders = {}
-    for sanitizers, fuzz in (("address,undefined", "ON"), ("thread", "OFF")):
-        folder = folders[sanitizers] = tmp_path_factory.mktemp(sanitizers.partition(",")[0])
-        options = [f"-DCACHECD_SANITIZE={sanitizers}", f"-DCACHECD_FUZZ={fuzz}"]
-        run("cmake", "-S", CORE, "-B", folder, "-G", "Ninja", *options, folder=folder)
-        # Whatever else is tested meanwhile goes first.
-        run("nice", "cmake", "--build", folder, "--parallel", "2", folder=folder)
-    return folders
+    """built[sanitizers]: a folder with the programs. In $CACHECD_SANITIZED, if that is set, they stay."""
+    kept = os.environ.get("CACHECD_SANITIZED")
+    return build(Path(kept) if kept else tmp_path_factory.mktemp("sanitized"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -72,7 +48,7 @@ def test_threads_neither_race_nor_touch_what_is_gone(built, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+@pytest.mark.parametrize("sanitizers", BUILDS)
 def test_a_page_that_one_thread_had_replaced_is_known_to_all(sanitizers, built, tmp_path):
     run(built[sanitizers] / "faults", folder=tmp_path)
 
