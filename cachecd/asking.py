@@ -93,15 +93,15 @@ def set_again(
 
 def go_on(dataset: DatasetState, wanted: Wanted) -> bool:
     """Takes the walk to where a run left it, unless it is there already, or it is another walk; whether
-    it has moved. Unless the run wants its own set, numbers go on behind those that it knows."""
+    it, or what is numbered, has moved. Unless the run wants its own set, numbers go on behind those that it
+    knows: of one that it knows it may have read records."""
     plan, rules = dataset.plan, dataset.rules
     mine = (rules.generation, walk_of(rules), len(plan.walks))
-    if (wanted.generation, wanted.walk, len(wanted.cursor)) != mine:
-        return False
+    same = (wanted.generation, wanted.walk, len(wanted.cursor)) == mine
     behind = [
         (walk, cursor)
-        for walk, cursor in zip(plan.walks, wanted.cursor, strict=True)
-        if max(walk.cycle.cursor, walk.cycle.target) < cursor
+        for walk, cursor in zip(plan.walks, wanted.cursor if same else (), strict=same)
+        if walk.cycle.cursor < cursor
     ]
     for walk, cursor in behind:
         walk.cycle.skip_to(cursor)

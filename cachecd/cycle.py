@@ -47,8 +47,8 @@ class Cycle:
 
     @property
     def cursor(self) -> int:
-        """The position, counted over all passes."""
-        return self.passes * self.num_units + self.position
+        """The position, counted over all passes; where it is to go on from, if that is not listed yet."""
+        return max(self.passes * self.num_units + self.position, self.target)
 
     def add_block(self, end: int) -> None:
         self._keys.append((self._seed + 0x9E3779B97F4A7C15 * len(self.blocks)) % (1 << 64))

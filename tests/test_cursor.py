@@ -13,6 +13,7 @@ def test_a_walk_goes_on_behind_what_a_run_has_had_as_soon_as_that_is_listed():
     plan.extend(False)
     plan.walks[0].cycle.skip_to(25)
     assert plan.walks[0].cycle.position == 10, "at the end of what is listed"
+    assert plan.cursor == 25, "and who asks now goes on from there"
     assert not isinstance(plan.assign(), Assignment)
     saved = plan.to_json()
     plan = Plan("train", "1-a", units, 0, SHARD_SIZE)

@@ -353,6 +353,15 @@ def test_a_run_moves_no_walk_that_is_another_one_or_beyond(machine):
     assert (plan.cursor, plan.next_number) == (20, 10)
 
 
+def test_no_shard_has_a_number_of_which_a_run_of_another_walk_may_have_read_records(machine):
+    one = machine()
+    plan = one.dataset.plan
+    wanted = Wanted("2-b", ((1, 9),), "", "another walk", (20,))
+    out = one.state.handle(ev.AcquireAsked("r", "train", "resumed", 3, wanted=wanted), 0.0)
+    assert ev.SavePlan("train") in out
+    assert (plan.cursor, plan.next_number) == (0, 10)
+
+
 def test_a_shard_that_is_made_again_leaves_nothing_that_another_has_begun(machine):
     dataset = machine().dataset
     first = assignment(dataset.plan, 5, (1, 0, 0))

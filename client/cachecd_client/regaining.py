@@ -68,18 +68,10 @@ class Regaining:
     def fields(self) -> dict[str, Any]:
         """What the next Acquire says beside whose epoch it is."""
         left = self._left
-        if not self._given_up:
-            return {
-                "generation": left.generation,
-                "shards": left.shards,
-                "fingerprint": left.fingerprint,
-            }
-        return {
-            "generation": left.generation,
-            "shards": left.shards[-1:],
-            "walk": left.walk,
-            "cursor": left.cursor,
-        }
+        told = {"generation": left.generation, "walk": left.walk, "cursor": left.cursor}
+        if self._given_up:
+            return {**told, "shards": left.shards[-1:]}
+        return {**told, "shards": left.shards, "fingerprint": left.fingerprint}
 
     def missing(self, told: Missing, ask: Callable[[Request], Reply], wait: Wait) -> None:
         """The daemon has not got the set: has it made again, or gives it up.

@@ -122,10 +122,11 @@ def units_in(shards: dict[int, Found]) -> set[int]:
 
 @pytest.fixture
 def elsewhere(daemon, s3) -> Callable[..., Daemon]:
-    """Another machine, whose daemon makes a shard or two, and then nothing but what it is asked for."""
+    """Another machine, whose daemon makes a shard or two, and then nothing but what it is asked for, unless
+    it is to grow."""
 
-    def make(**environ: str) -> Daemon:
-        data = {**SOURCE, "grow": {"first": "256KiB", "per_epoch": 0}}
+    def make(grows: bool = False, **environ: str) -> Daemon:
+        data = {**SOURCE, "grow": {"first": "256KiB", **({} if grows else {"per_epoch": 0})}}
         environ = {**s3.environ, **environ}
         return daemon({"train": data}, limit="4MiB", environ=environ).start()
 
@@ -156,5 +157,18 @@ def test_on_an_empty_disk_continue_goes_on_from_the_cursor(left, elsewhere):
     found = inventory(served.cache)
     new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
     assert found.keys() - new.keys() <= {1, 2}, "made before it was asked"
+    assert new
+    assert not left.before & units_in(new), "the head of the permutation is not gone over again"
+
+
+def test_on_an_empty_disk_exact_goes_on_from_the_cursor_behind_the_set(left, elsewhere):
+    served = elsewhere(grows=True)
+    with served.connect(timeout=20) as cache:
+        for epoch in cache.epochs("train", 4, state=left.state, timeout=30, resume="exact"):
+            for _ in epoch.numpy(BATCH, features=["key"]):
+                pass
+            served.settle()
+    found = inventory(served.cache)
+    new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
     assert new
     assert not left.before & units_in(new), "the head of the permutation is not gone over again"
