@@ -216,8 +216,8 @@ class Epoch(FileSet):
 
     _tells = True
 
-    def lend(self, lent: Lent, part: Part | None = None) -> None:
-        self._passes.lend(lent, part)
+    def lend(self, lent: Lent, loader: Loader | None = None) -> None:
+        self._passes.lend(lent, loader)
 
     def _part(self, step: int) -> Part | None:
         run, leased = self._run, self._sets[0]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import tensorflow
     from torch.utils.data import IterableDataset
 
-    from cachecd_client.run import Part
 
 # What TensorFlow reads: it is told paths, and holds nothing that says for how long.
 _until_the_end: set[object] = set()
@@ -156,9 +155,8 @@ class FileSet:
         `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the very batches of `torch()`,
         in their order, whatever N: its workers, forked or spawned, make them in turn. It has
         `len()`, and the state that torchdata's StatefulDataLoader asks for. `torch()` is faster: what
-        workers make is copied from process to process. Columns whose rows differ in length become
-        lists of rows, one by one, unless `pad` makes them dense or the DataLoader has a
-        `collate_fn` that leaves the batch as it is.
+        workers make is copied from process to process. Columns whose rows differ in length come as they
+        are.
         """
         from cachecd_client.torch_dataset import BatchDataset
 
@@ -171,7 +169,7 @@ class FileSet:
                 dataset.load_state_dict(begin)  # CallerError, for options that differ
         loader = dataset.loader
         to = "a dataset's workers"
-        self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader.part)
+        self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader)
         return dataset
 
     def tf(
@@ -236,7 +234,6 @@ class FileSet:
         """
         from cachecd_client import tf_pipeline
 
-        self.begin_anew()  # TensorFlow would tell nobody where it is
         reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
@@ -253,6 +250,7 @@ class FileSet:
             rank=rank,
             world=world,
             timed=self._tells,
+            begin=self.begin_anew,  # TensorFlow would tell nobody where it is
         )
         self.lend(lent)
         return made
@@ -295,8 +293,9 @@ class FileSet:
     #: Whether it tells of what is read of it.
     _tells = False
 
-    def lend(self, lent: Lent, part: Part | None = None) -> None:
-        """Notes what others are given to read, of which no loader here will know."""
+    def lend(self, lent: Lent, loader: Loader | None = None) -> None:
+        """Notes what others are given to read, of which no loader here will know; this one does, if it
+        begins itself."""
 
     def _torch(
         self,
@@ -310,8 +309,11 @@ class FileSet:
         from cachecd_client.torch import Torch
 
         framework = Torch(device, channels_last)
-        loader = self._loader(batch_size, framework, {"threads": threads, **options}, every)
-        framework.check(loader.schema)
+        with self._resuming() as begin:
+            loader = self._loader(batch_size, framework, {"threads": threads, **options}, every)
+            framework.check(loader.schema)
+            if begin is not None:
+                loader.load_state_dict(begin)
         return loader
 
     def _loader(

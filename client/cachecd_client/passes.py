@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cachecd_client.elsewhere import Lent
@@ -11,6 +12,29 @@ from cachecd_client.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """So many steps, of so many records over all ranks; what it reads of the set, where that is a part."""
+
+    steps: int
+    step: int
+    part: Part | None
+
+    @property
+    def records(self) -> int:
+        """Over all ranks."""
+        return self.steps * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """What others were lent, and the loader that makes it if it is read here after all."""
+
+    lent: Lent
+    whole: _Pass
+    loader: weakref.ref[Loader] | None
 
 
 class Passes:
@@ -28,8 +52,8 @@ class Passes:
         """Of this one, what an earlier process read."""
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
-        self._step: tuple[int, Part | None] | None = None  # its records of a step, and its part
-        self._elsewhere: tuple[Lent, Part | None] | None = None
+        self._longest: _Pass | None = None
+        self._elsewhere: _Elsewhere | None = None  # lent last
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 
     @property
@@ -38,7 +62,7 @@ class Passes:
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
-        elif self._step is None and (share := self.telemetry.share_elsewhere) is not None:
+        elif self._longest is None and (share := self.telemetry.share_elsewhere) is not None:
             self._done = share
         if self._run is None:
             return self._done
@@ -67,7 +91,14 @@ class Passes:
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
         self._latest = weakref.ref(loader)
-        self._step = loader.batch_size * loader.world, loader.part
+        begun = _Pass(len(loader), loader.batch_size * loader.world, loader.part)
+        # A look at a few batches, before the others or behind them, is not what the epoch reads.
+        if self._longest is None or self._longest.records <= begun.records:
+            self._longest = begun
+        elsewhere = self._elsewhere
+        if elsewhere and elsewhere.loader and elsewhere.loader() is loader:
+            self.telemetry.take_back(elsewhere.lent)
+            self._elsewhere = None
         self.telemetry.began(loader)
 
     def ended(self, loader: Loader) -> None:
@@ -75,9 +106,10 @@ class Passes:
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
 
-    def lend(self, lent: Lent, part: Part | None) -> None:
-        """Others are to read it."""
-        self._elsewhere = lent, part
+    def lend(self, lent: Lent, loader: Loader | None) -> None:
+        """Others are to read it: what this loader would read, unless it begins itself."""
+        whole = _Pass(lent.steps, lent.step, loader.part if loader else None)
+        self._elsewhere = _Elsewhere(lent, whole, weakref.ref(loader) if loader else None)
         self.telemetry.lend(lent)
 
     def close(self) -> None:
@@ -86,17 +118,21 @@ class Passes:
             loader.close()
 
     def tell_run(self) -> None:
-        """Tells the run what was read: by passes here, or else by others, or all once."""
+        """Tells the run what was read: as is counted, or as much as others were to read, of which nobody
+        tells here; where neither is known, all once."""
         if self._run is None:
             return
-        if self._step is not None:
-            self._run.ended(self.rows, *self._step)
-        elif self._elsewhere is not None:
-            lent, part = self._elsewhere
-            # Where none was counted nobody knows, and a run of records has to end.
-            self._run.ended(self.rows or lent.steps * lent.step, lent.step, part)
-        else:
+        elsewhere = self._elsewhere
+        passes = [one for one in (self._longest, elsewhere and elsewhere.whole) if one]
+        if not passes:
             self._run.ended(self.length, 1, None)
+            return
+        read = self.rows
+        # Where none was counted nobody knows, and a run of records has to end.
+        if elsewhere and not (elsewhere.lent.stretch and self.telemetry.rows):
+            read = max(read, elsewhere.whole.records)
+        longest = max(passes, key=lambda one: one.records)
+        self._run.ended(read, longest.step, longest.part)
 
     def __getstate__(self) -> dict[str, Any]:
         # What other processes read they count themselves.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from cachecd_client.errors import CallerError
 from cachecd_client.mix import Mix
@@ -78,6 +80,8 @@ class Run:
         self.exact = resume == "exact"
         """Whether its states say how each set was made, so that it can be made again."""
         self._step = 1  # records of one, over all ranks
+        self.ranks = 1, 1
+        """Of this node, and of all nodes; as long as it is not said, this node is alone."""
 
     def among(self, own: int, ranks: int) -> None:
         """The run is one of so many `ranks`, of which `own` are here; until it is said, of these alone.
@@ -86,6 +90,8 @@ class Run:
         """
         if self._budget is not None:
             self.records = max(1, self._budget * own // ranks)
+        self.read = math.floor(self.read * Fraction(own, ranks) / self._share)
+        self.ranks = own, ranks
 
     @property
     def over(self) -> bool:
@@ -99,7 +105,9 @@ class Run:
         was read was read. Once it is known whether they are the same, it may be told again."""
         self.number = standing.epoch + standing.over
         self._goes(standing.way)
-        self.read = standing.read + (0 if same and not standing.over else standing.of_epoch)
+        read = standing.read + (0 if same and not standing.over else standing.of_epoch)
+        # Rounded up, so that it is the very number again where `among` takes the share of it.
+        self.read = math.ceil(read * self._share / Fraction(*standing.ranks))
         self._step = standing.step
 
     def progress(self, number: int, share: float, read: int) -> float:
@@ -129,6 +137,11 @@ class Run:
         self._step = step
         if part is not None:
             self._goes(part.after)
+
+    @property
+    def _share(self) -> Fraction:
+        """Of all that the run reads, this node's."""
+        return Fraction(*self.ranks)
 
     def _goes(self, way: Sweep | Mix) -> None:
         if isinstance(way, Mix):

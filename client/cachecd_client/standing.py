@@ -82,7 +82,8 @@ class LeftSet:
 class Standing:
     """A run as a state has it, in epoch `epoch`, with the sets that it had on lease.
 
-    `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`.
+    `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`;
+    these ranks, and those of all nodes, are `ranks`.
     `position` in its pass, of which that is a `share`. `way`: before it, or, if it is `over`, after it.
     `weights`: each dataset's share of a mixture; none of a single dataset. `window`: its shuffle window.
     `state`: all of it, for the loader.
@@ -91,6 +92,7 @@ class Standing:
     epoch: int
     read: int
     of_epoch: int
+    ranks: tuple[int, int]
     step: int
     share: float
     position: int
@@ -124,6 +126,7 @@ class Standing:
                 epoch=_number(told["epoch"]),
                 read=_number(told["read"]),
                 of_epoch=_number(told["of_epoch"]),
+                ranks=_ranks(*told.get("ranks", (1, 1))),
                 step=max(1, _number(state["batch_size"]) * _number(state["world"])),
                 share=_share(told["share"]),
                 position=_number(state["position"]),
@@ -153,6 +156,12 @@ def _number(value: Any) -> int:
     return value
 
 
+def _ranks(own: Any, all_nodes: Any) -> tuple[int, int]:
+    if not 0 < _number(own) <= _number(all_nodes):
+        raise ValueError(f"{own} of {all_nodes} ranks")
+    return own, all_nodes
+
+
 def _share(value: Any) -> float:
     if not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
         raise ValueError(f"{value!r} is no share")
@@ -175,6 +184,7 @@ class Telling:
         self._way: Sweep | Mix = Mix() if weights else Sweep()
         if run is not None:
             self._way = run.mix if weights else run.sweep
+        self._ranks = (1, 1) if run is None else run.ranks
         self._epoch = sets[0].number
         self._weights = weights
         exact = run is not None and run.exact
@@ -189,6 +199,7 @@ class Telling:
             "epoch": self._epoch,
             "read": read,
             "of_epoch": of_epoch,
+            "ranks": list(self._ranks),
             "share": loader.position / len(loader),
             "over": over,
             "way": way.state(),

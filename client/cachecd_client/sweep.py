@@ -77,6 +77,13 @@ class Sweep:
         at = np.flatnonzero(share)
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
+        if number == self.number:
+            # Rotation goes oldest first: a later one that is not there may come back, as one that is
+            # verified does.
+            gone = (self.files > files[0]) & ~np.isin(self.files, files)
+            files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
+            order = np.argsort(files)
+            files, read = files[order], read[order]
         begun = np.flatnonzero(read)
         return stage, Sweep(number, files[begun], read[begun])
 

@@ -123,6 +123,10 @@ class Telemetry:
         """Others are to read of it."""
         self._lent.append(lent)
 
+    def take_back(self, lent: Lent) -> None:
+        """It is read by a loader of this process."""
+        self._lent.remove(lent)
+
     @property
     def share_elsewhere(self) -> float | None:
         """Of the steps that others were given last, those that they have taken, 0..1; None if nobody
@@ -210,13 +214,11 @@ class Telemetry:
         """Records that were read over all ranks: as is counted, and as many as others were to read."""
         given = self._given()
         told = self._ended.reads + sum(one.records * lent.world for lent, one in given)
-        if self._begun:  # by loaders of this process, of which a dataset's is one, without workers
-            return told
         if untold := [lent for lent in self._lent if lent.stretch is None]:
             return told + untold[-1].reads(self._length)
         # What is not lent either, its files named to a reader of the trainer's own for example, most
         # likely is read once.
-        return told if given else self._length
+        return told if given or self._begun else self._length
 
     def _of_others(self, lent: Lent, given: Given) -> _Sums:
         size = sum(one.manifest.num_bytes for one in self._sets)
@@ -258,6 +260,8 @@ class Telemetry:
 
     def _of(self, loader: Loader, began: _Began) -> _Sums:
         begin, end = began.position, loader.position
+        # A loop that knows how many batches there are does not ask for one more, and does other things.
+        idle = loader.seconds_idle if end == len(loader) else 0.0
         size = loader.batch_size
         records = (end - begin) * size
         if not loader.drop_last and loader.part is None:
@@ -271,7 +275,7 @@ class Telemetry:
             rows=_rows(loader, began),
             bytes=loader.bytes_read - began.bytes,
             waited=began.opening + loader.seconds_waited - began.waited,
-            elapsed=time.monotonic() - began.asked,
+            elapsed=time.monotonic() - idle - began.asked,
             queue=loader.queue_filled - began.queue,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -159,12 +159,14 @@ def dataset(
     rank: int | None,
     world: int | None,
     timed: bool,
+    begin: Callable[[], None],
 ) -> tuple[tf.data.Dataset, Lent]:
     """The pipeline that `FileSet.tf_dataset` describes, and what it gives, which it counts if it is to be
-    `timed`; its options are settled by now."""
+    `timed`; its options are settled by now. `begin` is called once they are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     rank, world = place(rank, world)
     batches = batches_of(reading.num_records, batch_size, drop_last, world)
+    begin()
     # Not the very records of the part, as TensorFlow cannot read slices of files.
     if (part := reading.part(batch_size * world)) is not None:
         steps = part.steps

@@ -101,3 +101,17 @@ def test_a_position_in_such_an_epoch_is_gone_on_from_and_belongs_to_it_alone(cac
 def test_a_length_that_cannot_be_is_refused_at_once(cache, arguments, why):
     with pytest.raises(CallerError, match=why):
         cache.epochs("train", **arguments)
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache, when):
+    """Sets of 20, 30, 40, 50 and 60 records, of which 12 are read at a time, and 2 looked at."""
+    found = Counter()
+    for epoch in cache.epochs("train", 5, steps_per_epoch=2):
+        if when == "before":
+            next(iter(epoch.numpy(batch_size=1)))
+        found.update(labels(epoch.numpy(batch_size=6)))
+        if when == "behind":
+            next(iter(epoch.numpy(batch_size=1)))
+    assert max(found.values()) == 1
+    assert len(found) == 60

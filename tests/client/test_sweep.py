@@ -26,13 +26,15 @@ def records_of(stages, files):
 
 
 class Sweeps(RuleBasedStateMachine):
-    """Files come at the end and go at the beginning, as a cache grows and rotates; epochs take some."""
+    """Files come at the end and go at the beginning, as a cache grows and rotates, and some are away for a
+    while, as those that are verified; epochs take some of what is there."""
 
     def __init__(self):
         super().__init__()
         self.sweep = Sweep()
         self.sizes = {1: 5}  # by number
-        self.seen = Counter()  # of the present sweep, of files that are there
+        self.away = set()
+        self.seen = Counter()  # of the present sweep, of files that are there or may come back
 
     @rule(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=4))
     def files_come(self, sizes):
@@ -43,22 +45,44 @@ class Sweeps(RuleBasedStateMachine):
     @rule(data=st.data())
     def files_go(self, data):
         for number in sorted(self.sizes)[: data.draw(st.integers(1, len(self.sizes) - 1))]:
-            if sum(self.sizes.values()) > self.sizes[number]:
+            if sum(self.there().values()) > self.there().get(number, 0):
                 del self.sizes[number]
-        self.seen = Counter({key: n for key, n in self.seen.items() if key[0] in self.sizes})
+        self.away &= self.sizes.keys()
+        self.forget(lambda number: number in self.sizes)
+
+    @rule(data=st.data())
+    def one_is_away(self, data):
+        number = data.draw(st.sampled_from(sorted(self.sizes)))
+        if sum(self.there().values()) > self.there().get(number, 0):
+            self.away.add(number)
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data())
+    def one_comes_back(self, data):
+        self.away.remove(data.draw(st.sampled_from(sorted(self.away))))
+
+    def there(self):
+        return {number: size for number, size in self.sizes.items() if number not in self.away}
+
+    def forget(self, kept):
+        self.seen = Counter({key: n for key, n in self.seen.items() if kept(key[0])})
 
     @rule(wanted=st.integers(1, 150), whole_files=st.booleans(), again=st.booleans())
     def an_epoch(self, wanted, whole_files, again):
-        files = np.array(sorted(self.sizes), np.int64)
-        sizes = np.array([self.sizes[number] for number in files.tolist()], np.int64)
+        there = self.there()
+        files = np.array(sorted(there), np.int64)
+        sizes = np.array([there[number] for number in files.tolist()], np.int64)
+        self.forget(
+            lambda number: number >= min(there)
+        )  # those before them rotation may have taken
         if again:
             self.sweep = Sweep.of_state(self.sweep.state())
         stages, after = self.sweep.take(files, sizes, wanted, whole_files=whole_files)
         found = records_of(stages, files)
         assert sum(map(len, found)) == wanted
-        every = {(n, record) for n, size in self.sizes.items() for record in range(size)}
+        every = {(n, record) for n, size in there.items() for record in range(size)}
         for place, stage in enumerate(found):
-            if place or not every - set(self.seen):
+            if place or not every - set(self.seen):  # a new sweep
                 assert set(self.seen) >= every, "nothing comes again before all was read"
                 self.seen.clear()
             assert len(set(stage)) == len(stage)
@@ -69,7 +93,7 @@ class Sweeps(RuleBasedStateMachine):
 
     @invariant()
     def something_is_there(self):
-        assert sum(self.sizes.values())
+        assert sum(self.there().values())
 
 
 TestSweeps = Sweeps.TestCase
@@ -109,3 +133,11 @@ def test_numbers_of_a_hundred_thousand_files_fit():
 def test_what_is_no_state_is_an_error(state):
     with pytest.raises((KeyError, ValueError, TypeError, OSError)):
         Sweep.of_state(state)
+
+
+def test_what_was_read_of_a_file_that_is_away_for_a_while_does_not_come_again():
+    files, records = np.array([1, 2, 3]), np.full(3, 100)
+    _, sweep = Sweep().take(files, records, 240)
+    _, sweep = sweep.take(files[[0, 2]], records[[0, 2]], 10)
+    (stage,), _ = sweep.take(files, records, 50)
+    assert stage.tolist() == [[0, 85, 15], [1, 80, 20], [2, 85, 15]]
