@@ -2,14 +2,18 @@
 
 A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration)
 and makes nothing per row until a row is asked for. Dense features are plain arrays, not columns.
+
+It is no `collections.abc.Sequence`: whoever goes through the batches of others (torch's DataLoader and its
+pinning, Lightning and Accelerate on the way to a device) takes those apart, row by row in Python, and
+makes others of them by calls that their classes do not know.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +29,7 @@ Row = TypeVar("Row")
 Offsets = NDArray[np.int64]
 
 
-class _Column(Sequence[Row], ABC):
+class _Column(ABC, Generic[Row]):
     """Rows between consecutive offsets, of which there is one more than there are rows."""
 
     def __init__(self, splits: Offsets) -> None:
@@ -37,14 +41,17 @@ class _Column(Sequence[Row], ABC):
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, index: slice) -> Self | list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Self | list[Row]:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
                 return self._rows(start, max(start, stop))
             return [self._row(i) for i in range(start, stop, step)]
         return self._row(self._at(index))
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, range(len(self)))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} column of {len(self)} rows>"
@@ -60,7 +67,7 @@ class _Column(Sequence[Row], ABC):
     def _row(self, row: int) -> Row: ...
 
     @abstractmethod
-    def _rows(self, start: int, stop: int) -> Sequence[Row]:
+    def _rows(self, start: int, stop: int) -> Self:
         """Rows start..stop as a column over the same memory."""
 
 
@@ -108,9 +115,9 @@ class Ragged(_Column[NDArray[Any]]):
     def _row(self, row: int) -> NDArray[Any]:
         return self.values[self.row_splits[row] : self.row_splits[row + 1]]
 
-    def _rows(self, start: int, stop: int) -> Ragged:
+    def _rows(self, start: int, stop: int) -> Self:
         values, splits = _cut(self.values, self.row_splits, start, stop)
-        return Ragged(values, splits, self.bfloat16)
+        return type(self)(values, splits, self.bfloat16)
 
 
 class Bytes(_Column[bytes]):
@@ -152,8 +159,8 @@ class Bytes(_Column[bytes]):
     def _row(self, row: int) -> bytes:
         return self.view(row).tobytes()
 
-    def _rows(self, start: int, stop: int) -> Bytes:
-        return Bytes(*_cut(self.data, self.offsets, start, stop))
+    def _rows(self, start: int, stop: int) -> Self:
+        return type(self)(*_cut(self.data, self.offsets, start, stop))
 
 
 class RaggedBytes(_Column[list[bytes]]):
@@ -190,10 +197,10 @@ class RaggedBytes(_Column[list[bytes]]):
     def _row(self, row: int) -> list[bytes]:
         return list(self.strings[int(self.row_splits[row]) : int(self.row_splits[row + 1])])
 
-    def _rows(self, start: int, stop: int) -> RaggedBytes:
+    def _rows(self, start: int, stop: int) -> Self:
         first, last = int(self.row_splits[start]), int(self.row_splits[stop])
         strings = self.strings._rows(first, last)
-        return RaggedBytes(strings, self.row_splits[start : stop + 1] - first)
+        return type(self)(strings, self.row_splits[start : stop + 1] - first)
 
 
 def _cut(

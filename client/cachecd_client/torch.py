@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -104,13 +105,20 @@ class Torch:
         return feature.name in self._channels_last
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all loaders: what torch's allocator has freed it gives out again on the same stream alone, so
+    that with a stream for each loader every epoch would take memory of its own."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class Sent(NamedTuple):
     batch: dict[str, Any]
     copied: torch.cuda.Event
 
 
 class SideStream:
-    """Copies batches to a CUDA device over a stream of its own, from pinned memory.
+    """Copies batches to a CUDA device over a stream that does nothing else, from pinned memory.
 
     Both memories are of torch's caching allocators: host memory is used again when its copy is done,
     which the allocator sees for itself, and device memory when the consumer's stream has gone past
@@ -119,7 +127,7 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _side_stream(device)
 
     def send(self, batch: dict[str, Any]) -> Sent:
         with torch.cuda.stream(self._stream):

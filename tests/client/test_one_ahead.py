@@ -12,7 +12,7 @@ import torch
 from cachecd_client.columns import Bytes
 from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.fileset import FileSet
-from cachecd_client.torch import SideStream, Torch
+from cachecd_client.torch import SideStream, Torch, _side_stream
 from tests.client.records import examples, write
 
 N = 20
@@ -35,6 +35,12 @@ class Lane:
     def receive(self, sent):
         self.log.append(("receive", int(sent["label"][0])))
         return sent
+
+
+@pytest.fixture(autouse=True)
+def streams_of_this_test():
+    yield
+    _side_stream.cache_clear()
 
 
 @pytest.fixture
@@ -199,3 +205,21 @@ def test_a_cuda_device_gets_pinned_copies_on_a_side_stream_that_the_trainers_wai
     assert log == [("wait", "the trainer's", "event"), ("used on", "the trainer's")]
     assert batch["image"].tolist() == [1, 1]
     assert batch["key"] is column
+
+
+def test_what_is_under_way_counts_when_it_is_handed_out(loader):
+    one, alone = loader(prefetch_bytes=0), loader(prefetch_bytes=0)
+    alone._framework.lane = None
+    for first, second in zip(one, alone, strict=True):
+        assert first["label"].tolist() == second["label"].tolist()
+        assert one.bytes_read == alone.bytes_read
+        assert 0 <= one.queue_filled <= one.position
+    assert one.queue_filled == alone.queue_filled
+
+
+def test_all_loaders_copy_over_one_stream(monkeypatch):
+    """Torch's allocator gives what it has freed out again on its stream alone."""
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    device = torch.device("cuda:7")
+    assert SideStream(device)._stream is SideStream(device)._stream
+    assert SideStream(torch.device("cuda:6"))._stream is not SideStream(device)._stream

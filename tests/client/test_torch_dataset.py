@@ -8,8 +8,10 @@ import pickle
 
 import pytest
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from tests.client.records import write_set
@@ -183,3 +185,38 @@ def test_an_epochs_worker_holds_the_lease_itself(cache, manifest, locked):
     assert locked(manifest(0))  # by the worker, which reads on
     assert len(list(batches)) == 4
     del batches
+
+
+def test_a_look_at_some_records_does_not_hide_what_workers_read(cache):
+    found = []
+    for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
+        next(iter(epoch.torch(1)))
+        loader = loading(epoch, 2, features=["label"], drop_last=True)
+        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+    assert len(found) == 4
+    assert not found[0] & found[1]
+
+
+def test_a_dataset_that_is_read_without_workers_is_lent_to_nobody(cache):
+    with cache.acquire("train") as epoch:
+        dataset = epoch.to_dataset(4)
+        assert epoch.report().lent == "a dataset's workers"
+        list(DataLoader(dataset, batch_size=None))
+        report = epoch.report()
+    assert (report.lent, report.records) == ("", 20)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_columns_come_as_they_are_from_a_dataloader_and_from_what_pins_its_batches(files, workers):
+    features = ["many", "key", "names"]
+    loader = loading(files, workers, shuffle=False, features=features, drop_last=True)
+    batch = pin_memory(next(iter(loader)))
+    assert [type(batch[name]) for name in features] == [Ragged, Bytes, RaggedBytes]
+    assert [row.tolist() for row in batch["many"].to_torch().unbind()] == [
+        [],
+        [1],
+        [2, 2],
+        [3, 3, 3],
+    ]
+    assert batch["key"].tolist() == [b"", b"key-1", b"key-2key-2", b""]
+    assert batch["names"][3] == [b"3", b"x"]
