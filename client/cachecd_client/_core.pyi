@@ -313,6 +313,9 @@ class BatchReader:
         """Sum over the batches delivered so far of how full the queue was after each, 0..1: of
         prefetch_bytes, what was made ahead; 1 when there was nothing left to make."""
     @property
+    def seconds_idle(self) -> float:
+        """Since next() last returned, in this pass; 0 before it has."""
+    @property
     def position(self) -> int:
         """The next batch: those delivered of this pass, each `every` further, and `start`."""
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,8 +31,16 @@ class OneAhead:
         self._reader = reader
         self._lane = lane
         self._closed = False
-        #: The reader's position as of the batch that was handed out last.
+        #: As the reader's, of the batches that were handed out.
         self.position = reader.position
+        self.bytes_read = 0
+        self.queue_filled = 0.0
+        self._answered = 0.0
+
+    @property
+    def seconds_idle(self) -> float:
+        """As the reader's: since a batch was handed out, or none was left."""
+        return time.monotonic() - self._answered if self._answered else 0.0
 
     def close(self) -> None:
         """Hands out no batch more, also not the one that is under way."""
@@ -39,21 +48,26 @@ class OneAhead:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         batches = iter(self._reader)
-        under_way: tuple[Any, int] | None = None
+        reader = self._reader
+        under_way: tuple[Any, tuple[int, int, float]] | None = None
         end: Exception | None = None
         while end is None:
             following = None
             try:
-                following = self._lane.send(next(batches)), self._reader.position
+                sent = self._lane.send(next(batches))
+                following = sent, (reader.position, reader.bytes_read, reader.queue_filled)
+                del sent
             except Exception as error:  # StopIteration too
                 end = error
             if under_way is not None and not self._closed:
                 batch = self._lane.receive(under_way[0])
-                self.position = under_way[1]
+                self.position, self.bytes_read, self.queue_filled = under_way[1]
+                self._answered = time.monotonic()
                 under_way = None
                 yield batch
                 del batch  # or it would stay while two others come
             under_way = following
+        self._answered = time.monotonic()
         try:
             if not isinstance(end, StopIteration):
                 raise end

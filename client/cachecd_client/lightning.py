@@ -38,15 +38,17 @@ class TelemetryCallback:
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Lightning calls it."""
-        step = trainer.global_step
-        # Batches whose gradients are accumulated have the step of the one before.
+        if trainer.global_step == self._steps:
+            return  # a batch whose gradients are accumulated
+        self._steps = trainer.global_step
+        # What Lightning puts the loss at: `global_step` counts each of several optimizers.
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # 0: nothing is logged
-        if step == self._steps or not every or step % every:
+        if not every or (step + 1) % every:
             return
-        self._steps = step
         found = self._meter.read()
         for logger in trainer.loggers:
-            logger.log_metrics(found, step=step - 1)  # Lightning counts the loss's from 0
+            logger.log_metrics(found, step=step)
 
 
 def _installed() -> str:

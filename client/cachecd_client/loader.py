@@ -124,6 +124,7 @@ class Loader:
         self._waited = 0.0  # of passes that have ended, as are the next three
         self._read = 0
         self._filled = 0.0
+        self._idled = 0.0  # at the end of the last pass
         self._corrupt: list[CorruptRecord] = []
 
     def __len__(self) -> int:
@@ -181,10 +182,7 @@ class Loader:
     @property
     def position(self) -> int:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
-        reader = self._running()
-        if reader is None:
-            return self._position
-        return reader.position if self._ahead is None else self._ahead.position
+        return self._position if (pass_ := self._delivering()) is None else pass_.position
 
     @property
     def seconds_waited(self) -> float:
@@ -195,8 +193,7 @@ class Loader:
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered, over all passes."""
-        reader = self._running()
-        return self._read + (reader.bytes_read if reader else 0)
+        return self._read + (pass_.bytes_read if (pass_ := self._delivering()) else 0)
 
     @property
     def queue_filled(self) -> float:
@@ -206,8 +203,13 @@ class Loader:
         make: over the batches delivered it is the mean. Threads begin anew at a half, so a loop that
         never waits has 0.5 to 1.
         """
-        reader = self._running()
-        return self._filled + (reader.queue_filled if reader else 0.0)
+        return self._filled + (pass_.queue_filled if (pass_ := self._delivering()) else 0.0)
+
+    @property
+    def seconds_idle(self) -> float:
+        """Seconds since the loop was given a batch, or told that there is none, till now or till the end of
+        the pass that ran last."""
+        return self._idled if (pass_ := self._delivering()) is None else pass_.seconds_idle
 
     @property
     def corrupt(self) -> list[CorruptRecord]:
@@ -345,21 +347,27 @@ class Loader:
         """The reader, unless it was made before a fork: its threads are not in this process."""
         return self._reader if os.getpid() == self._process else None
 
+    def _delivering(self) -> _core.BatchReader | OneAhead | None:
+        """Who counts what the loop is given of the pass that runs."""
+        reader = self._running()
+        return self._ahead if reader and self._ahead else reader
+
     def _stop(self) -> None:
         """Ends the pass, if one runs, keeping its figures, and what it has open for the next."""
         if self._reader is None:
             return
-        position = self.position
+        delivered = self._delivering()
         if self._ahead is not None:
             self._ahead.close()
         self._idle = self._running()
         self._reader = self._ahead = None
-        if self._idle is None:
+        if self._idle is None or delivered is None:
             return
-        self._position = position
+        self._position = delivered.position
+        self._idled = delivered.seconds_idle
         self._waited += self._idle.seconds_waited
-        self._read += self._idle.bytes_read
-        self._filled += self._idle.queue_filled
+        self._read += delivered.bytes_read
+        self._filled += delivered.queue_filled
         self._corrupt += self._idle.corrupt
         self._idle.close()
         self._reading.ended(self)

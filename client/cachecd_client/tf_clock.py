@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +27,8 @@ class Clock:
     def __init__(self) -> None:
         self._last = Given()
         # Outside of a strategy's scope, in which it would be one variable for each replica.
-        self._sums = _in_a_thread(self._made)
+        # TensorFlow may look for its devices first, which takes seconds where there are some.
+        self._sums = _in_a_thread(self._made, patience=None)
 
     @staticmethod
     def _made() -> tf.Variable:
@@ -39,7 +41,8 @@ class Clock:
         process, it is what it said last."""
         with contextlib.suppress(Exception):
             # A lease may be released where a graph is built, in which there are no values.
-            self._last = self._now() if tf.executing_eagerly() else _in_a_thread(self._now)
+            eager = tf.executing_eagerly()
+            self._last = self._now() if eager else _in_a_thread(self._now, _PATIENCE)
         return self._last
 
     def _now(self) -> Given:
@@ -64,10 +67,16 @@ class Clock:
         return tf.data.Dataset.zip((asked, batches)).scan(never, taken)
 
 
-def _in_a_thread(function: Callable[[], Any]) -> Any:
-    """What the function returns in a thread of its own, which has none of this one's scopes."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return found[0]
+def _in_a_thread(function: Callable[[], Any], patience: float | None) -> Any:
+    """What the function returns or raises in a thread of its own, which has none of this one's scopes;
+    TimeoutError after so many seconds."""
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(function())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(patience)

@@ -156,9 +156,9 @@ class _Sets:
 
     def _passes(self) -> Generator[Pass, None, None]:
         try:
-            begun = self._begun.pop()
+            begun, waited = self._begun.pop(), False  # for its set was the caller of tf_dataset()
         except IndexError:
-            begun = self._begin()
+            begun, waited = self._begin(), True
         with contextlib.closing(begun.rest):
             for epoch in chain([begun.first], begun.rest):
                 if epoch.released:
@@ -174,7 +174,8 @@ class _Sets:
                     )
                 self._numbering.reached(epoch.epoch)
                 one, _ = self.one_pass(epoch, begun.ordinal)
-                epoch.lend(self._lent(epoch))
+                epoch.lend(self._lent(epoch, waited))
+                waited = True
                 log.info(
                     "%s: epoch %d reads %d records in %d files",
                     self._name, epoch.epoch, epoch.num_records, len(one.files),
@@ -190,15 +191,15 @@ class _Sets:
             seed = _mixed(self._seed, epoch.epoch, ordinal)
         return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed)
 
-    def _lent(self, epoch: Epoch) -> Lent:
-        """All of the epoch's batches. What is taken from the last boundary on is its: so what was read
-        ahead of the set before is counted with this one."""
+    def _lent(self, epoch: Epoch, waited: bool) -> Lent:
+        """All of the epoch's batches; for its set the pipeline has `waited`. What is taken from the last
+        boundary on is its: so what was read ahead of the set before is counted with this one."""
         own = self.pipeline
         if self.clock is not None:
             begin = None if self.stretch is None else self.stretch.stop()
             self.stretch = Stretch(self.clock.read, begin)
         steps = max(1, epoch.num_records // (own.batch_size * own.world))
-        return Lent("TensorFlow", steps, own.batch_size, own.world, self.stretch, leases=True)
+        return Lent("TensorFlow", steps, own.batch_size, own.world, self.stretch, leases=waited)
 
     def close(self) -> None:
         """Ends the lease that no iterator has taken over yet; one that comes later takes its own."""

@@ -101,6 +101,7 @@ class PyReader {
     bytes_read_ = 0;
     seconds_waited_ = 0;
     queue_filled_ = 0;
+    answered_.reset();
     reported_ = 0;
     ++pass_;
     position_ = start;
@@ -109,6 +110,45 @@ class PyReader {
   }
 
   nb::object Next() {
+    nb::object batch = Take();
+    answered_ = std::chrono::steady_clock::now();
+    return batch;
+  }
+
+  nb::list Findings(size_t from = 0) const {
+    nb::list found;
+    const std::vector<CorruptRecord> all = reader_->findings();
+    for (size_t i = from; i < all.size(); ++i) {
+      found.append(nb::make_tuple(PathObject(all[i].path), all[i].offset, PathObject(all[i].why)));
+    }
+    return found;
+  }
+
+  const BatchReader& reader() const { return *reader_; }
+  uint64_t pass() const { return pass_; }
+  uint64_t position() const { return position_; }
+  double seconds_waited() const { return seconds_waited_; }
+  uint64_t bytes_read() const { return bytes_read_; }
+  double queue_filled() const { return queue_filled_; }
+  double seconds_idle() const {
+    if (!answered_) return 0;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - *answered_).count();
+  }
+
+ private:
+  // A batch as next() will return it.
+  struct Ready {
+    nb::object columns;
+    uint64_t record_bytes = 0;
+    size_t memory_bytes = 0;
+    // Of a batch that could not be wrapped: which exception was the reason, and that itself until
+    // it has been raised. Not longer, as its traceback may hold whoever holds the reader.
+    std::string lost_to = {};
+    nb::object raises = {};
+  };
+
+  // What Next() returns.
+  nb::object Take() {
     // What wraps, or is told, may let other threads run that take what is ready.
     do {
       while (reader_->forked() || ready_.empty()) {
@@ -128,34 +168,6 @@ class PyReader {
     position_ = reader_->After(position_);
     return std::move(next.columns);
   }
-
-  nb::list Findings(size_t from = 0) const {
-    nb::list found;
-    const std::vector<CorruptRecord> all = reader_->findings();
-    for (size_t i = from; i < all.size(); ++i) {
-      found.append(nb::make_tuple(PathObject(all[i].path), all[i].offset, PathObject(all[i].why)));
-    }
-    return found;
-  }
-
-  const BatchReader& reader() const { return *reader_; }
-  uint64_t pass() const { return pass_; }
-  uint64_t position() const { return position_; }
-  double seconds_waited() const { return seconds_waited_; }
-  uint64_t bytes_read() const { return bytes_read_; }
-  double queue_filled() const { return queue_filled_; }
-
- private:
-  // A batch as next() will return it.
-  struct Ready {
-    nb::object columns;
-    uint64_t record_bytes = 0;
-    size_t memory_bytes = 0;
-    // Of a batch that could not be wrapped: which exception was the reason, and that itself until
-    // it has been raised. Not longer, as its traceback may hold whoever holds the reader.
-    std::string lost_to = {};
-    nb::object raises = {};
-  };
 
   // Threads end at their next record, but that may wait for the disk.
   std::unique_ptr<WithoutGil> ReleaseUnlessEnded() const {
@@ -289,6 +301,7 @@ class PyReader {
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
   double queue_filled_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> answered_;  // when Next() returned last
   bool contended_ = false;  // the GIL, when it was last asked for
 };
 
@@ -373,6 +386,7 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("seconds_waited", &PyReader::seconds_waited)
       .def_prop_ro("bytes_read", &PyReader::bytes_read)
       .def_prop_ro("queue_filled", &PyReader::queue_filled)
+      .def_prop_ro("seconds_idle", &PyReader::seconds_idle)
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import time
 
 import pytest
 
@@ -293,3 +294,15 @@ def test_reports_can_be_compared_and_not_changed(leased):
     assert isinstance(report, EpochReport)
     with pytest.raises(AttributeError):
         report.steps = 7
+
+
+def test_a_pass_of_which_the_loop_has_taken_all_ends_with_what_it_was_given_last(leased):
+    """As Lightning takes them, which asks for no more than there are, and validates then."""
+    loader = leased.numpy(batch_size=5)
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    time.sleep(0.5)
+    assert leased.report().seconds_elsewhere < 0.25
+    del batches
+    assert leased.report().seconds_elsewhere < 0.25

@@ -12,6 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
+from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import CallerError
 from cachecd_client.keras import TelemetryCallback as KerasTelemetry
 from cachecd_client.lightning import TelemetryCallback as LightningTelemetry
@@ -21,6 +22,9 @@ NAMES = {
     "bytes_per_second", "queue", "reads_per_record", "records_per_second", "set_bytes", "set_records",
     "wait_share",
 }  # fmt: skip
+
+
+BARE = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -117,10 +121,8 @@ def test_lightning_logs_the_figures_at_the_steps_of_the_loss(cache, tmp_path):
         log_every_n_steps=3,
         logger=logger,
         callbacks=[callback],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         accelerator="cpu",
+        **BARE,
     )
     with cache.acquire("train") as epoch, quiet():
         trainer.fit(Model(), epoch.torch(batch_size=5, features=["vector"]))
@@ -129,6 +131,73 @@ def test_lightning_logs_the_figures_at_the_steps_of_the_loss(cache, tmp_path):
     at = {name: [int(row["step"]) for row in rows if row.get(name)] for name in rows[0]}
     assert at["data/wait_share"] == at["loss"] == [2, 5]
     assert {name for name in at if name.startswith("data/")} == {f"data/{name}" for name in NAMES}
+
+
+def test_lightning_leaves_columns_as_they_are_on_their_way_to_a_device(cache):
+    import pytorch_lightning as trainers
+
+    seen = []
+
+    class Model(trainers.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, _):
+            seen.append({name: type(value) for name, value in batch.items()})
+            return self.layer(batch["vector"]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+    trainer = trainers.Trainer(max_steps=1, accelerator="cpu", logger=False, **BARE)
+    with cache.acquire("train") as epoch, quiet():
+        trainer.fit(Model(), epoch.torch(batch_size=5))
+    assert (seen[0]["many"], seen[0]["key"], seen[0]["names"]) == (Ragged, Bytes, RaggedBytes)
+
+
+def test_with_several_optimizers_lightning_logs_the_figures_at_the_steps_of_the_loss_too(
+    cache, tmp_path
+):
+    import pytorch_lightning as trainers
+    from pytorch_lightning.loggers import CSVLogger
+
+    class Two(trainers.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
+
+        def training_step(self, batch, _):
+            for layer, optimizer in zip(self.layers, self.optimizers(), strict=True):
+                loss = layer(batch["vector"]).square().mean()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            self.log("loss", loss)
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(layer.parameters(), lr=1e-9) for layer in self.layers]
+
+    logger = CSVLogger(str(tmp_path))
+    callback = LightningTelemetry(lambda: cache.report("train"))
+    trainer = trainers.Trainer(
+        max_epochs=2,
+        log_every_n_steps=3,
+        accelerator="cpu",
+        logger=logger,
+        callbacks=[callback],
+        **BARE,
+    )
+    with cache.acquire("train") as epoch, quiet():
+        trainer.fit(Two(), epoch.torch(batch_size=5, features=["vector"]))
+    assert steps_of(logger, "data/wait_share") == steps_of(logger, "loss") == [2, 5]
+
+
+def steps_of(logger, name):
+    """The steps at which a figure was logged."""
+    with open(Path(logger.log_dir) / "metrics.csv") as table:
+        return [int(row["step"]) for row in csv.DictReader(table) if row.get(name)]
 
 
 @contextlib.contextmanager

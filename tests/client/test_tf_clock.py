@@ -7,7 +7,7 @@ from itertools import islice
 import keras
 import tensorflow as tf
 
-from cachecd_client import FileSet
+from cachecd_client import FileSet, tf_clock
 from cachecd_client.keras import TelemetryCallback
 from cachecd_client.protocol import Acquire
 from cachecd_client.tf_clock import Clock
@@ -188,6 +188,27 @@ def test_the_wait_for_a_set_is_not_waiting_for_its_batches(cache, granting, cach
     found = cache.report("train")
     assert found.seconds_leasing >= 5 * PAUSE
     assert found.seconds_waited < 5 * PAUSE
+
+
+def test_the_wait_for_the_first_set_is_that_of_whoever_makes_the_pipeline(cache, granting):
+    grant = granting.answer
+
+    def late(request):
+        if isinstance(request, Acquire):
+            time.sleep(5 * PAUSE)
+        return grant(request)
+
+    granting.answer = late
+    batches = iter(cache.tf_dataset("train", 10, features=["label"]))
+    next(batches)
+    found = cache.report("train")
+    assert found.seconds_leasing >= 5 * PAUSE
+    assert found.seconds_waited > 0, "of what the pipeline waited, nothing is taken off"
+
+
+def test_a_clock_is_made_however_long_tensorflow_looks_for_devices(monkeypatch):
+    monkeypatch.setattr(tf_clock, "_PATIENCE", 0.0)
+    assert Clock().read().steps == 0
 
 
 def test_of_one_pipeline_over_many_sets_each_epoch_tells_what_was_taken_in_its_time(cache, caplog):
