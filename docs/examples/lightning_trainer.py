@@ -65,13 +65,18 @@ class Cached(lightning.LightningDataModule):
         super().__init__()
         self.cache, self.num_epochs = cache, num_epochs
         self.held_out = Batches(held_out.torch(batch_size=32))
-        self.epochs = self.loader = self.state = None
+        self.epochs = self.loader = self.begins = self.state = None
 
     def train_dataloader(self):
         if self.epochs is None:
             self.epochs = self.cache.epochs("train", self.num_epochs, state=self.state)
-        # Lightning moves batches to its device.
-        self.loader = next(self.epochs).torch(batch_size=32)
+        # From a checkpoint of an epoch's end Lightning asks twice before it takes a batch.
+        if self.loader is None or self.loader.position != self.begins:
+            epoch = next(self.epochs, None)
+            if epoch is None:  # a checkpoint of the run's end
+                return []
+            self.loader = epoch.torch(batch_size=32)  # Lightning moves batches to its device
+            self.begins = self.loader.position
         return Batches(self.loader)
 
     def val_dataloader(self):

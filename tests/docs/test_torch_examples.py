@@ -6,6 +6,7 @@ for 10 s of CPU time. It needs pip install '.[trainers]'.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import runpy
@@ -179,10 +180,11 @@ if LONG:
         assert len(whole) == 200
         assert seen == whole[50:]
 
-    # Of Lightning's own use of torch.
-    @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-    @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
-    def test_lightning_goes_on_with_the_batch_behind_its_checkpoint(cache, tmp_path, monkeypatch):
+    @pytest.fixture
+    def lightning_run(cache, tmp_path, monkeypatch):
+        """`fit(last, checkpoint, **saved)` trains two epochs, from a checkpoint on, and is killed in batch
+        `last`. It gives the model, which knows what it has seen; checkpoints are `saved` as is said.
+        """
         import pytorch_lightning
         from pytorch_lightning.callbacks import ModelCheckpoint
 
@@ -201,7 +203,7 @@ if LONG:
         class Digits(example["Digits"]):
             def __init__(self, last):
                 super().__init__()
-                self.last, self.seen = last, []
+                self.last, self.seen, self.ends = last, [], []
 
             def training_step(self, batch, index):
                 self.seen.append(batch["image"].sum(dim=(1, 2, 3)).tolist())
@@ -209,27 +211,47 @@ if LONG:
                     raise KilledError
                 return super().training_step(batch, index)
 
-        every = ModelCheckpoint(tmp_path, "at-{step}", every_n_train_steps=5, save_top_k=-1)
+            def on_train_epoch_end(self):
+                self.ends.append(len(self.seen))
 
-        def fit(model, checkpoint=None):
+        def fit(last=None, checkpoint=None, **saved):
+            model = Digits(last)
+            every = ModelCheckpoint(tmp_path, "{epoch}-{step}", save_top_k=-1, **saved)
             with connect(EXAMPLES / "digits.yaml") as opened, opened.acquire("eval") as held_out:
                 trainer = pytorch_lightning.Trainer(
-                    max_epochs=2, reload_dataloaders_every_n_epochs=1, logger=False,
-                    callbacks=[every],
+                    max_epochs=2, reload_dataloaders_every_n_epochs=1, logger=False, callbacks=[every],
                     enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
                 )  # fmt: skip
-                try:
-                    data = example["Cached"](opened, 2, held_out)
-                    trainer.fit(model, data, ckpt_path=checkpoint)
-                finally:
-                    steps = len(trainer.train_dataloader)
-                return steps
+                data = example["Cached"](opened, 2, held_out)
+                with contextlib.suppress(KilledError):
+                    trainer.fit(model, data, ckpt_path=checkpoint and tmp_path / checkpoint)
+                model.result = dict(trainer.callback_metrics)
+                if data.loader is not None:
+                    model.epoch = data.loader.state_dict()["run"]["epoch"]
+            return model
 
-        killed, resumed = Digits(9), Digits(None)
-        with pytest.raises(KilledError):
-            fit(killed)
-        (checkpoint,) = tmp_path.glob("at-step=5.ckpt")
-        steps = fit(resumed, checkpoint)
-        assert resumed.seen[:4] == killed.seen[5:]
-        assert len(resumed.seen) >= steps
-        assert resumed.trainer.callback_metrics["records"] == 360
+        return fit
+
+    # Of Lightning's own use of torch.
+    @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+    @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
+    class TestLightning:
+        def test_it_goes_on_with_the_batch_behind_its_checkpoint(self, lightning_run):
+            killed = lightning_run(last=9, every_n_train_steps=5)
+            resumed = lightning_run(checkpoint="epoch=0-step=5.ckpt")
+            assert resumed.seen[:4] == killed.seen[5:]
+            assert len(resumed.ends) == 2
+            assert resumed.result["records"] == 360
+
+        @pytest.mark.parametrize(
+            "saved", [{"every_n_train_steps": 1}, {}, {"save_on_train_epoch_end": True}]
+        )
+        def test_from_a_checkpoint_of_an_epochs_end_it_goes_on_with_the_next(
+            self, lightning_run, saved
+        ):
+            first, both = lightning_run(**saved).ends
+            resumed = lightning_run(checkpoint=f"epoch=0-step={first}.ckpt", **saved)
+            assert resumed.epoch == 1
+            assert len(resumed.seen) == resumed.trainer.num_training_batches > 0
+            done = lightning_run(checkpoint=f"epoch=1-step={both}.ckpt", **saved)
+            assert done.seen == []
