@@ -5,6 +5,7 @@ shards, without keeping anything else waiting.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -23,6 +24,7 @@ from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 
 _POLL = 0.1  # seconds, while the catalog's disk refuses
 _LONGEST = 60.0
+_KEPT = 60.0  # seconds for which whoever asked may come back for what was found
 
 _log = structlog.get_logger("cachecd.exclusions")
 _Asked = tuple[str, str, int | None, bool]
@@ -44,20 +46,21 @@ class Exclusions:
         self._indexes = indexes
         self._feed = feed
         self._spawn = spawn
-        self._found: dict[_Asked, tuple[int, int] | str | None] = {}  # None: being looked for
+        self._sought: set[_Asked] = set()
+        self._found: dict[_Asked, tuple[float, tuple[int, int] | str]] = {}  # when, and what
 
     def answer(self, request: Exclude) -> Reply:
         """What is known by now."""
         asked = request.dataset, request.key, request.begin, request.undo
         if request.dataset not in self._indexes:
             return Refused(request.id, "unknown-dataset", f"no dataset {request.dataset!r}")
+        self._forget()
         if asked not in self._found:
-            self._found[asked] = None
-            self._spawn(self._carry_out(asked))
-        found = self._found[asked]
-        if found is None:
+            if asked not in self._sought:
+                self._sought.add(asked)
+                self._spawn(self._carry_out(asked))
             return Waiting(request.id, 0, 0, 0.0, "looking for its units and shards")
-        del self._found[asked]  # asked again, it is looked for again
+        _, found = self._found.pop(asked)  # asked again, it is looked for again
         if isinstance(found, str):
             return Refused(request.id, "bad-request", found)
         return protocol.Excluded(request.id, *found)
@@ -104,11 +107,25 @@ class Exclusions:
         if units:
             await self._take_out(dataset, tuple(units))
 
+    def _forget(self) -> None:
+        """Answers that nobody came back for: by now they may be wrong."""
+        late = time.monotonic() - _KEPT
+        self._found = {
+            asked: (when, what) for asked, (when, what) in self._found.items() if when > late
+        }
+
     async def _carry_out(self, asked: _Asked) -> None:
+        found: tuple[int, int] | str = "it was looked for in vain: the daemon's log says why"
+        # What was found of this object before, and nobody came back for, does not hold any more.
+        for other in [other for other in self._found if other[:2] == asked[:2]]:
+            del self._found[other]
         try:
-            self._found[asked] = await self._exclude(*asked)
+            found = await self._exclude(*asked)
         except DiskError as error:
-            self._found[asked] = str(error)
+            found = str(error)
+        finally:
+            self._sought.discard(asked)
+            self._found[asked] = time.monotonic(), found
 
     async def _exclude(
         self, dataset: str, key: str, begin: int | None, undo: bool

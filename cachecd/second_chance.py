@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from cachecd.model import SetAside
 
@@ -23,7 +23,7 @@ class SecondChances:
 
     def __init__(self, pinned: bool) -> None:
         self._pinned = pinned
-        self._due: deque[tuple[float, int]] = deque()  # ascending, but for those of longer waits
+        self._due: list[tuple[float, int]] = []  # a heap
         self._until_listed: list[int] = []
         self._failures: dict[int, int] = {}
 
@@ -40,7 +40,7 @@ class SecondChances:
                 self._until_listed.append(aside.unit)
             else:
                 self._failures[aside.unit] = self._failures.get(aside.unit, 0) + 1
-                self._due.append((now + self._wait_of(aside.unit), aside.unit))
+                heappush(self._due, (now + self._wait_of(aside.unit), aside.unit))
 
     def put_off(self, units: Iterable[int], now: float) -> None:
         """Their time had come, and they cannot be tried yet: they are again after the same wait."""
@@ -49,20 +49,21 @@ class SecondChances:
         if self._pinned:
             self._until_listed += units
         else:
-            self._due.extend((now + self._wait_of(unit), unit) for unit in units)
+            for unit in units:
+                heappush(self._due, (now + self._wait_of(unit), unit))
 
     def _wait_of(self, unit: int) -> float:
         return min(FIRST * 2.0 ** min(max(self._failures.get(unit, 0) - 1, 0), 10), LONGEST)
 
     def listed(self, now: float) -> None:
         """The store was asked for its listing, and has answered."""
-        self._due.extendleft((now, unit) for unit in reversed(self._until_listed))
+        self._due += [(now, unit) for unit in self._until_listed]
+        heapify(self._due)
         self._until_listed.clear()
 
     def take(self, now: float) -> tuple[int, ...]:
         """Those whose time has come; each is handed out once."""
-        if not self._due or self._due[0][0] > now:
-            return ()
-        taken = tuple(unit for due, unit in self._due if due <= now)
-        self._due = deque((due, unit) for due, unit in self._due if due > now)
-        return taken
+        taken = []
+        while self._due and self._due[0][0] <= now:
+            taken.append(heappop(self._due)[1])
+        return tuple(taken)

@@ -164,7 +164,14 @@ def _mask(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
 def _bits(
     marks: NDArray[np.uint8], numbers: NDArray[np.int64] | NDArray[np.uint64]
 ) -> NDArray[np.bool_]:
+    """Of each unit; of those that there are not yet, and of which nothing was marked, False."""
     shift = numbers.dtype.type(3)
     seven = numbers.dtype.type(7)
-    found: NDArray[np.uint8] = marks[numbers >> shift] >> (numbers & seven).astype(np.uint8)
+    places = numbers >> shift
+    if len(places) and int(places.max()) >= len(marks):
+        known = places < len(marks)
+        told = np.zeros(len(numbers), np.bool_)
+        told[known] = _bits(marks, numbers[known])
+        return told
+    found: NDArray[np.uint8] = marks[places] >> (numbers & seven).astype(np.uint8)
     return (found & np.uint8(1)).view(np.bool_)

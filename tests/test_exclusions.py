@@ -71,6 +71,47 @@ def test_undo_names_the_units_alone(search):
     assert isinstance(event, UnitsIncluded)
 
 
+def test_an_answer_that_nobody_came_back_for_is_none_to_a_later_question(search):
+    async def asked():
+        search.exclusions.answer(protocol.Exclude("1", "train", "b", None, False))
+        while len(search.events) < 2:
+            await asyncio.sleep(0.001)
+        await answer(search, "b", undo=True)
+        await answer(search, "b")
+
+    asyncio.run(asked())
+    kinds = [type(event) for event in search.events]
+    once = [UnitsExcluded, HoldersFound]
+    assert kinds == [*once, UnitsIncluded, *once]
+
+
+@pytest.mark.parametrize(("later", "searches"), [(59.0, 1), (61.0, 2)])
+def test_an_answer_is_kept_for_a_minute_and_not_for_ever(search, monkeypatch, later, searches):
+    now = [0.0]
+    monkeypatch.setattr(exclusions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def asked():
+        search.exclusions.answer(protocol.Exclude("1", "train", "b", None, False))
+        while len(search.events) < 2:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # what was found is noted
+        now[0] += later
+        await answer(search, "b")
+
+    asyncio.run(asked())
+    assert len(search.events) == 2 * searches
+
+
+def test_a_search_that_fails_otherwise_than_thought_is_answered_all_the_same(search, monkeypatch):
+    async def asked():
+        monkeypatch.setattr(search.index, "find", lambda _: 1 // 0)
+        return await answer(search, "b")
+
+    reply = asyncio.run(asked())
+    assert isinstance(reply, protocol.Refused)
+    assert "the daemon's log says why" in reply.message
+
+
 def test_what_is_not_listed_is_refused_and_changes_nothing(search):
     reply = asyncio.run(answer(search, "d"))
     assert (reply.code, search.events) == ("bad-request", [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,20 @@ from cachecd.unitcount import UnitCount
 UNITS = st.lists(st.integers(0, 19), max_size=8)
 KINDS = ["hold", "release", "set_aside", "take_back", "gone", "back"]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), UNITS), max_size=20)
+
+
+def test_of_units_that_there_are_not_yet_nothing_is_held_or_set_aside():
+    """A listing that goes on may meet units that the plan has not taken up."""
+    count = UnitCount()
+    for extended in (0, 1000):
+        count.extend(extended)
+        units = np.array([999, 1500, 10**6])
+        assert not count.held(units).any()
+        assert not count.aside(units).any()
+        assert count.free(units).all()
+        count.take_back([1500])
+        count.release([1500])
+        assert (count.num_free, count.num_aside) == (extended, 0)
 
 
 @settings(deadline=None, max_examples=50)

@@ -189,6 +189,17 @@ def test_pauses_between_second_chances_double_up_to_a_day():
     assert waits == [1, 2, 4, 8, 16, 24, 24, 24]
 
 
+def test_a_unit_that_was_tried_in_vain_keeps_no_other_waiting():
+    chances = SecondChances(pinned=False)
+    chances.gave_up([aside(3)], 0.0)
+    assert chances.take(FIRST) == (3,)
+    chances.gave_up([aside(3)], FIRST)  # due after two hours more
+    chances.gave_up([aside(4)], FIRST + 1)
+    assert chances.take(2 * FIRST) == ()
+    assert chances.take(2 * FIRST + 1) == (4,)
+    assert chances.take(3 * FIRST) == (3,)
+
+
 def test_what_a_start_finds_set_aside_waits_for_the_source_to_be_there():
     chances = SecondChances(pinned=False)
     chances.found([aside(3), aside(4, passing=False), aside(5)])
