@@ -27,7 +27,7 @@ def footprint(shard_size: int) -> int:
 class Ledger:
     """One cache directory's bytes under its limit.
 
-    Invariant: `used + reserved <= limit` after every operation that adds to either; `reserve`
+    Invariant: `used + reserved <= ceiling` after every operation that adds to either; `reserve`
     refuses what would break it.
     """
 
@@ -38,9 +38,22 @@ class Ledger:
     # Free on the file system for us, less all that is reserved; and for how many shards it has inodes.
     spare: float = float("inf")
     spare_shards: float = float("inf")
+    _above: int | None = (
+        None  # used and reserved since the limit was set, at the least; None: unknown
+    )
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
     _reserved_by: dict[str, int] = field(default_factory=dict)
+
+    def change(self, limit: int) -> None:
+        """Another limit, which may be below what is there."""
+        self.limit, self._above = limit, self.used + self.reserved
+
+    @property
+    def ceiling(self) -> int:
+        """What is never exceeded: the limit, or what there was when it was lowered below that, less all
+        that has gone since."""
+        return max(self.limit, self._above or 0)
 
     @property
     def used(self) -> int:
@@ -72,6 +85,12 @@ class Ledger:
         return self._on_file_system < min(self.footprint, self.below_limit)
 
     @property
+    def usable(self) -> bool:
+        """Whether another shard fits where one has gone, or two: not if others have taken more of the file
+        system than that."""
+        return self.spare > -self.footprint
+
+    @property
     def _on_file_system(self) -> float:
         return self.spare if self.spare_shards >= 1 else min(self.spare, 0)
 
@@ -88,6 +107,8 @@ class Ledger:
         # A worker may not have taken yet what is reserved for it; one that has counts twice until
         # it is done, which errs on the safe side.
         self.spare = spare - self.reserved
+        if self._above is None:  # a start may find more than its limit
+            self._above = self.used + self.reserved
         self.spare_shards = spare_shards - len(self._reserved)
 
     def reserve(self, shard: ShardId) -> bool:
@@ -102,16 +123,16 @@ class Ledger:
 
     def cancel(self, shard: ShardId) -> None:
         """Gives the shard's reservation back: nothing of it is on disk."""
-        self.spare += self._reserved[shard]
-        self.spare_shards += 1
-        self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
+        self._give_back(shard)
+        self._less()
 
     def seal(self, shard: ShardId, allocated: int) -> None:
         """Turns the reservation into what the sealed shard really occupies."""
-        self.cancel(shard)
+        self._give_back(shard)
         self.spare -= allocated
         self.spare_shards -= 1
         self.adopt(shard.dataset, allocated)
+        self._less()
 
     def adopt(self, dataset: str, allocated: int) -> None:
         """Counts shards found on disk."""
@@ -120,9 +141,19 @@ class Ledger:
     def free(self, dataset: str, allocated: int) -> None:
         """The files of a shard that was sealed or adopted are gone."""
         self._add(self._used_by, dataset, -allocated)
+        self._less()
 
     def is_reserved(self, shard: ShardId) -> bool:
         return shard in self._reserved
+
+    def _give_back(self, shard: ShardId) -> None:
+        self.spare += self._reserved[shard]
+        self.spare_shards += 1
+        self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
+
+    def _less(self) -> None:
+        if self._above is not None:
+            self._above = min(self._above, self.used + self.reserved)
 
     @staticmethod
     def _add(table: dict[str, int], dataset: str, amount: int) -> None:

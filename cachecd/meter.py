@@ -66,14 +66,15 @@ class Meter:
     def announce_manifest(self, cost: int) -> None:
         """Counts a lease's manifest before it is written; DiskError if there is no room even for that.
 
-        It may take of the slack, which no shard may: that leases are granted is worth more.
+        It may take of the slack, which no shard may: that leases are granted is worth more. So it may where
+        the limit was lowered below what is there: a trainer lets go of its set when it has the next.
         """
         self._ground.check()
         if self._ahead + cost > _UNMEASURED:
             self._measure(0)
         ledger = self._state.ledger
         shards = ledger.used - ledger.metadata + ledger.reserved
-        free = ledger.limit - shards - self._measured - self._ahead - cost - _UNMEASURED
+        free = ledger.ceiling - shards - self._measured - self._ahead - cost - _UNMEASURED
         free -= self.index_room.writing
         if free < 0:
             raise DiskError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections import Counter
 
 from cachecd_client.errors import AcquireTimeoutError
@@ -120,3 +122,18 @@ def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_da
     assert orders[1] != orders[2], "in an order of its own"
     assert set(sets[2]) < set(sets[3])
     assert sum("repeats" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on(daemon, train):
+    """Which asks for the next set while it holds the last one."""
+    served = daemon({"train": train(evict={"refresh": 0.5})}, limit="12MiB").start()
+    lowered = 6 << 20
+    wait_until(lambda: served.status()["cache"]["used"] > lowered + (2 << 20))
+    with served.connect(timeout=20) as cache:
+        for epoch in cache.epochs("train", 8, timeout=20):
+            if not epoch.epoch:
+                served.document["cache"]["limit"] = lowered
+                served.write_config()
+                os.kill(served.pid, signal.SIGHUP)
+                wait_until(lambda: served.status()["cache"]["limit"] == lowered)
+    wait_until(lambda: served.status()["cache"]["used"] <= lowered)
