@@ -91,10 +91,10 @@ def set_again(
     return found
 
 
-def go_on(dataset: DatasetState, wanted: Wanted) -> bool:
+def go_on(dataset: DatasetState, wanted: Wanted, now: float) -> bool:
     """Takes the walk to where a run left it, unless it is there already, or it is another walk; whether
-    it, or what is numbered, has moved. Unless the run wants its own set, numbers go on behind those that it
-    knows: of one that it knows it may have read records."""
+    it, or what is numbered, has moved. Numbers go on behind those that the run knows: of one that it knows
+    it may have read records. If it wants its own set, that may be about to be recalled under them."""
     plan, rules = dataset.plan, dataset.rules
     mine = (rules.generation, walk_of(rules), len(plan.walks))
     same = (wanted.generation, wanted.walk, len(wanted.cursor)) == mine
@@ -105,8 +105,10 @@ def go_on(dataset: DatasetState, wanted: Wanted) -> bool:
     ]
     for walk, cursor in behind:
         walk.cycle.skip_to(cursor)
-    last = wanted.shards[-1][1] if wanted.shards and not wanted.fingerprint else 0
-    behind_by_number = last >= plan.next_number
+    last = wanted.shards[-1][1] if wanted.shards else 0
+    if behind and wanted.fingerprint:
+        dataset.recall.awaited(last, now)
+    behind_by_number = last >= plan.next_number and not wanted.fingerprint
     if behind_by_number:
         plan.overtake(last)
     if behind or behind_by_number:

@@ -32,8 +32,9 @@ class Recall:
     _until: float = 0.0
 
     def awaited(self, last: int, now: float) -> None:
-        """A run is about to recall shards up to this number."""
-        self._last, self._until = last, now + PATIENCE
+        """A run is about to recall shards up to this number, and others may be to earlier or later ones."""
+        self._last = max(last, self._last if now < self._until else 0)
+        self._until = now + PATIENCE
 
     def awaits(self, number: int, now: float) -> bool:
         """Whether this number is not to be given to a new shard yet."""

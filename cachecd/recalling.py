@@ -15,7 +15,7 @@ from cachecd.dataset import DatasetState
 from cachecd.events import Event
 from cachecd.grant import LeaseState
 from cachecd.index import Index
-from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.model import Assignment, Ranges, ShardId, UnitSlice
 from cachecd.parts import slices_of
 from cachecd.recipe import Recipe, digest_of
 from cachecd.saving import PlanSaver
@@ -24,6 +24,7 @@ from cachecd_client import protocol
 
 # A shard's recipe takes 0.3 ms to read and to pack.
 _SHARDS_AT_ONCE = 64
+_SETS = 16  # of so many runs parts come by turns
 _HOW = (
     "the set cannot be made again as it was: resume='continue' goes on with another one; if this cache "
     "began before the trainer asked, an empty cache.dir may do"
@@ -48,8 +49,8 @@ class Recalling:
         self._datasets = datasets
         self._leases = leases
         self._ask = ask
-        # Of each dataset, the set that is being recalled, and which of its shards are here as they were.
-        self._same: dict[str, tuple[list[list[int]], set[int]]] = {}
+        # Of sets that are being recalled, the latest ones, which of their shards are here as they were.
+        self._same: dict[tuple[str, Ranges], set[int]] = {}
 
     def answer(self, request: protocol.AskRecipes | protocol.Recall) -> protocol.Reply:
         """DiskError where the disk fails."""
@@ -99,9 +100,12 @@ class Recalling:
                 f"the set is of generation {request.generation}, this daemon makes "
                 f"{dataset.rules.generation}: source, transform or generation are configured otherwise"
             )
-        if name not in self._same or self._same[name][0] != request.shards:
-            self._same[name] = request.shards, set()
-        same = self._same[name][1]
+        same = self._same.pop((name, named), set())
+        self._same[name, named] = same
+        while len(self._same) > _SETS:
+            del self._same[next(iter(self._same))]
+        # Those too that a daemon took up which was killed since.
+        same |= {n for n in dataset.recall.numbers if any(a <= n <= b for a, b in named)}
         wanted: list[Recipe] = []
         waiting = ""
         for text in request.recipes:

@@ -89,7 +89,7 @@ class State:
         self, limit: int, rules: Iterable[DatasetRules], restraint: Restraint | None = None
     ) -> None:
         """New bounds for the same datasets; what is on disk beyond a lower limit is rotated out."""
-        self.ledger.limit = limit
+        self.ledger.change(limit)
         if restraint is not None:
             self.restraint.change(restraint)
         for rule in rules:
@@ -184,7 +184,7 @@ class State:
         dataset, wanted = self.datasets[asked.dataset], asked.wanted
         self.restraint.wanted(now)
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
-        if wanted is not None and known is None and go_on(dataset, wanted):
+        if wanted is not None and known is None and go_on(dataset, wanted, now):
             out.append(ev.SavePlan(asked.dataset))
         if wanted is not None and wanted.fingerprint:
             known = self._same_set(dataset, asked, wanted, known, now, out)

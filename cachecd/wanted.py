@@ -11,8 +11,8 @@ from cachecd.model import Assignment, Ranges
 class Wanted:
     """The set of a lease that there was: a run that resumes wants the very same.
 
-    Without a `fingerprint` it does not; but where nothing was sampled beyond `cursor`, of a walk of this
-    name, the walk is to go on from there.
+    Without a `fingerprint` it does not, and then new shards have numbers behind these. Where nothing was
+    sampled beyond `cursor`, of a walk of this name, the walk is to go on from there.
     """
 
     generation: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cachecd import events as ev
@@ -15,7 +14,7 @@ from cachecd.index import Index
 from cachecd.ingest import finish
 from cachecd.ledger import Ledger, footprint
 from cachecd.model import Assignment, ObjectInfo, Outcome, Shard, ShardId
-from cachecd.parts import Part
+from cachecd.parts import Part, slices_of
 from cachecd.plan import Plan
 from cachecd.recall import PATIENCE, Recall
 from cachecd.recalling import Recalling
@@ -25,7 +24,6 @@ from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
 from cachecd.segments import Segments
 from cachecd.state import State
-from cachecd.wanted import ReplyMissing, Wanted
 from cachecd_client import protocol
 from tests.units import Units, full
 
@@ -194,6 +192,41 @@ def test_while_the_source_is_listed_a_recall_waits_and_nothing_else_is_begun(mac
     assert other.recall(recipes) == protocol.Done("r")
 
 
+def parts_of_a_unit(machine) -> list[str]:
+    """Recipes of two shards over which a unit is cut."""
+
+    def text(number: int, part: Part) -> str:
+        units = slices_of([part], machine.index.unit)
+        return Recipe(number, 1, 1, digest_of(units), (part,)).text(machine.index.segments)
+
+    return [text(1, Part(0, 0, 0)), text(2, Part(0, 2, 10_000))]
+
+
+@pytest.mark.parametrize("meanwhile", ["another run recalls", "the daemon is killed"])
+def test_a_recall_goes_on_with_its_next_part_whatever_was_between(machine, meanwhile):
+    one = machine()
+
+    def recall(shards: list[list[int]], recipe: str) -> protocol.Reply:
+        return one.recalling.answer(protocol.Recall("r", "train", "1-a", shards, 1, [recipe]))
+
+    first, second = parts_of_a_unit(one)
+    assert recall([[1, 2]], first) == protocol.Done("r")
+    if meanwhile == "another run recalls":
+        assert recall([[1, 1]], first) == protocol.Done("r")
+    else:
+        one.recalling._same.clear()
+    assert recall([[1, 2]], second) == protocol.Done("r")
+
+
+def test_of_two_runs_that_recall_the_later_numbers_are_kept():
+    recall = Recall()
+    recall.awaited(100, 0.0)
+    recall.awaited(50, 1.0)
+    assert recall.awaits(61, 2.0)
+    recall.awaited(50, 2 * PATIENCE)
+    assert not recall.awaits(61, 2 * PATIENCE), "the first has gone away"
+
+
 def test_a_number_of_another_shard_is_refused(machine, first):
     recipes, _ = first
     other = machine()
@@ -331,37 +364,6 @@ def test_what_is_recalled_survives_a_restart_with_what_belongs_to_it():
     assert after.elsewhere(again, 5, Outcome(2, 1, 1, 1, 1, 1.0, rest)) == {(1, 2)}
 
 
-# --- where the walk goes on
-
-
-def test_a_run_moves_no_walk_that_is_another_one_or_beyond(machine):
-    one = machine()
-    one.make(2)
-    lease = one.lease()
-    plan = one.dataset.plan
-    for wanted in (
-        Wanted("1-a", lease.shards, "", "another walk", (20,)),
-        Wanted("2-b", lease.shards, "", lease.walk, (20,)),
-        Wanted("1-a", lease.shards, "", lease.walk, (1,)),
-        Wanted("1-a", lease.shards, "", lease.walk, (20, 20)),
-    ):
-        before = plan.cursor
-        one.state.handle(ev.AcquireAsked("r", "train", "resumed", 3, wanted=wanted), 0.0)
-        assert plan.cursor == before
-    wanted = Wanted("1-a", ((1, 9),), "", lease.walk, (20,))
-    one.state.handle(ev.AcquireAsked("r", "train", "resumed", 4, wanted=wanted), 0.0)
-    assert (plan.cursor, plan.next_number) == (20, 10)
-
-
-def test_no_shard_has_a_number_of_which_a_run_of_another_walk_may_have_read_records(machine):
-    one = machine()
-    plan = one.dataset.plan
-    wanted = Wanted("2-b", ((1, 9),), "", "another walk", (20,))
-    out = one.state.handle(ev.AcquireAsked("r", "train", "resumed", 3, wanted=wanted), 0.0)
-    assert ev.SavePlan("train") in out
-    assert (plan.cursor, plan.next_number) == (0, 10)
-
-
 def test_a_shard_that_is_made_again_leaves_nothing_that_another_has_begun(machine):
     dataset = machine().dataset
     first = assignment(dataset.plan, 5, (1, 0, 0))
@@ -370,19 +372,3 @@ def test_a_shard_that_is_made_again_leaves_nothing_that_another_has_begun(machin
     rest = dataclasses.replace(first.units[0], ordinal=2)
     finish(dataset, 5, Outcome(2, 1, 1, 1, 1, 1.0, (rest,)), units=[1])
     assert dataset.plan.left_over == []
-
-
-def test_a_set_of_which_a_shard_is_retired_is_there_as_long_as_a_lease_of_it_stands(machine):
-    one = machine()
-    one.make(2)
-    lease = one.lease()
-    one.dataset.live.retire(np.array([1]))
-    wanted = Wanted("1-a", lease.shards, lease.fingerprint)
-
-    def ask(job: str) -> list[ev.Command]:
-        return one.state.handle(ev.AcquireAsked("r", "train", job, 0, wanted=wanted), 0.0)
-
-    assert any(isinstance(told, ev.ReplyGranted) for told in ask("heir"))
-    for held in list(one.state.leases):
-        one.state.handle(ev.LeaseEnded(held), 1.0)
-    assert ask("late") == [ReplyMissing("r", ((1, 1),), "1 of its 2 shards are gone")]

@@ -84,7 +84,10 @@ class Epoch(FileSet):
         self._resumed = resumed
         self._passes = Passes(self.epoch, length, self._telemetry(length), run)
         if resumed is not None:
-            self._passes.go_on(resumed.of_epoch, resumed.share)
+            of_epoch = resumed.of_epoch
+            if run is not None:
+                of_epoch = run.of_node(of_epoch, resumed.ranks)
+            self._passes.go_on(of_epoch, resumed.share)
 
     @property
     def length(self) -> int:
@@ -141,8 +144,8 @@ class Epoch(FileSet):
         return epoch
 
     def end(self) -> None:
-        """Tells the run what was read of it. Without a pass of a loader here, that is what a dataset
-        gave other processes to read, or all of the set once."""
+        """Tells the run what was read of it: by loaders here, or what others were given to read, of whom
+        nobody tells, if that is more; all of the set once, if there is neither."""
         self._passes.tell_run()
 
     def __enter__(self) -> Self:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachecd_client.elsewhere import Lent
 from cachecd_client.run import Part, Run
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from cachecd_client.loader import Loader
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """So many steps, of so many records over all ranks; what it reads of the set, where that is a part."""
+class _Read(NamedTuple):
+    """By one pass so many records over all ranks, in steps of so many, of the set or of a part of it."""
 
-    steps: int
+    records: int
     step: int
     part: Part | None
 
-    @property
-    def records(self) -> int:
-        """Over all ranks."""
-        return self.steps * self.step
 
-
-@dataclass(frozen=True, slots=True)
-class _Elsewhere:
+class _Elsewhere(NamedTuple):
     """What others were lent, and the loader that makes it if it is read here after all."""
 
     lent: Lent
-    whole: _Pass
+    part: Part | None
     loader: weakref.ref[Loader] | None
+
+    @property
+    def read(self) -> _Read:
+        """All, unless they tell."""
+        stretch = self.lent.stretch
+        steps = self.lent.steps if stretch is None else stretch.given.steps
+        return _Read(steps * self.lent.step, self.lent.step, self.part)
 
 
 class Passes:
@@ -52,8 +52,9 @@ class Passes:
         """Of this one, what an earlier process read."""
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
-        self._longest: _Pass | None = None
-        self._elsewhere: _Elsewhere | None = None  # lent last
+        self._begun: weakref.WeakKeyDictionary[Loader, int] = weakref.WeakKeyDictionary()
+        self._most: _Read | None = None  # of the passes that are over
+        self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 
     @property
@@ -62,7 +63,7 @@ class Passes:
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
-        elif self._longest is None and (share := self.telemetry.share_elsewhere) is not None:
+        elif self._latest is None and (share := self.telemetry.share_elsewhere) is not None:
             self._done = share
         if self._run is None:
             return self._done
@@ -91,25 +92,24 @@ class Passes:
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
         self._latest = weakref.ref(loader)
-        begun = _Pass(len(loader), loader.batch_size * loader.world, loader.part)
-        # A look at a few batches, before the others or behind them, is not what the epoch reads.
-        if self._longest is None or self._longest.records <= begun.records:
-            self._longest = begun
-        elsewhere = self._elsewhere
-        if elsewhere and elsewhere.loader and elsewhere.loader() is loader:
-            self.telemetry.take_back(elsewhere.lent)
-            self._elsewhere = None
+        self._begun[loader] = loader.position
+        for one in list(self._elsewhere):
+            if one.loader is not None and one.loader() is loader:
+                self._elsewhere.remove(one)
+                self.telemetry.take_back(one.lent)
         self.telemetry.began(loader)
 
     def ended(self, loader: Loader) -> None:
         """Its pass is over."""
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
+        if (position := self._begun.pop(loader, None)) is not None:
+            self._most = _most([self._most, _read(loader, position)])
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
         """Others are to read it: what this loader would read, unless it begins itself."""
-        whole = _Pass(lent.steps, lent.step, loader.part if loader else None)
-        self._elsewhere = _Elsewhere(lent, whole, weakref.ref(loader) if loader else None)
+        part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
+        self._elsewhere.append(_Elsewhere(lent, part, made_by))
         self.telemetry.lend(lent)
 
     def close(self) -> None:
@@ -122,28 +122,42 @@ class Passes:
         tells here; where neither is known, all once."""
         if self._run is None:
             return
-        elsewhere = self._elsewhere
-        passes = [one for one in (self._longest, elsewhere and elsewhere.whole) if one]
-        if not passes:
+        running = [_read(loader, position) for loader, position in self._begun.items()]
+        elsewhere = [one.read for one in self._elsewhere]
+        # What decides how the run goes on is what read most: a look at a few records reads little.
+        most = _most([self._most, *running, *elsewhere])
+        if most is None:
             self._run.ended(self.length, 1, None)
             return
-        read = self.rows
-        # Where none was counted nobody knows, and a run of records has to end.
-        if elsewhere and not (elsewhere.lent.stretch and self.telemetry.rows):
-            read = max(read, elsewhere.whole.records)
-        longest = max(passes, key=lambda one: one.records)
-        self._run.ended(read, longest.step, longest.part)
+        read = max([self.rows, *(one.records for one in elsewhere)])
+        if (
+            not read and self._elsewhere
+        ):  # of whom none was counted, and a run of records has to end
+            lent = self._elsewhere[-1].lent
+            read = lent.steps * lent.step
+        self._run.ended(read, most.step, most.part)
 
     def __getstate__(self) -> dict[str, Any]:
         # What other processes read they count themselves.
         return {
             **self.__dict__,
             "_loaders": None,
+            "_begun": None,
             "_latest": None,
-            "_elsewhere": None,
+            "_elsewhere": [],
             "telemetry": None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Without `telemetry`, which whoever has both makes anew."""
-        self.__dict__.update(state, _loaders=weakref.WeakSet())
+        self.__dict__.update(state, _loaders=weakref.WeakSet(), _begun=weakref.WeakKeyDictionary())
+
+
+def _read(loader: Loader, position: int) -> _Read:
+    """What its pass has delivered that began there."""
+    step = loader.batch_size * loader.world
+    return _Read((loader.position - position) * step, step, loader.part)
+
+
+def _most(passes: Iterable[_Read | None]) -> _Read | None:
+    return max((one for one in passes if one), key=lambda one: one.records, default=None)

@@ -35,8 +35,8 @@ class Acquire:
     """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
 
     Since 1.2: with `fingerprint`, for the very set that a manifest with this, this generation and these
-    `shards` named; with `cursor` alone, for whatever set there is, sampled from there on if nothing was
-    yet: what a manifest with this `walk` and generation, and `shards` up to these, had as its cursor.
+    `shards` named; without, for whatever set there is, and no new shard has a number up to these. With
+    `cursor`, what that manifest had, of this `walk`: sampled from there on, if nothing was yet.
     """
 
     id: str

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 from cachecd_client.errors import CallerError
 from cachecd_client.mix import Mix
@@ -89,9 +87,17 @@ class Run:
         As every rank takes as many steps, each node is through its share at the same step.
         """
         if self._budget is not None:
-            self.records = max(1, self._budget * own // ranks)
-        self.read = math.floor(self.read * Fraction(own, ranks) / self._share)
-        self.ranks = own, ranks
+            self.records = own * max(1, self._budget // ranks)
+        before, self.ranks = self.ranks, (own, ranks)
+        self.read = self.of_node(self.read, before)
+
+    def of_node(self, read: int, ranks: tuple[int, int]) -> int:
+        """This node's share of what all have read where one whose ranks were these has read so much.
+
+        Each rank's, so that the nodes are through at the same step, however many ranks each has.
+        """
+        (their_own, theirs), (own, every) = ranks, self.ranks
+        return own * -(-read * theirs // (their_own * every))
 
     @property
     def over(self) -> bool:
@@ -105,9 +111,9 @@ class Run:
         was read was read. Once it is known whether they are the same, it may be told again."""
         self.number = standing.epoch + standing.over
         self._goes(standing.way)
-        read = standing.read + (0 if same and not standing.over else standing.of_epoch)
-        # Rounded up, so that it is the very number again where `among` takes the share of it.
-        self.read = math.ceil(read * self._share / Fraction(*standing.ranks))
+        self.read = self.of_node(standing.read, standing.ranks)
+        if standing.over or not same:
+            self.read += self.of_node(standing.of_epoch, standing.ranks)
         self._step = standing.step
 
     def progress(self, number: int, share: float, read: int) -> float:
@@ -137,11 +143,6 @@ class Run:
         self._step = step
         if part is not None:
             self._goes(part.after)
-
-    @property
-    def _share(self) -> Fraction:
-        """Of all that the run reads, this node's."""
-        return Fraction(*self.ranks)
 
     def _goes(self, way: Sweep | Mix) -> None:
         if isinstance(way, Mix):

@@ -126,7 +126,7 @@ class Standing:
                 epoch=_number(told["epoch"]),
                 read=_number(told["read"]),
                 of_epoch=_number(told["of_epoch"]),
-                ranks=_ranks(*told.get("ranks", (1, 1))),
+                ranks=_ranks(*told["ranks"]),
                 step=max(1, _number(state["batch_size"]) * _number(state["world"])),
                 share=_share(told["share"]),
                 position=_number(state["position"]),

@@ -78,12 +78,13 @@ class Sweep:
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
         if number == self.number:
-            # Rotation goes oldest first: a later one that is not there may come back, as one that is
-            # verified does.
-            gone = (self.files > files[0]) & ~np.isin(self.files, files)
-            files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
-            order = np.argsort(files)
-            files, read = files[order], read[order]
+            # One among others may come back, as one that is verified does. Not one before them, as
+            # rotation goes oldest first; and behind them numbers begin again where a cache is lost.
+            gone = (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
+            if gone.any():
+                files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
+                order = np.argsort(files)
+                files, read = files[order], read[order]
         begun = np.flatnonzero(read)
         return stage, Sweep(number, files[begun], read[begun])
 

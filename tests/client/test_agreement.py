@@ -327,6 +327,20 @@ def test_nodes_resume_an_epoch_together_or_begin_it_anew_together(two_nodes, run
         assert before + sum(here) == run["records"] // 2 // BATCH * BATCH
 
 
+@pytest.mark.parametrize("lost", [[], [1], [0, 1]])
+def test_with_a_node_more_than_before_the_rest_of_a_budget_is_divided_alike(two_nodes, lost):
+    """Of 100 records 20 and 8 were read."""
+    _, state = two_nodes[0].read(False, (1, 2), records=100)
+    for place in lost:
+        two_nodes[place].lost = True
+    each = together(
+        two_nodes, lambda node, gather, _: node.read(gather, state=state, records=100)[0]
+    )
+    here, there = ([len(epoch) for epoch in epochs] for epochs in each)
+    assert here == there
+    assert sum(here) == (100 - 28) // 2
+
+
 def test_at_the_end_of_the_records_of_all_nodes_no_epoch_is_left(two_nodes):
     run = {"records": 96, "steps_per_epoch": 4}
     left = together(two_nodes, lambda node, gather, _: node.read(gather, (2, 4), **run))

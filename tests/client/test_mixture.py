@@ -114,6 +114,16 @@ def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache,
     assert len(set(code[:20])) == 20
 
 
+def test_a_look_at_some_records_of_a_mixture_does_not_become_what_it_reads(cache, sizes):
+    found = []
+    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4):
+        next(iter(epoch.numpy(batch_size=8)))  # of 40 records, of which steps of 16 make 32
+        found += labels(epoch.numpy(batch_size=16))
+    web = [label for label in found if label < 1000]
+    assert len(web) == 64
+    assert len(set(web)) == 64, "of 40, 50, 60 and 70"
+
+
 def test_records_of_all_datasets_are_mixed_within_an_epoch(cache):
     epochs = cache.epochs({"web": 0.5, "code": 0.5}, 1)
     epoch = next(epochs)

@@ -6,7 +6,6 @@ import copy
 import json
 
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client import connect, standing
 from cachecd_client.errors import AcquireTimeoutError, CallerError, SetGoneError
@@ -332,62 +331,3 @@ def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
     _, state = left_at(cache, 2, 1, n=3)
     with pytest.raises(CallerError, match=r"start=2, n=1: .* a state's start is its epoch"):
         cache.epochs("train", 1, state=state)
-
-
-def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):
-    run = {"records": 50, "steps_per_epoch": 6}
-    _, state = left_at(cache, 0, 3, **run)
-    steps = []
-    for epoch in cache.epochs("train", **run, state=state):
-        loader = DataLoader(
-            epoch.to_dataset(4, features=["label"]), batch_size=None, num_workers=1,
-            multiprocessing_context="fork",
-        )  # fmt: skip
-        steps.append(len(loader))
-        for _ in loader:
-            pass
-    assert steps == [6, 6]
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        lambda epoch: epoch.torch(4, channels_last=True),
-        lambda epoch: epoch.torch(4, channels_last=["vector"]),
-        lambda epoch: epoch.numpy(4, features=["nothing"]),
-        lambda epoch: epoch.tf_dataset(4, label="nothing"),
-        lambda epoch: epoch.tf_dataset(0),
-    ],
-)
-def test_what_is_refused_does_not_take_the_place_that_is_gone_on_from(cache, refused):
-    whole, _ = all_of(cache, n=2)
-    before, state = left_at(cache, 1, 3, n=2)
-    epochs = cache.epochs("train", 2, state=state)
-    epoch = next(epochs)
-    with pytest.raises(CallerError):
-        refused(epoch)
-    loader = epoch.torch(4)
-    assert loader.position == 3
-    assert before + labels(loader) == whole
-
-
-def test_a_run_of_records_goes_on_over_another_number_of_nodes(cache):
-    """Half of 80 records was read by one node: of what is left, two of equal sets read 20 each."""
-    run = {"records": 80, "steps_per_epoch": 5}
-    _, state = left_at(cache, 1, 5, **run)
-    read = [
-        [
-            epoch.progress
-            for epoch in cache.epochs("train", **run, state=state, agree=nodes)
-            for _ in epoch.numpy(4)
-        ]
-        for nodes in (False, lambda number: [number] * 2)
-    ]
-    assert read == [[x / 20 for x in range(11, 21)], [x / 10 for x in range(6, 11)]]
-    _, state = left_at(cache, 0, 5, **run, agree=lambda number: [number] * 2)
-    alone = [
-        epoch.progress
-        for epoch in cache.epochs("train", **run, state=state)
-        for _ in epoch.numpy(4)
-    ]
-    assert alone == [x / 20 for x in range(11, 21)]

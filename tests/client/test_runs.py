@@ -103,15 +103,32 @@ def test_a_length_that_cannot_be_is_refused_at_once(cache, arguments, why):
         cache.epochs("train", **arguments)
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
-def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache, when):
-    """Sets of 20, 30, 40, 50 and 60 records, of which 12 are read at a time, and 2 looked at."""
+LOOKS = [
+    lambda epoch: epoch.numpy(batch_size=1),
+    lambda epoch: epoch.numpy(batch_size=10),  # a pass of it would be longer than what is read
+    lambda epoch: epoch.tf_dataset(batch_size=10),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache, before, look):
+    """Sets of 20, 30, 40, 50 and 60 records, of which 12 are read at a time."""
     found = Counter()
     for epoch in cache.epochs("train", 5, steps_per_epoch=2):
-        if when == "before":
-            next(iter(epoch.numpy(batch_size=1)))
+        if before:
+            next(iter(look(epoch)))
         found.update(labels(epoch.numpy(batch_size=6)))
-        if when == "behind":
-            next(iter(epoch.numpy(batch_size=1)))
+        if not before:
+            next(iter(look(epoch)))
     assert max(found.values()) == 1
     assert len(found) == 60
+
+
+def test_a_look_does_not_say_what_a_step_is(cache):
+    """Of 45 records 24 and 12 are read, of sets of 20 and 30, and one of each looked at."""
+    read = []
+    for epoch in cache.epochs("train", records=45):
+        next(iter(epoch.numpy(batch_size=1)))
+        read.append(len(labels(epoch.numpy(batch_size=12))))
+    assert read == [12, 24]

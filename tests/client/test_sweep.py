@@ -34,7 +34,7 @@ class Sweeps(RuleBasedStateMachine):
         self.sweep = Sweep()
         self.sizes = {1: 5}  # by number
         self.away = set()
-        self.seen = Counter()  # of the present sweep, of files that are there or may come back
+        self.seen = Counter()  # of the present sweep, of files that are there or among these
 
     @rule(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=4))
     def files_come(self, sizes):
@@ -72,9 +72,7 @@ class Sweeps(RuleBasedStateMachine):
         there = self.there()
         files = np.array(sorted(there), np.int64)
         sizes = np.array([there[number] for number in files.tolist()], np.int64)
-        self.forget(
-            lambda number: number >= min(there)
-        )  # those before them rotation may have taken
+        self.forget(lambda number: min(there) <= number <= max(there))
         if again:
             self.sweep = Sweep.of_state(self.sweep.state())
         stages, after = self.sweep.take(files, sizes, wanted, whole_files=whole_files)

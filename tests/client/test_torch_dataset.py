@@ -197,6 +197,16 @@ def test_a_look_at_some_records_does_not_hide_what_workers_read(cache):
     assert not found[0] & found[1]
 
 
+def test_a_look_at_another_dataset_does_not_hide_what_workers_read(cache):
+    found = []
+    for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
+        loader = loading(epoch, 2, features=["label"], drop_last=True)
+        next(iter(epoch.to_dataset(2)))
+        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+    assert len(found) == 4
+    assert not found[0] & found[1]
+
+
 def test_a_dataset_that_is_read_without_workers_is_lent_to_nobody(cache):
     with cache.acquire("train") as epoch:
         dataset = epoch.to_dataset(4)
