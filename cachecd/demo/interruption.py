@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+_RISING = 1.0  # seconds that an exception may be on its way out of `heeded`
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -19,11 +21,15 @@ class Interruption:
     Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. From there on, while
     the cleanups run and the process ends, further signals have no effect: nobody cuts short what
     ends by itself. One that arrives in an undisturbed cleanup is raised after it.
+
+    Nor has one that comes right behind the first, while that goes up through what is being closed:
+    a generator's end, for one, can only print what is raised in it. Later ones are heeded.
     """
 
     def __init__(self) -> None:
         self._heeding = False
         self._received = 0
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -64,6 +70,8 @@ class Interruption:
             raise SystemExit(128 + self._received)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        self._received = self._received or number
-        if self._heeding:
+        again = self._received and time.monotonic() < self._since + _RISING
+        if not self._received:
+            self._received, self._since = number, time.monotonic()
+        if self._heeding and not again:
             self.check()
