@@ -24,6 +24,7 @@ from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 
 _POLL = 0.1  # seconds, while the catalog's disk refuses
 _LONGEST = 60.0
+_AWAY = 1.0  # seconds after which whoever asked has gone away: clients ask ten times as often
 _KEPT = 60.0  # seconds for which whoever asked may come back for what was found
 
 _log = structlog.get_logger("cachecd.exclusions")
@@ -117,8 +118,10 @@ class Exclusions:
     async def _carry_out(self, asked: _Asked) -> None:
         found: tuple[int, int] | str = "it was looked for in vain: the daemon's log says why"
         # What was found of this object before, and nobody came back for, does not hold any more.
-        for other in [other for other in self._found if other[:2] == asked[:2]]:
-            del self._found[other]
+        late = time.monotonic() - _AWAY
+        for other, (when, _) in list(self._found.items()):
+            if other[:2] == asked[:2] and when <= late:
+                del self._found[other]
         try:
             found = await self._exclude(*asked)
         except DiskError as error:

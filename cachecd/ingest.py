@@ -56,9 +56,8 @@ class Ingest:
                 return
 
     def _forgive(self, dataset: DatasetState) -> None:
-        """Room that no shard fits into any more is not a debt, unless others have it, who may leave."""
-        stuck = self.ledger.usable and self.room.stuck(dataset)
-        if dataset.debt and (stuck or not dataset.has_work):
+        """Room that no shard fits into any more is not a debt."""
+        if dataset.debt and (not dataset.has_work or self.room.stuck(dataset)):
             dataset.debt = 0
 
     def _start_one(

@@ -47,7 +47,9 @@ class Ledger:
 
     def change(self, limit: int) -> None:
         """Another limit, which may be below what is there."""
-        self.limit, self._above = limit, self.used + self.reserved
+        lowered, self.limit = limit < self.limit, limit
+        if lowered:
+            self._above = self._beyond()
 
     @property
     def ceiling(self) -> int:
@@ -85,12 +87,6 @@ class Ledger:
         return self._on_file_system < min(self.footprint, self.below_limit)
 
     @property
-    def usable(self) -> bool:
-        """Whether another shard fits where one has gone, or two: not if others have taken more of the file
-        system than that."""
-        return self.spare > -self.footprint
-
-    @property
     def _on_file_system(self) -> float:
         return self.spare if self.spare_shards >= 1 else min(self.spare, 0)
 
@@ -108,7 +104,7 @@ class Ledger:
         # it is done, which errs on the safe side.
         self.spare = spare - self.reserved
         if self._above is None:  # a start may find more than its limit
-            self._above = self.used + self.reserved
+            self._above = self._beyond()
         self.spare_shards = spare_shards - len(self._reserved)
 
     def reserve(self, shard: ShardId) -> bool:
@@ -150,6 +146,12 @@ class Ledger:
         self.spare += self._reserved[shard]
         self.spare_shards += 1
         self._add(self._reserved_by, shard.dataset, -self._reserved.pop(shard))
+
+    def _beyond(self) -> int:
+        """What there is, if the limit leaves no lease any room, else 0: a reload is no reason to write
+        more than there was."""
+        there = self.used + self.reserved
+        return there if self.on_disk + self.reserved > self.limit - METADATA_SLACK // 2 else 0
 
     def _less(self) -> None:
         if self._above is not None:

@@ -22,14 +22,13 @@ class Rotation:
         self, dataset: DatasetState, generation: str, comes: bool, out: list[Command]
     ) -> None:
         """An epoch begins: retires what newer shards shall replace; `comes`: whether anything may be
-        fetched, and so come in its place, if the file system has room for that."""
+        fetched, and so come in its place."""
         rules = dataset.rules
         # Leases never mix generations: older ones are of no use now.
         self._retire(dataset, dataset.live.superseded(generation, rules.generation), out)
         floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
         retired = 0
         capacity, excess = self.room.capacity(dataset), self.room.excess(dataset)
-        comes = comes and self.room.ledger.usable
         if not self.room.fits(dataset) and (excess > 0 or comes):
             chosen = dataset.to_retire(generation, capacity, floor, excess)
             retired = self._retire(dataset, chosen, out)

@@ -104,40 +104,6 @@ def test_a_file_system_that_others_fill_does_not_shrink_the_cache():
     assert set(w.disk) == before
 
 
-def test_a_file_system_that_others_fill_does_not_shrink_the_cache_of_a_source_that_has_more():
-    w = world(shards=8, units=1000)
-    w.settle()
-    for epoch in range(2):
-        next_epoch(w, epoch)
-    before = len(w.disk)
-    w.spare = 2 * FOOTPRINT
-    for epoch in range(2, 10):
-        w.measure()
-        next_epoch(w, epoch)
-    assert len(w.disk) == before
-    w.spare = None  # they have gone again
-    w.measure()
-    there = set(w.disk)
-    next_epoch(w, 10)
-    assert len(w.disk) == before
-    assert set(w.disk) != there, "and rotation goes on"
-
-
-def test_a_file_system_with_room_for_little_less_than_the_cache_costs_it_that_and_rotates_on():
-    w = world(shards=8, units=1000)
-    w.settle()
-    for epoch in range(2):
-        next_epoch(w, epoch)
-    before = len(w.disk)
-    w.spare = int((before - 0.5) * FOOTPRINT)
-    for epoch in range(2, 10):
-        w.measure()
-        there = set(w.disk)
-        next_epoch(w, epoch)
-        assert len(w.disk) >= before - 2
-    assert set(w.disk) != there
-
-
 def test_room_on_the_file_system_is_given_once_though_a_worker_has_not_taken_it_yet():
     w = World(20 * FOOTPRINT, {train(): Units([])}, workers=4)
     w.spare = 3 * FOOTPRINT

@@ -64,14 +64,14 @@ class Interruption:
 
     def check(self) -> None:
         """Raises if a signal has come and its exception was lost, as in a weak reference's callback."""
+        self._since = time.monotonic()
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt
         if self._received:
             raise SystemExit(128 + self._received)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        again = self._received and time.monotonic() < self._since + _RISING
-        if not self._received:
-            self._received, self._since = number, time.monotonic()
-        if self._heeding and not again:
+        rising = self._received and time.monotonic() < self._since + _RISING
+        self._received = self._received or number
+        if self._heeding and not rising:
             self.check()

@@ -52,7 +52,7 @@ class Passes:
         """Of this one, what an earlier process read."""
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
-        self._begun: weakref.WeakKeyDictionary[Loader, int] = weakref.WeakKeyDictionary()
+        self._begun: weakref.WeakSet[Loader] = weakref.WeakSet()  # whose passes run
         self._most: _Read | None = None  # of the passes that are over
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -92,7 +92,7 @@ class Passes:
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
         self._latest = weakref.ref(loader)
-        self._begun[loader] = loader.position
+        self._begun.add(loader)
         for one in list(self._elsewhere):
             if one.loader is not None and one.loader() is loader:
                 self._elsewhere.remove(one)
@@ -103,8 +103,8 @@ class Passes:
         """Its pass is over."""
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
-        if (position := self._begun.pop(loader, None)) is not None:
-            self._most = _most([self._most, _read(loader, position)])
+        self._begun.discard(loader)
+        self._most = _most([self._most, _read(loader)])
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
         """Others are to read it: what this loader would read, unless it begins itself."""
@@ -122,8 +122,11 @@ class Passes:
         tells here; where neither is known, all once."""
         if self._run is None:
             return
-        running = [_read(loader, position) for loader, position in self._begun.items()]
-        elsewhere = [one.read for one in self._elsewhere]
+        running = [_read(loader) for loader in self._begun]
+        # Of datasets that were made the last one is what is used, so far as anybody knows.
+        untold = [one for one in self._elsewhere if one.lent.stretch is None][-1:]
+        told = [one for one in self._elsewhere if one.lent.stretch is not None]
+        elsewhere = [one.read for one in told + untold]
         # What decides how the run goes on is what read most: a look at a few records reads little.
         most = _most([self._most, *running, *elsewhere])
         if most is None:
@@ -150,13 +153,13 @@ class Passes:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Without `telemetry`, which whoever has both makes anew."""
-        self.__dict__.update(state, _loaders=weakref.WeakSet(), _begun=weakref.WeakKeyDictionary())
+        self.__dict__.update(state, _loaders=weakref.WeakSet(), _begun=weakref.WeakSet())
 
 
-def _read(loader: Loader, position: int) -> _Read:
-    """What its pass has delivered that began there."""
+def _read(loader: Loader) -> _Read:
+    """What its pass has delivered, in an earlier process too."""
     step = loader.batch_size * loader.world
-    return _Read((loader.position - position) * step, step, loader.part)
+    return _Read(loader.position * step, step, loader.part)
 
 
 def _most(passes: Iterable[_Read | None]) -> _Read | None:

@@ -90,6 +90,7 @@ class Run:
             self.records = own * max(1, self._budget // ranks)
         before, self.ranks = self.ranks, (own, ranks)
         self.read = self.of_node(self.read, before)
+        self._step = self.of_node(self._step, before)
 
     def of_node(self, read: int, ranks: tuple[int, int]) -> int:
         """This node's share of what all have read where one whose ranks were these has read so much.
@@ -114,7 +115,7 @@ class Run:
         self.read = self.of_node(standing.read, standing.ranks)
         if standing.over or not same:
             self.read += self.of_node(standing.of_epoch, standing.ranks)
-        self._step = standing.step
+        self._step = self.of_node(standing.step, standing.ranks)
 
     def progress(self, number: int, share: float, read: int) -> float:
         """0..1: how far it is where `share` of epoch `number` is read, and `read` records in all."""

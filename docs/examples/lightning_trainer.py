@@ -73,8 +73,10 @@ class Cached(lightning.LightningDataModule):
         # From a checkpoint of an epoch's end Lightning asks twice before it takes a batch.
         if self.loader is None or self.loader.position != self.begins:
             epoch = next(self.epochs, None)
-            if epoch is None:  # a checkpoint of the run's end
+            if epoch is None and self.loader is None:  # a checkpoint of the run's end
                 return []
+            if epoch is None:
+                raise RuntimeError(f"these were {self.num_epochs} epochs, and more are asked for")
             self.loader = epoch.torch(batch_size=32)  # Lightning moves batches to its device
             self.begins = self.loader.position
         return Batches(self.loader)
@@ -83,7 +85,7 @@ class Cached(lightning.LightningDataModule):
         return self.held_out
 
     def state_dict(self):
-        return {"loader": self.loader.state_dict()}
+        return {"loader": self.state if self.loader is None else self.loader.state_dict()}
 
     def load_state_dict(self, state):
         self.state = state["loader"]
@@ -106,11 +108,9 @@ def main():
         )
         data = Cached(cache, epochs, held_out)
         trainer.fit(Digits(), data, ckpt_path=os.environ.get("CHECKPOINT"))
-        accuracy, records = (trainer.callback_metrics[name] for name in ("accuracy", "records"))
-        print(
-            f"{trainer.global_step} steps in {trainer.current_epoch} epochs, accuracy {accuracy:.1%} of "
-            f"{records:.0f} records"
-        )
+        print(f"{trainer.global_step} steps in {trainer.current_epoch} epochs", end="")
+        if found := trainer.callback_metrics:  # none from a checkpoint of the run's end
+            print(f", accuracy {found['accuracy']:.1%} of {found['records']:.0f} records")
 
 
 if __name__ == "__main__":

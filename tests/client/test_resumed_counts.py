@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError
 from cachecd_client.run import Run
+from cachecd_client.standing import Standing
 from tests.client.test_resumed_runs import all_of, labels, left_at
 
 
@@ -23,6 +24,17 @@ def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):
         for _ in loader:
             pass
     assert steps == [6, 6]
+
+
+def test_a_look_behind_the_rest_of_an_epoch_does_not_become_what_it_reads(cache):
+    run = {"n": 3, "steps_per_epoch": 4}
+    whole, _ = all_of(cache, **run)
+    before, state = left_at(cache, 0, 3, **run)
+    after = []
+    for epoch in cache.epochs("train", **run, state=state):
+        after += labels(epoch.numpy(4))
+        next(iter(epoch.numpy(10)))
+    assert before + after == whole
 
 
 @pytest.mark.parametrize(
@@ -77,3 +89,21 @@ def test_nodes_of_different_sizes_are_through_with_a_budget_at_the_same_step(sta
         run.among(own, ranks)
         left.append((run.records - run.of_node(read, state_of)) / own)
     assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("read", range(3, 48, 3))
+def test_nodes_of_different_sizes_end_a_resumed_budget_in_the_same_epoch(cache, read):
+    """By the state of the larger one."""
+    _, state = left_at(cache, 0, 2, records=100)
+    state["run"] |= {"ranks": [3, 4], "read": read, "of_epoch": 0}
+    state |= {"batch_size": 4, "world": 3}
+    standing = Standing.of_state(state, "train")
+    over = []
+    for own in (1, 3):
+        run = Run(records=48)
+        run.resumed(standing, same=False)
+        run.among(own, 4)
+        over.append(run.over)
+        run.resumed(standing, same=False)
+        over.append(run.over)
+    assert len(set(over)) == 1

@@ -197,6 +197,14 @@ def test_a_look_at_some_records_does_not_hide_what_workers_read(cache):
     assert not found[0] & found[1]
 
 
+def test_of_several_datasets_that_workers_read_the_last_counts(cache):
+    steps = []
+    for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
+        next(iter(loading(epoch, 1, batch_size=10, features=["label"], drop_last=True)))
+        steps.append(len(list(loading(epoch, 2, features=["label"], drop_last=True))))
+    assert steps == [3, 3, 3, 3]
+
+
 def test_a_look_at_another_dataset_does_not_hide_what_workers_read(cache):
     found = []
     for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
