@@ -155,6 +155,7 @@ class PyReader {
         std::optional<Batch> batch = reader_->TryNext();
         if (!batch && reader_->AtEnd()) return nb::none();
         if (!batch) batch = Wait();
+        if (!batch && !ready_.empty()) continue;
         if (!batch) return nb::none();
         MakeReady(std::move(*batch));
         MakeMoreReady();
@@ -228,11 +229,12 @@ class PyReader {
     throw nb::python_error();
   }
 
+  // The next batch; none at the end, or once another thread has made what there was ready.
   std::optional<Batch> Wait() {
     const Stopwatch stopwatch(&seconds_waited_);
     std::optional<Batch> batch;
     bool early = contended_;
-    while (!batch && !reader_->AtEnd()) {
+    while (!batch && ready_.empty() && !reader_->AtEnd()) {
       std::chrono::steady_clock::time_point asked;
       {
         const WithoutGil release;

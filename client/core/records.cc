@@ -63,8 +63,10 @@ void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
 }
 
 void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
+  const RecordOrder::Place place = order_[Global(position)];
   const std::lock_guard<std::mutex> lock(noting_);
-  if (findings_.size() < kMostFindings && reported_.insert(position).second) {
+  // By its place: several stages may have one record at several positions.
+  if (findings_.size() < kMostFindings && reported_.emplace(place.file, place.index).second) {
     findings_.push_back(finding);
   }
 }

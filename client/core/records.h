@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -91,8 +92,8 @@ class RecordSource {
   // Two mutexes, as a search may take long and findings() must not wait for it.
   mutable std::mutex noting_;  // guards the next three
   std::vector<CorruptRecord> findings_;
-  std::unordered_set<uint64_t> reported_;        // positions that are in findings_
-  std::unordered_set<uint32_t> reported_files_;  // of which the file's own are
+  std::set<std::pair<uint32_t, uint64_t>> reported_;  // file and index of what is in findings_
+  std::unordered_set<uint32_t> reported_files_;       // of which the file's own are
 
   std::mutex searching_;  // guards replacements_
   // A corrupt position's replacement. Without it a whole corrupt file, read in order, would be

@@ -141,6 +141,7 @@ ByteSpan SidecarView::Ordinals() const {
 
 SidecarContents ReadSidecar(const std::string& path) {
   const File file = File::Open(path);
+  ReadHeader(file);  // before memory is taken for what may be another tool's, and of any size
   std::vector<uint8_t> bytes(file.Size());
   bytes.resize(file.ReadAt(bytes.data(), bytes.size(), 0));
   const SidecarView view(path, {bytes.data(), bytes.size()});

@@ -50,6 +50,14 @@ def test_the_search_goes_on_at_the_beginning(shard):
     assert labels(read(shard))[-2:] == [1, 1]
 
 
+def test_a_corrupt_record_is_noted_once_however_often_its_set_comes_again(shard):
+    spoil(shard, [3])
+    again = [np.array([[0, 0, N]], np.uint64)] * 3
+    reader = read(shard, stages=again)
+    assert len(labels(reader)) == 3 * N
+    assert reader.num_corrupt == len(reader.corrupt) == 1
+
+
 def test_each_corrupt_record_is_noted_once_with_file_offset_and_finding(shard):
     spoil(shard, [4, 7, 8])
     reader = read(shard)

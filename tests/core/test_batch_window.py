@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
-from cachecd_client.errors import CorruptRecordError
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from tests.core.shards import FEATURES, batches, example, flip, labels, write
 from tests.core.test_batch_process import until
 
@@ -226,3 +227,46 @@ def test_a_page_cut_off_after_it_was_brought_in_is_a_corrupt_record_and_no_crash
         batches(reader)
     assert caught.value.path == str(path)
     assert caught.value.offset > 0
+
+
+def test_a_file_that_was_cut_short_leaves_the_others_where_they_are(tmp_path):
+    """Another rank, or the run that is resumed, may have opened it when it was whole."""
+    payloads = [example(1000 + i) for i in range(10)]  # of one size
+    paths = [write(tmp_path / f"{f:02d}", payloads) for f in range(20)]
+    size = paths[0].stat().st_size
+    window = 12 * size - 3  # four files just do not fit into a block, unless one is shorter
+
+    def places():
+        copies = [(str(path), None) for path in paths]
+        reader = BatchReader(copies, FEATURES, batch_size=10, window=window, seed=3, ids=True)
+        return [
+            place
+            for batch in batches(reader)
+            for place in zip(batch["_shard"].tolist(), batch["_record"].tolist(), strict=True)
+        ]
+
+    whole = places()
+    for path in paths[::4]:
+        content = path.read_bytes()
+        os.truncate(path, size - 1)
+        others = sum(a != b for a, b in zip(whole, places(), strict=True))
+        assert others == 1, "the lost record's place has another"
+        path.write_bytes(content)
+
+
+def test_a_sidecar_that_the_disk_does_not_give_back_costs_no_record(files, window, tmp_path):
+    """As without a window; nor does it where records are counted alone."""
+    for path, _ in files:
+        for name in (path, f"{path}.idx"):
+            shutil.copy(name, tmp_path)
+    copies = [(str(tmp_path / Path(path).name), None) for path, _ in files]
+    index = Path(f"{copies[5][0]}.idx")
+    index.unlink()
+    index.symlink_to("/proc/self/mem")  # of which the first byte is EIO
+    for options in ({}, {"window": window}):
+        reader = BatchReader(copies, FEATURES, batch_size=10, **options)
+        assert Counter(labels(reader)) == Counter(range(FILES * RECORDS))
+        assert [why for _, _, why in reader.corrupt] == ["sidecar: Input/output error"]
+    assert _core.count_records(copies).tolist() == [RECORDS] * FILES
+    with pytest.raises(CorruptSidecarError, match="Input/output error"):
+        BatchReader(copies, FEATURES, batch_size=10, window=window, on_corrupt="raise")

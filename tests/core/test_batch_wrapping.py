@@ -1,6 +1,8 @@
 """BatchReader: what `wrap` raises, and where; nothing of it is lost, and no batch in silence."""
 
 import signal
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +103,40 @@ def test_an_error_of_the_files_waits_for_its_turn_behind_wrapped_batches(shard, 
     for _ in range(2):
         with pytest.raises(Exception, match="no such feature"):
             reader.next()
+
+
+def test_whoever_waits_for_a_batch_that_another_threads_wrapping_loses_is_told(shard):
+    entered, go = threading.Event(), threading.Event()
+
+    def wrap(_):
+        entered.set()
+        go.wait(20)
+        raise ValueError("no")
+
+    reader = BatchReader(
+        [(shard, None)], [LABEL], batch_size=1, prefetch_bytes=1, threads=1, wrap={"label": wrap}
+    )
+    errors = []
+
+    def attempt():
+        try:
+            reader.next()
+        except Exception as error:
+            errors.append(type(error))
+
+    first, second = (threading.Thread(target=attempt, daemon=True) for _ in range(2))
+    first.start()
+    assert entered.wait(20)
+    second.start()
+    until(lambda: sleeps(second))
+    go.set()
+    first.join(20)
+    second.join(20)
+    assert not second.is_alive()
+    assert sorted(error.__name__ for error in errors) == ["RuntimeError", "ValueError"]
+
+
+def sleeps(thread):
+    """Whether it waits for something."""
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"

@@ -190,3 +190,10 @@ def test_offsets_that_cannot_be_are_not_written(tmp_path):
     with pytest.raises(ValueError, match="offset 1 of record 0"):
         _core.write_sidecar(str(tmp_path / "a.idx"), "{}", 40, np.array([1], np.uint64))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_huge_file_of_another_tools_is_refused_before_it_is_read(shard, sidecar):
+    with open(sidecar, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CorruptSidecarError, match="CACHECDX"):
+        _core.Sidecar.read(str(sidecar))
