@@ -133,9 +133,8 @@ class Passes:
             self._run.ended(self.length, 1, None)
             return
         read = max([self.rows, *(one.records for one in elsewhere)])
-        if (
-            not read and self._elsewhere
-        ):  # of whom none was counted, and a run of records has to end
+        if not read and self._elsewhere:
+            # Nobody counted it, and a run of records has to end.
             lent = self._elsewhere[-1].lent
             read = lent.steps * lent.step
         self._run.ended(read, most.step, most.part)
