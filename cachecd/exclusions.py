@@ -55,7 +55,7 @@ class Exclusions:
         asked = request.dataset, request.key, request.begin, request.undo
         if request.dataset not in self._indexes:
             return Refused(request.id, "unknown-dataset", f"no dataset {request.dataset!r}")
-        self._forget()
+        self._forget(_KEPT)
         if asked not in self._found:
             if asked not in self._sought:
                 self._sought.add(asked)
@@ -108,20 +108,17 @@ class Exclusions:
         if units:
             await self._take_out(dataset, tuple(units))
 
-    def _forget(self) -> None:
-        """Answers that nobody came back for: by now they may be wrong."""
-        late = time.monotonic() - _KEPT
-        self._found = {
-            asked: (when, what) for asked, (when, what) in self._found.items() if when > late
-        }
+    def _forget(self, age: float, of: tuple[str, str] | None = None) -> None:
+        """Answers, to questions about one object or about any, for which nobody came back in so many
+        seconds: by now they may be wrong."""
+        late = time.monotonic() - age
+        for asked, (when, _) in list(self._found.items()):
+            if when <= late and of in (None, asked[:2]):
+                del self._found[asked]
 
     async def _carry_out(self, asked: _Asked) -> None:
         found: tuple[int, int] | str = "it was looked for in vain: the daemon's log says why"
-        # What was found of this object before, and nobody came back for, does not hold any more.
-        late = time.monotonic() - _AWAY
-        for other, (when, _) in list(self._found.items()):
-            if other[:2] == asked[:2] and when <= late:
-                del self._found[other]
+        self._forget(_AWAY, asked[:2])  # what was found of this object does not hold any more
         try:
             found = await self._exclude(*asked)
         except DiskError as error:

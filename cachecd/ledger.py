@@ -38,9 +38,8 @@ class Ledger:
     # Free on the file system for us, less all that is reserved; and for how many shards it has inodes.
     spare: float = float("inf")
     spare_shards: float = float("inf")
-    _above: int | None = (
-        None  # used and reserved since the limit was set, at the least; None: unknown
-    )
+    # Used and reserved since the limit was lowered below that, at the least, else 0; None: not known yet.
+    _above: int | None = None
     _reserved: dict[ShardId, int] = field(default_factory=dict)
     _used_by: dict[str, int] = field(default_factory=dict)
     _reserved_by: dict[str, int] = field(default_factory=dict)

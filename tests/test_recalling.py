@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,17 +123,20 @@ class Machine:
         self.catalog.close()
 
 
+@contextlib.contextmanager
+def machines(root: Path) -> Iterator[Callable[..., Machine]]:
+    """Makes them, in folders of their own, and closes them."""
+    with contextlib.ExitStack() as made:
+        folders = map(str, itertools.count())
+        yield lambda *arguments: made.enter_context(
+            contextlib.closing(Machine(root / next(folders), *arguments))
+        )
+
+
 @pytest.fixture
 def machine(tmp_path):
-    made = []
-
-    def make(*arguments) -> Machine:
-        made.append(Machine(tmp_path / str(len(made)), *arguments))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with machines(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

@@ -14,20 +14,13 @@ from cachecd.plan import Plan
 from cachecd.recovery import saved_plan
 from cachecd.wanted import Wanted
 from cachecd_client import protocol
-from tests.test_recalling import SHARD_SIZE, Machine, assignment, plan_of
+from tests.test_recalling import SHARD_SIZE, Machine, assignment, machines, plan_of
 
 
 @pytest.fixture
 def machine(tmp_path: Path):
-    made = []
-
-    def make() -> Machine:
-        made.append(Machine(tmp_path / str(len(made))))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with machines(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

@@ -11,20 +11,13 @@ from cachecd import events as ev
 from cachecd.grant import walk_of
 from cachecd.recall import PATIENCE
 from cachecd.wanted import ReplyMissing, Wanted
-from tests.test_recalling import Machine
+from tests.test_recalling import machines
 
 
 @pytest.fixture
 def machine(tmp_path: Path):
-    made = []
-
-    def make() -> Machine:
-        made.append(Machine(tmp_path / str(len(made))))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with machines(tmp_path) as make:
+        yield make
 
 
 def test_a_run_moves_no_walk_that_is_another_one_or_beyond(machine):

@@ -54,9 +54,10 @@ class OneAhead:
         while end is None:
             following = None
             try:
-                sent = self._lane.send(next(batches))
-                following = sent, (reader.position, reader.bytes_read, reader.queue_filled)
-                del sent
+                following = (
+                    self._lane.send(next(batches)),
+                    (reader.position, reader.bytes_read, reader.queue_filled),
+                )
             except Exception as error:  # StopIteration too
                 end = error
             if under_way is not None and not self._closed:

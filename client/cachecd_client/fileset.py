@@ -309,12 +309,7 @@ class FileSet:
         from cachecd_client.torch import Torch
 
         framework = Torch(device, channels_last)
-        with self._resuming() as begin:
-            loader = self._loader(batch_size, framework, {"threads": threads, **options}, every)
-            framework.check(loader.schema)
-            if begin is not None:
-                loader.load_state_dict(begin)
-        return loader
+        return self._loader(batch_size, framework, {"threads": threads, **options}, every)
 
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cachecd_client.ahead import Lane
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import SchemaError
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
 
 # The columns that the loader itself may add, as features of the schema.
 ADDED = {
@@ -53,6 +53,9 @@ class Framework(Protocol):
     def wrap(self, feature: Feature) -> Wrap:
         """What makes a value of the feature's column; asked once per loader."""
 
+    def check(self, delivered: Schema) -> None:
+        """SchemaError if it was asked for what none of a loader's features has."""
+
 
 class Numpy:
     """Arrays as the core makes them; bfloat16 as uint16."""
@@ -63,6 +66,9 @@ class Numpy:
 
     def wrap(self, feature: Feature) -> Wrap:
         return Wrap(None) if is_dense(feature) else columns(feature)
+
+    def check(self, delivered: Schema) -> None:
+        """Takes any."""
 
 
 def is_dense(feature: Feature) -> bool:

@@ -112,6 +112,7 @@ class Loader:
         self._ids = flag("ids", ids)
         self._framework = framework
         self._wraps = self._wrapped_by(framework)
+        framework.check(self.schema)
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._resume = False  # the next pass begins at _position instead of the start
         self._reader: _core.BatchReader | None = None  # of the pass that runs

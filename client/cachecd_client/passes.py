@@ -52,7 +52,6 @@ class Passes:
         """Of this one, what an earlier process read."""
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
-        self._begun: weakref.WeakSet[Loader] = weakref.WeakSet()  # whose passes run
         self._most: _Read | None = None  # of the passes that are over
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -92,7 +91,6 @@ class Passes:
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
         self._latest = weakref.ref(loader)
-        self._begun.add(loader)
         for one in list(self._elsewhere):
             if one.loader is not None and one.loader() is loader:
                 self._elsewhere.remove(one)
@@ -103,7 +101,6 @@ class Passes:
         """Its pass is over."""
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
-        self._begun.discard(loader)
         self._most = _most([self._most, _read(loader)])
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
@@ -122,7 +119,7 @@ class Passes:
         tells here; where neither is known, all once."""
         if self._run is None:
             return
-        running = [_read(loader) for loader in self._begun]
+        running = [_read(loader) for loader in self.telemetry.running]
         # Of datasets that were made the last one is what is used, so far as anybody knows.
         untold = [one for one in self._elsewhere if one.lent.stretch is None][-1:]
         told = [one for one in self._elsewhere if one.lent.stretch is not None]
@@ -144,7 +141,6 @@ class Passes:
         return {
             **self.__dict__,
             "_loaders": None,
-            "_begun": None,
             "_latest": None,
             "_elsewhere": [],
             "telemetry": None,
@@ -152,7 +148,7 @@ class Passes:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Without `telemetry`, which whoever has both makes anew."""
-        self.__dict__.update(state, _loaders=weakref.WeakSet(), _begun=weakref.WeakSet())
+        self.__dict__.update(state, _loaders=weakref.WeakSet())
 
 
 def _read(loader: Loader) -> _Read:

@@ -119,6 +119,11 @@ class Telemetry:
         if found.waited > self._most.seconds:
             self._most = _most(loader, found)
 
+    @property
+    def running(self) -> list[Loader]:
+        """Whose passes are not over."""
+        return list(self._running)
+
     def lend(self, lent: Lent) -> None:
         """Others are to read of it."""
         self._lent.append(lent)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cachecd_client.columns import Bytes
 from cachecd_client.handover import Wrap, is_dense, some
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 
@@ -66,6 +66,9 @@ class TensorFlow:
         return Wrap(
             lambda values, row_splits: ragged(typed(values), _from_dlpack(row_splits)), dlpack=True
         )
+
+    def check(self, delivered: Schema) -> None:
+        """Takes any."""
 
 
 def _labelled(batch: dict[str, Any], label: str) -> tuple[Any, ...]:

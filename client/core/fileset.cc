@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -72,15 +71,13 @@ FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window)
 FileExtent FileSet::Count(const Input& input) const {
   const uint64_t bytes = File::Open(input.path).Size();
   if (input.offsets) return {input.offsets->size(), bytes};
-  const std::string path = SidecarPath(input.path);
   try {
     // The bytes that the file had: others may have seen one whole that was cut short since, and all
     // are to divide the set into the same blocks.
-    const SidecarHeader header = ReadSidecarHeader(path);
+    const SidecarHeader header = ReadSidecarHeader(SidecarPath(input.path));
     return {header.records, header.data_bytes};
   } catch (const IoError& error) {
-    if (error.code == EIO && !tolerant_) throw CorruptSidecar(path, std::strerror(EIO));
-    if (error.code != EIO && error.code != ENOENT) throw;
+    if (error.code != ENOENT) throw;
   } catch (const CorruptSidecar&) {
     if (!tolerant_) throw;
   }

@@ -11,19 +11,6 @@
 #include "tfrecord.h"
 
 namespace cachecd {
-namespace {
-
-// A sidecar that the disk does not give back is as good as a damaged one.
-RecordOffsets ReadIndex(const std::string& path) {
-  try {
-    return ReadSidecarOffsets(path);
-  } catch (const IoError& error) {
-    if (error.code != EIO) throw;
-    throw CorruptSidecar(path, std::strerror(EIO));
-  }
-}
-
-}  // namespace
 
 RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name)
     : data_(path), name_(name.empty() ? path : std::move(name)), end_(data_.size()) {
@@ -55,7 +42,7 @@ void RecordFile::Own(Offsets offsets) {
 void RecordFile::UseSidecar(bool tolerant) {
   const std::string path = SidecarPath(data_.path());
   try {
-    RecordOffsets sidecar = ReadIndex(path);
+    RecordOffsets sidecar = ReadSidecarOffsets(path);
     end_ = sidecar.data_bytes;
     if (end_ != data_.size()) {
       const std::string why = "it describes " + std::to_string(end_) + " bytes, " + name_ +

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -91,11 +92,7 @@ SidecarHeader ReadHeader(const File& file) {
   return CheckSidecarHeader(file.path(), {start, held}, file.Size());
 }
 
-}  // namespace
-
-SidecarHeader ReadSidecarHeader(const std::string& path) { return ReadHeader(File::Open(path)); }
-
-RecordOffsets ReadSidecarOffsets(const std::string& path) {
+RecordOffsets ReadOffsets(const std::string& path) {
   const File file = File::Open(path);
   const SidecarHeader header = ReadHeader(file);
   RecordOffsets found{std::vector<uint64_t>(header.records + 1), header.data_bytes};
@@ -107,6 +104,28 @@ RecordOffsets ReadSidecarOffsets(const std::string& path) {
   VerifyOffsets(path, section, header.data_bytes);
   found.offsets.pop_back();
   return found;
+}
+
+// What `read` returns. To who wants records, a sidecar that the disk does not give back is as good
+// as a damaged one.
+template <typename Read>
+auto GivenBack(const std::string& path, Read read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const IoError& error) {
+    if (error.code != EIO) throw;
+    throw CorruptSidecar(path, std::strerror(EIO));
+  }
+}
+
+}  // namespace
+
+SidecarHeader ReadSidecarHeader(const std::string& path) {
+  return GivenBack(path, [&path] { return ReadHeader(File::Open(path)); });
+}
+
+RecordOffsets ReadSidecarOffsets(const std::string& path) {
+  return GivenBack(path, [&path] { return ReadOffsets(path); });
 }
 
 SidecarView::SidecarView(std::string path, ByteSpan bytes)

@@ -52,7 +52,8 @@ struct SidecarHeader {
 // says; CorruptSidecar.
 SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64_t size);
 
-// The same of a file, of which no more is read. CorruptSidecar, IoError.
+// The same of a file, of which no more is read. CorruptSidecar, also for one that the disk does not
+// give back; IoError.
 SidecarHeader ReadSidecarHeader(const std::string& path);
 
 // Where the records start, and the size of the file that they are in.
@@ -62,7 +63,7 @@ struct RecordOffsets {
 };
 
 // A sidecar's, of which no more is read and verified than that takes. They ascend from 0 and leave
-// each frame room for its overhead. CorruptSidecar, IoError.
+// each frame room for its overhead. Errors as of ReadSidecarHeader.
 RecordOffsets ReadSidecarOffsets(const std::string& path);
 
 // The sections of a sidecar that lies in memory; valid as long as that memory.

@@ -126,9 +126,7 @@ def test_lightning_logs_the_figures_at_the_steps_of_the_loss(cache, tmp_path):
     )
     with cache.acquire("train") as epoch, quiet():
         trainer.fit(Model(), epoch.torch(batch_size=5, features=["vector"]))
-    with open(Path(logger.log_dir) / "metrics.csv") as table:
-        rows = list(csv.DictReader(table))
-    at = {name: [int(row["step"]) for row in rows if row.get(name)] for name in rows[0]}
+    at = steps_of(logger)
     assert at["data/wait_share"] == at["loss"] == [2, 5]
     assert {name for name in at if name.startswith("data/")} == {f"data/{name}" for name in NAMES}
 
@@ -191,13 +189,15 @@ def test_with_several_optimizers_lightning_logs_the_figures_at_the_steps_of_the_
     )
     with cache.acquire("train") as epoch, quiet():
         trainer.fit(Two(), epoch.torch(batch_size=5, features=["vector"]))
-    assert steps_of(logger, "data/wait_share") == steps_of(logger, "loss") == [2, 5]
+    at = steps_of(logger)
+    assert at["data/wait_share"] == at["loss"] == [2, 5]
 
 
-def steps_of(logger, name):
-    """The steps at which a figure was logged."""
+def steps_of(logger):
+    """At which each figure was logged."""
     with open(Path(logger.log_dir) / "metrics.csv") as table:
-        return [int(row["step"]) for row in csv.DictReader(table) if row.get(name)]
+        rows = list(csv.DictReader(table))
+    return {name: [int(row["step"]) for row in rows if row.get(name)] for name in rows[0]}
 
 
 @contextlib.contextmanager

@@ -29,6 +29,10 @@ def rows(batches):
     return [(b["label"].tolist(), b["image"].tolist(), b["_valid"].tolist()) for b in batches]
 
 
+def labels(batches):
+    return {int(label) for batch in batches for label in batch["label"]}
+
+
 def loading(files, workers, start="fork", kind=DataLoader, **options):
     context = start if workers else None
     return kind(
@@ -171,7 +175,7 @@ def test_what_workers_read_counts_for_the_run(cache):
     for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
         loader = loading(epoch, 2, features=["label"], drop_last=True)
         assert len(loader) == 3
-        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+        found.append(labels(loader))
     assert len(found) == 4  # of 12 records each
     # Of the first set of 20 records it had 12, so the second of 30 begins with what it did not have.
     assert not found[0] & found[1]
@@ -192,7 +196,7 @@ def test_a_look_at_some_records_does_not_hide_what_workers_read(cache):
     for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
         next(iter(epoch.torch(1)))
         loader = loading(epoch, 2, features=["label"], drop_last=True)
-        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+        found.append(labels(loader))
     assert len(found) == 4
     assert not found[0] & found[1]
 
@@ -210,7 +214,7 @@ def test_a_look_at_another_dataset_does_not_hide_what_workers_read(cache):
     for epoch in cache.epochs("train", records=48, steps_per_epoch=3):
         loader = loading(epoch, 2, features=["label"], drop_last=True)
         next(iter(epoch.to_dataset(2)))
-        found += [set(map(int, itertools.chain(*(b["label"] for b in loader))))]
+        found.append(labels(loader))
     assert len(found) == 4
     assert not found[0] & found[1]
 

@@ -32,3 +32,8 @@ def reader_threads():
         if name == "cachecd":
             states.append(rest.split()[0])
     return states
+
+
+def thread_state(native_id):
+    """R for running, S for sleeping."""
+    return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]

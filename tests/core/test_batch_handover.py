@@ -10,8 +10,9 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
+from tests.core.processes import reader_threads, until
 from tests.core.shards import FEATURES, batches, example, flip, write
-from tests.core.test_batch_process import anonymous_bytes, reader_threads, until
+from tests.core.test_batch_process import anonymous_bytes
 
 DENSE = [
     ("x", "bytes", "uint8", (3, 2), True),

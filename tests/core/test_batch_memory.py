@@ -12,8 +12,8 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
+from tests.core.processes import until
 from tests.core.shards import batches, frames, write
-from tests.core.test_batch_process import until
 
 
 def items(data, offsets):

@@ -12,15 +12,10 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
-from tests.core.processes import SCRIPT, reader_threads, until
+from tests.core.processes import SCRIPT, reader_threads, thread_state, until
 from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
-def thread_state(native_id):
-    """R for running, S for sleeping."""
-    return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture(scope="module")

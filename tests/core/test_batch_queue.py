@@ -5,8 +5,8 @@ import os
 import pytest
 
 from cachecd_client._core import BatchReader
+from tests.core.processes import until
 from tests.core.shards import FEATURES, example, write
-from tests.core.test_batch_process import until
 
 N = 60
 

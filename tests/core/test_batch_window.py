@@ -12,8 +12,8 @@ import pytest
 from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
+from tests.core.processes import until
 from tests.core.shards import FEATURES, batches, example, flip, labels, write
-from tests.core.test_batch_process import until
 
 FILES, RECORDS = 30, 40
 

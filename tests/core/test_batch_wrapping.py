@@ -2,13 +2,12 @@
 
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
 from cachecd_client._core import BatchReader
+from tests.core.processes import reader_threads, thread_state, until
 from tests.core.shards import example, write
-from tests.core.test_batch_process import reader_threads, until
 
 LABEL = ("label", "int64", "int64", (), False)
 BATCHES, ROWS = 40, 5
@@ -128,15 +127,9 @@ def test_whoever_waits_for_a_batch_that_another_threads_wrapping_loses_is_told(s
     first.start()
     assert entered.wait(20)
     second.start()
-    until(lambda: sleeps(second))
+    until(lambda: thread_state(second.native_id) == "S")
     go.set()
     first.join(20)
     second.join(20)
     assert not second.is_alive()
     assert sorted(error.__name__ for error in errors) == ["RuntimeError", "ValueError"]
-
-
-def sleeps(thread):
-    """Whether it waits for something."""
-    stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "S"

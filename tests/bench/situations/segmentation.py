@@ -65,7 +65,7 @@ def measure(options: Options) -> Report:
             _OURS: lambda: _ours(cache, example),
         }
         found: dict[str, dict[str, list[float]]] = {
-            f"{model} model, {until}": {way: [] for way in ways}
+            _column(model, until): {way: [] for way in ways}
             for model in scale.models
             for until in _UNTIL
         }
@@ -73,10 +73,14 @@ def measure(options: Options) -> Report:
         for repeat, (model, way) in by_turns(each, options.repeats):
             seconds = _fit(example.model_of(MODELS[model]), ways[way], scale)
             for until, one in zip(_UNTIL, seconds, strict=True):
-                found[f"{model} model, {until}"][way].append(one)
+                found[_column(model, until)][way].append(one)
             say(f"{repeat + 1} of {options.repeats}, {model}, {way}: {seconds[0]:.1f} s")
         single = costs(Path(paths[0]), example.SIDE, example.CLASSES, 3 if options.short else 100)
     return _report(found, single, made, scale)
+
+
+def _column(model: str, until: str) -> str:
+    return f"{model} model, {until}"
 
 
 def _pictures(folder: Path, count: int, example: Any) -> None:
