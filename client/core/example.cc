@@ -1,6 +1,7 @@
 #include "example.h"
 
 #include <algorithm>
+#include <string>
 
 #include "errors.h"
 #include "varint.h"
@@ -9,6 +10,7 @@ namespace cachecd {
 namespace {
 
 constexpr int kMaxGroupDepth = 100;  // as protocol buffers'
+constexpr size_t kMaxVarint = 10;    // bytes
 
 size_t VarintSize(uint64_t value) {
   size_t size = 1;
@@ -44,6 +46,24 @@ uint64_t PackedIntsSize(const FeatureValue& feature) {
   return size;
 }
 
+uint8_t* PutPackedInts(uint8_t* to, const FeatureValue& feature) {
+  uint8_t* const end = to + feature.packed_bytes;
+  bool fits = true;
+  for (size_t i = 0; i < feature.count && fits; ++i) {
+    // Read once: what was measured is what is written.
+    const uint64_t value =
+        static_cast<uint64_t>(__atomic_load_n(&feature.ints[i], __ATOMIC_RELAXED));
+    const auto left = static_cast<size_t>(end - to);
+    fits = left >= kMaxVarint || left >= VarintSize(value);
+    if (fits) to = PutVarint(to, value);
+  }
+  if (!fits || to != end) {
+    throw UsageError("feature '" + std::string(feature.name) +
+                     "': its array was changed while it was encoded; copy it first");
+  }
+  return to;
+}
+
 uint64_t ListSize(const FeatureValue& feature) {
   switch (feature.kind) {
     case Kind::kBytes: {
@@ -54,7 +74,7 @@ uint64_t ListSize(const FeatureValue& feature) {
     case Kind::kFloat:
       return feature.count == 0 ? 0 : DelimitedSize(feature.count * sizeof(float));
     case Kind::kInt64:
-      return feature.count == 0 ? 0 : DelimitedSize(PackedIntsSize(feature));
+      return feature.count == 0 ? 0 : DelimitedSize(feature.packed_bytes);
     case Kind::kNone:
       break;
   }
@@ -251,7 +271,10 @@ uint64_t CountValues(const FeatureView& feature) {
 uint64_t PlanExample(std::vector<FeatureValue>* features) {
   std::sort(features->begin(), features->end(),
             [](const FeatureValue& a, const FeatureValue& b) { return a.name < b.name; });
-  for (FeatureValue& feature : *features) feature.list_bytes = ListSize(feature);
+  for (FeatureValue& feature : *features) {
+    if (feature.kind == Kind::kInt64) feature.packed_bytes = PackedIntsSize(feature);
+    feature.list_bytes = ListSize(feature);
+  }
   return DelimitedSize(MapSize(*features));
 }
 
@@ -268,10 +291,7 @@ void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to) {
     } else if (feature.count != 0 && feature.kind == Kind::kFloat) {
       to = PutBytes(to, 1, feature.floats, feature.count * sizeof(float));
     } else if (feature.count != 0) {
-      to = PutLength(to, 1, PackedIntsSize(feature));
-      for (size_t i = 0; i < feature.count; ++i) {
-        to = PutVarint(to, static_cast<uint64_t>(feature.ints[i]));
-      }
+      to = PutPackedInts(PutLength(to, 1, feature.packed_bytes), feature);
     }
   }
 }

@@ -100,14 +100,17 @@ struct FeatureValue {
   std::vector<ByteSpan> bytes;
   const int64_t* ints = nullptr;
   const float* floats = nullptr;
-  size_t count = 0;         // of ints or floats
-  uint64_t list_bytes = 0;  // filled in by PlanExample
+  size_t count = 0;  // of ints or floats
+  // Filled in by PlanExample.
+  uint64_t packed_bytes = 0;  // of ints
+  uint64_t list_bytes = 0;
 };
 
 // Sorts the features by name, so that equal features give equal bytes; returns the Example's size.
 uint64_t PlanExample(std::vector<FeatureValue>* features);
 
-// Writes exactly the planned number of bytes.
+// Writes exactly the planned number of bytes. UsageError, and nothing beyond them, if the ints are
+// not those that were planned: another thread may change an array meanwhile.
 void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
 
 // Implementation of the templates.

@@ -2,6 +2,8 @@
 
 import math
 import struct
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -74,6 +76,31 @@ def test_equal_dicts_give_equal_bytes_whatever_their_order():
 )
 def test_a_value_becomes_the_list_of_its_kind(value, decoded):
     assert _core.decode_example(_core.encode_example({"x": value})) == {"x": decoded}
+
+
+def test_an_array_that_another_thread_changes_meanwhile_is_refused_or_written_whole():
+    numbers, over = np.zeros(200_000, np.int64), threading.Event()
+
+    def change():
+        while not over.is_set():
+            numbers[:] = ~numbers  # one byte each, or ten
+
+    thread, refused = threading.Thread(target=change), None
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while refused is None and time.monotonic() < deadline:
+            try:
+                ((_, found),) = _core.decode_example(_core.encode_example({"x": numbers})).values()
+            except RuntimeError as error:
+                refused = str(error)
+            else:
+                assert len(found) == len(numbers)
+    finally:
+        over.set()
+        thread.join()
+    assert refused is not None
+    assert "feature 'x': its array was changed while it was encoded" in refused
 
 
 def test_an_empty_list_has_no_kind_and_is_read_as_absent():

@@ -3,6 +3,7 @@
 #include "example.h"
 
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,6 +85,23 @@ std::optional<ReferenceExample> Decode(ByteSpan record) {
   }
 }
 
+// Ints that another thread has changed since they were planned: the sanitizer sees what is written
+// beyond.
+void EncodeChanged(std::vector<FeatureValue> planned, size_t size) {
+  std::deque<std::vector<int64_t>> changed;
+  for (FeatureValue& value : planned) {
+    if (value.kind != Kind::kInt64) continue;
+    std::vector<int64_t>& ints = changed.emplace_back(value.ints, value.ints + value.count);
+    for (int64_t& each : ints) each = ~each;
+    value.ints = ints.data();
+  }
+  Bytes bytes(size);
+  try {
+    WriteExample(planned, bytes.data());
+  } catch (const UsageError&) {
+  }
+}
+
 Bytes Encode(const ReferenceExample& example) {
   std::vector<FeatureValue> features;
   for (const auto& [name, feature] : example) {
@@ -100,6 +118,7 @@ Bytes Encode(const ReferenceExample& example) {
   }
   Bytes bytes(PlanExample(&features));
   WriteExample(features, bytes.data());
+  EncodeChanged(features, bytes.size());
   return bytes;
 }
 
