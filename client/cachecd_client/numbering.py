@@ -6,7 +6,7 @@ import threading
 
 
 class Numbering:
-    """Counts the epochs of one job and dataset over all iterators that this session makes of them.
+    """Counts the epochs of one job, dataset and rank over all iterators that this session makes of them.
 
     An iterator that ends within a set leaves the set's number to the next one, once: a framework that
     looks at a first batch before it trains spends no epoch so, and yet a run of iterators that each

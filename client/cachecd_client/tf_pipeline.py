@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cachecd_client import _core
 from cachecd_client.elsewhere import Lent, Stretch
-from cachecd_client.errors import SchemaError
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.reading import Reading, batches_of, place
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.tf_clock import Clock
@@ -26,6 +26,7 @@ _READ_BYTES = 1 << 20  # per open file
 _SHUFFLE_RECORDS = 10_000
 _SHUFFLE_BYTES = 128 << 20
 _PREFETCH_BYTES = 64 << 20
+_LARGEST_SEED = 2**31 - 1  # by which TensorFlow reduces a global one
 
 _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 # decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
@@ -61,23 +62,27 @@ class Pipeline:
     def features_of(
         schema: Schema, features: Sequence[str] | None, label: str | None
     ) -> tuple[Feature, ...]:
-        """Those asked for and the label; SchemaError if there is no such feature."""
+        """Those asked for and the label; SchemaError if one is not there, CallerError if there is none."""
         found = (schema if features is None else schema.select(features)).features
-        if label is None or any(feature.name == label for feature in found):
-            return found
-        return (*found, schema[label])
+        if label is not None and all(feature.name != label for feature in found):
+            found = (*found, schema[label])
+        if not found:
+            raise CallerError("no features, expected at least one: no batch is made of none")
+        return found
 
     def batches(self, num_records: int) -> int:
         """How many each rank gets of a set; CallerError if that is none."""
         return batches_of(num_records, self.batch_size, self.drop_last, self.world)
 
     def one_pass(
-        self, files: Sequence[str], num_records: int, num_bytes: int, seed: int
+        self, files: Sequence[str], num_records: int, num_bytes: int, seed: int, shared: int
     ) -> tuple[Pass, int]:
-        """A pass over this set, and the bytes of one of its batches."""
+        """A pass over this set, and the bytes of one of its batches. `shared`: a seed that all ranks have,
+        whatever one of them did before: they share the set by the order of its files."""
         seed %= 1 << 63  # TensorFlow's seeds are int64
         if self.shuffle:
-            order = _core.Permutation(len(files), seed).take(0, len(files))
+            by = seed if self.world == 1 else shared % (1 << 63)
+            order = _core.Permutation(len(files), by).take(0, len(files))
             files = [files[i] for i in order]
         mean_bytes = max(1, num_bytes // max(1, num_records))
         within = min(num_records // self.world + 1, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes)
@@ -99,7 +104,7 @@ class Pipeline:
         if self.world > 1:
             records = records.shard(self.world, self.rank).take(one.rows)
         if self.shuffle:
-            records = records.shuffle(one.within, seed=one.seed, reshuffle_each_iteration=False)
+            records = _shuffled(records, one.within, one.seed)
         return records.batch(self.batch_size, drop_remainder=self.drop_last)
 
     def ready(
@@ -174,12 +179,12 @@ def dataset(
         steps = reading.batches(batch_size, drop_last, world) if drop_last else batches
     pipeline = Pipeline(wanted, batch_size, label, shuffle, drop_last, rank, world)
     files = [path for path, _ in reading.files]
-    one, batch_bytes = pipeline.one_pass(files, reading.num_records, num_bytes, seed)
+    one, batch_bytes = pipeline.one_pass(files, reading.num_records, num_bytes, seed, seed)
     if steps <= batches:
         serialized = pipeline.serialized(one)
     else:
         serialized = tf.data.Dataset.range(-(-steps // batches)).flat_map(
-            as_it_is(lambda k: pipeline.serialized(one._replace(seed=seed + _STREAMS * k)))
+            as_it_is(lambda k: pipeline.serialized(one._replace(seed=one.seed + _STREAMS * k)))
         )
     if steps != batches:
         serialized = serialized.take(steps)
@@ -206,13 +211,21 @@ def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
         some = tf.data.Dataset.from_tensor_slices(one.files).shard(one.streams, number)
         records = tf.data.TFRecordDataset(some, buffer_size=_READ_BYTES)
         within = tf.maximum(tf.cast(one.within // one.streams, tf.int64), 1)
-        return records.shuffle(
-            within, seed=one.seed + number, reshuffle_each_iteration=False
-        ).batch(batch_size)
+        return _shuffled(records, within, one.seed + number).batch(batch_size)
 
     return tf.data.Dataset.range(one.streams).interleave(
         stream, cycle_length=one.streams, num_parallel_calls=one.streams, deterministic=True
     )
+
+
+def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Dataset:
+    """By a seed that may be a tensor."""
+    graph = tf.compat.v1.get_default_graph()
+    # TensorFlow compares a global seed of 0 with (0, seed), and a tensor has no truth in a graph. The graph
+    # is that of the function which is traced here.
+    if graph.building_function and graph.seed is not None and graph.seed % _LARGEST_SEED == 0:
+        graph.seed = 1
+    return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
 
 
 def _padded(records: tf.data.Dataset, schema: Schema, world: int) -> tf.data.Dataset:

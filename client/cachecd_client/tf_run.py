@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import tensorflow as tf
 
-from cachecd_client.elsewhere import Lent, Stretch
+from cachecd_client.elsewhere import Given, Lent, Stretch
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.iterating import Iterating
@@ -90,19 +90,21 @@ def dataset(
             world,
         )
         _, batch_bytes = sets.one_pass(first, 0)
+        passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
+        serialized = passes.flat_map(pipeline.serialized)
+        if epochs is None:
+            endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            serialized = serialized.apply(endless)
+        # Batches made ahead must not be those of several small sets, leased long before they are used.
+        sets.clock = clock_here()
+        ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes, sets.clock)
     except BaseException:
         sets.close()
         raise
-    passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
-    serialized = passes.flat_map(pipeline.serialized)
-    if epochs is None:
-        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        serialized = serialized.apply(endless)
-    # Batches made ahead must not be those of several small sets, leased long before they are used.
-    sets.clock = clock_here()
-    ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes, sets.clock)
-    # TensorFlow keeps what `from_generator` calls for ever, in a graph of its own.
-    weakref.finalize(ready, sets.close)
+    # TensorFlow keeps what `from_generator` calls for ever, in a graph of its own. In a graph of
+    # TensorFlow 1 the dataset itself is gone before a session makes its iterator.
+    owner = ready if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    weakref.finalize(owner, sets.close)
     return ready
 
 
@@ -185,11 +187,15 @@ class _Sets:
 
     def one_pass(self, epoch: Epoch, ordinal: int) -> tuple[Pass, int]:
         """What the pipeline reads of the epoch, and about how many bytes a batch has."""
-        if self._seed is None:
-            seed = _mixed(epoch.seed, ordinal)
-        else:
-            seed = _mixed(self._seed, epoch.epoch, ordinal)
-        return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed)
+        own = () if self._seed is None else (epoch.epoch,)
+        base = epoch.seed if self._seed is None else self._seed
+        return self.pipeline.one_pass(
+            epoch.files,
+            epoch.num_records,
+            epoch.num_bytes,
+            _mixed(base, *own, ordinal),
+            _mixed(base, *own),
+        )
 
     def _lent(self, epoch: Epoch, waited: bool) -> Lent:
         """All of the epoch's batches; for its set the pipeline has `waited`. What is taken from the last
@@ -203,8 +209,12 @@ class _Sets:
 
     def close(self) -> None:
         """Ends the lease that no iterator has taken over yet; one that comes later takes its own."""
-        with contextlib.suppress(IndexError):
-            self._begun.pop().rest.close()
+        try:
+            begun = self._begun.pop()
+        except IndexError:
+            return
+        begun.first.lend(Lent("TensorFlow", 1, 1, 1, Stretch(Given)))  # nobody has read of it
+        begun.rest.close()
 
     def _begin(self) -> _Begun:
         number, ordinal = self._numbering.begin(self._start)

@@ -22,7 +22,7 @@ class TensorFlowRuns(ABC):
     """The part of a session that only trainers with TensorFlow use."""
 
     _job: str
-    _numberings: dict[tuple[str, str], Numbering]
+    _numberings: dict[tuple[str, str, int | None], Numbering]
 
     @abstractmethod
     def epochs(
@@ -68,7 +68,7 @@ class TensorFlowRuns(ABC):
             raise CallerError(NO_TF_DATASET)
         from cachecd_client import tf_run
 
-        key = dataset, options.get("job") or self._job
+        key = dataset, options.get("job") or self._job, options.get("rank")
         numbering = self._numberings.setdefault(key, Numbering())
         return tf_run.dataset(self, dataset, batch_size, numbering, epochs=epochs, **options)
 

@@ -67,6 +67,14 @@ def test_the_same_seed_is_the_same_order_in_every_pass(files):
     assert first != sorted(first)
 
 
+def test_a_global_seed_of_zero_is_one_like_any_other_for_files_too(files):
+    tf.random.set_seed(0)
+    try:
+        assert len(set(labels(files.tf_dataset(batch_size=10)))) == 50
+    finally:
+        tf.random.set_seed(None)
+
+
 def test_the_length_is_known(files):
     assert len(files.tf_dataset(batch_size=10)) == 5
     assert len(files.tf_dataset(batch_size=10, drop_last=False)) == 6
@@ -161,9 +169,11 @@ def test_a_corrupt_record_is_not_delivered(tmp_path):
 
 def test_an_epoch_of_more_steps_than_a_set_has_repeats_it_in_another_order(cache):
     epoch = next(epochs := cache.epochs("train", 1, steps_per_epoch=5))
-    dataset = epoch.tf_dataset(batch_size=10)
+    seed = 2**63 + 17  # TensorFlow's end before that
+    dataset = epoch.tf_dataset(batch_size=10, seed=seed)
     assert len(dataset) == 5
     found = labels(dataset)
+    assert found[:20] == labels(FileSet(epoch.files).tf_dataset(batch_size=10, seed=seed))
     assert sorted(found[:20]) == sorted(found[20:40]) == list(range(20))
     assert found[:20] != found[20:40]
     assert found == labels(dataset)

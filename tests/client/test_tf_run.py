@@ -1,5 +1,6 @@
 """cache.tf_dataset: one pipeline over many leases, each held as long as TensorFlow reads its files."""
 
+import gc
 import os
 from contextlib import suppress
 from itertools import islice
@@ -215,6 +216,34 @@ def test_ranks_share_each_set_and_take_equal_steps(granting, monkeypatch):
         assert sorted(mine + others) == list(range(size))
 
 
+def test_ranks_of_one_session_share_a_set_without_a_record_in_common(cache, cache_dir):
+    cache_dir.per_shard = 45  # odd: in another order of the files, other records are a rank's
+    datasets = [
+        cache.tf_dataset("train", 5, start=8, rank=rank, world=3, features=["label"])
+        for rank in range(3)
+    ]
+    next(iter(datasets[0]))  # one looks at a batch first
+    found = [labels(iter(dataset), 30) for dataset in datasets]
+    assert [len(one) for one in found] == [150] * 3
+    assert len({label for one in found for label in one}) == 450
+
+
+@pytest.mark.parametrize("seed", [0, 2**31 - 1])
+def test_a_global_seed_of_zero_is_one_like_any_other(cache, seed):
+    tf.random.set_seed(seed)
+    try:
+        found = labels(iter(cache.tf_dataset("train", 5, features=["label"])), 4)
+    finally:
+        tf.random.set_seed(None)
+    assert sorted(found) == list(range(20)) != found
+
+
+def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
+    dataset = cache.tf_dataset("train", 10)
+    del dataset
+    assert cache.report("train").reads_per_record == 0
+
+
 def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):
     grant = granting.answer
 
@@ -312,6 +341,36 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
     wait_until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
 
 
+def test_an_input_fn_in_a_graph_leases_a_set_once(cache, granting, cache_dir):
+    cache_dir.per_shard = 500
+    with tf.Graph().as_default(), tf.compat.v1.Session() as running:
+        batches = tf.compat.v1.data.make_initializable_iterator(cache.input_fn("train", 10)())
+        running.run(batches.initializer)
+        running.run(batches.get_next())
+        assert [request.epoch for request in granting.of(Acquire)] == [0]
+        del batches
+
+
+def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(
+    cache, manifest, locked
+):
+    with tf.Graph().as_default():
+        cache.input_fn("train", 10)()
+    assert locked(manifest(0))
+    gc.collect()
+    assert not locked(manifest(0))
+
+
+def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, locked, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cachecd_client.tf_pipeline.Pipeline.ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.tf_dataset("train", 5)
+    assert not locked(manifest(0))
+
+
 def test_bad_options_are_refused_at_once_and_hold_nothing(cache, manifest, locked):
     for options, message in (
         ({"epochs": 0}, "epochs=0, expected at least 1"),
@@ -321,6 +380,7 @@ def test_bad_options_are_refused_at_once_and_hold_nothing(cache, manifest, locke
         ({"shuffle": "no"}, "shuffle='no', expected True or False"),
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
         ({"start": -1}, "start=-1, expected at least 0"),
+        ({"features": []}, "no features, expected at least one"),
     ):
         with pytest.raises(CallerError, match=message):
             cache.tf_dataset("train", **{"batch_size": 5, **options})
