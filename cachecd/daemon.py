@@ -151,8 +151,8 @@ class Daemon:
         for generation, schema in recovered.schemas.items():
             self._schemas[name, generation] = schema
         self._asides.found(name, self._catalog.set_aside(name))
-        for line in recovered.found.removed:
-            _log.warning("shard removed", why=line)
+        for event, why in recovered.found.damages():
+            _log.warning(event, why=why)
 
     async def start(self) -> None:
         """Starts samplers, listing and the clock. No request is answered before exclusions are in force."""

@@ -70,6 +70,7 @@ class DatasetState:
     debt: int = 0
     sealed_since_boundary: int = 0
     last_retired: int = 0
+    refilled: int = 0  # allocated bytes that were sealed since then
     evicted: int = 0
     evicted_shards: int = 0
     gaps: dict[int, int] = field(default_factory=dict)
@@ -212,13 +213,15 @@ class DatasetState:
 
     # --- rotation
 
-    def to_retire(self, generation: str, capacity: int, floor: int, excess: int = 0) -> Numbers:
+    def to_retire(
+        self, generation: str, capacity: int, floor: int, excess: int, comes: bool, taken: bool
+    ) -> Numbers:
         """Which shards of the leased generation an epoch boundary retires at the limit, oldest first.
 
         Only while there is something to put in their place; together with what was retired and not
         refilled never more than `refresh` of the capacity; no more than the link has shown it can refill;
         no shard that nobody has read; and never so many that less than `floor` data bytes stay. `excess`:
-        there must be so much less whether or not anything could come instead.
+        so much must go, whether or not anything `comes` instead. `taken`: others have what was freed last.
         """
         live, none = self.live, np.zeros(0, np.int64)
         if self.rules.pin:
@@ -231,13 +234,15 @@ class DatasetState:
             # All caught up: the link may do more than it was asked for; one shard at least, since a
             # cache at its limit has nothing else to measure the link by.
             smallest = live.oldest_allocated(generation)
-            proven = max(proven, 2 * self.last_retired, smallest)
+            more = 0 if taken and excess <= 0 else 2 * self.last_retired
+            proven = max(proven, more, smallest)
             if self.source.failing and excess <= 0:
                 proven = smallest  # enough to find out whether anything comes
         quota = min(int(self.rules.refresh * capacity) - owed, proven)
         if quota <= 0:  # what is missing takes a look at every unit of the source
             return none
-        coming = self.plan.missing_bytes if self.plan.has_work else len(self.retry)
+        missing = self.plan.missing_bytes if self.plan.has_work else len(self.retry)
+        coming = missing if comes else 0
         if self.rules.wait:
             coming = min(coming, int(min(self.allowed, float(1 << 62))) - self.made())
         if coming <= 0 and excess <= 0:

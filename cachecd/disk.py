@@ -193,7 +193,10 @@ def make_private_directory(path: Path) -> None:
     DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
     all: whoever can reach the control socket can read everything cached.
     """
-    with refusing(f"cannot create the directory {path}"):
+    with refusing(
+        f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "
+        "place of yours)"
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.mkdir(0o750)

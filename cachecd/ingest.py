@@ -30,19 +30,24 @@ class Ingest:
     workers: int
     turns: int = 0
 
-    def schedule(self, now: float, out: list[Command]) -> None:
-        """Appends a StartShard, its room reserved, for each shard that is to be begun now, and an
-        OrderBlock for each block whose order is missing for that."""
+    def schedule(self, now: float, begins: bool, out: list[Command]) -> None:
+        """Appends a StartShard, its room reserved, for each shard that is to be begun now, if anything
+        `begins` at all, and an OrderBlock for each block whose order is missing for that."""
+        for dataset in self.datasets.values():
+            self._forgive(dataset)
+        if not begins:
+            return
         self._start(now, out)
         for name, dataset in self.datasets.items():
             if strata := dataset.plan.strata:
                 out += [OrderBlock(name, block) for block in strata.take_wanted()]
 
     def _start(self, now: float, out: list[Command]) -> None:
-        for dataset in self.datasets.values():
-            self._forgive(dataset)
-            if again := dataset.try_again(now):
-                out.append(SavePlan(dataset.rules.name, again=again))
+        out += [
+            SavePlan(name, again=again)
+            for name, dataset in self.datasets.items()
+            if (again := dataset.try_again(now))
+        ]
         if self.disk.stops(now):
             return
         while sum(len(d.making) for d in self.datasets.values()) < self.workers:

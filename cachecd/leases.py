@@ -9,6 +9,7 @@ process forked at any time inherits none.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -37,6 +38,11 @@ class DamagedManifest:
     path: Path
     why: str
     held: bool
+
+    @property
+    def dataset(self) -> str:
+        """A lease is named after its dataset."""
+        return self.path.stem.partition(".")[0]
 
 
 def write_manifest(
@@ -98,6 +104,24 @@ def read_manifests(layout: Layout) -> tuple[list[Manifest], list[DamagedManifest
                     case DamagedManifest() as report:
                         damaged.append(report)
     return found, damaged
+
+
+def in_use(layout: Layout, dataset: str) -> Callable[[int], bool]:
+    """Whether somebody may hold this shard of the dataset: a held lease names it, or one whose manifest is
+    damaged. For a start; what is on disk is read when that is first asked."""
+
+    @functools.cache
+    def held() -> tuple[list[Manifest], bool]:
+        found, damaged = read_manifests(layout)
+        ours = [manifest for manifest in found if manifest.dataset == dataset]
+        unread = any(bad.held and bad.dataset == dataset for bad in damaged)
+        return [one for one in ours if seems_held(layout.manifest(one.lease))], unread
+
+    def may_be(number: int) -> bool:
+        manifests, unread = held()
+        return unread or any(a <= number <= b for one in manifests for a, b in one.shards)
+
+    return may_be
 
 
 def _inspect(path: Path) -> Manifest | DamagedManifest:

@@ -2,7 +2,8 @@
 
 The shards are the truth. A row without its files goes; files without a row come back into the
 catalog if their sidecar vouches for them; half a pair, a wrong length or a damaged sidecar costs
-that one shard. Temporary files of our own naming are removed. Any other file is never touched.
+that one shard, at once or, if a trainer has it on lease, when that ends. Temporary files of our own
+naming are removed. Any other file is never touched.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,9 @@ class Found:
     """One dataset's shards after a start, and what had to go.
 
     `known`: those that were found as the catalog has them: the names of their generations, and rows of
-    ROW. `kept`: all others. `gone`: those without files that the catalog has as retired (or barred): the
-    last run was killed while it removed them. `schemas`: by generation, as sidecars of `kept` have them.
+    ROW. `kept`: all others. `gone`: those that the catalog has as retired (or barred), and that are gone
+    now, as when the last run was killed while it removed them. `schemas`: by generation, as sidecars of
+    `kept` have them.
     """
 
     known: tuple[list[str], Rows] = field(default_factory=lambda: ([], np.zeros(0, ROW)))
@@ -68,6 +70,12 @@ class Found:
     gone: list[tuple[Shard, bool]] = field(default_factory=list)
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)  # one line a shard: what and why
+    in_use: list[str] = field(default_factory=list)  # likewise, of the damaged ones that stay
+
+    def damages(self) -> Iterator[tuple[str, str]]:
+        """For the log: what became of a shard, and why."""
+        yield from (("shard removed", why) for why in self.removed)
+        yield from (("shard damaged while on lease", why) for why in self.in_use)
 
 
 def remove_temporaries(layout: Layout) -> list[Path]:
@@ -81,8 +89,11 @@ def remove_temporaries(layout: Layout) -> list[Path]:
     return removed
 
 
-def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
-    """Brings the shards of one dataset and the catalog's rows together."""
+def find_shards(
+    layout: Layout, catalog: Catalog, dataset: str, in_use: Callable[[int], bool]
+) -> Found:
+    """Brings the shards of one dataset and the catalog's rows together. A damaged one that may be
+    `in_use` is kept, barred."""
     found = Found()
     generations, rows = catalog.shards(dataset)
     # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
@@ -100,24 +111,31 @@ def find_shards(layout: Layout, catalog: Catalog, dataset: str) -> Found:
     uncertain = rows[~sure]
     marks = dict(zip(uncertain["number"].tolist(), marks_of(uncertain["flags"]), strict=True))
     judged = dict.fromkeys(numbers[(numbers < planned) & ~np.isin(numbers, opened)].tolist())
+
     for number in np.setdiff1d(np.concatenate([numbers, data, sidecars]), numbers[sure]).tolist():
         shard_id = ShardId(dataset, number)
         path = layout.shard(shard_id)
+        pair = number in there[0], number in there[1]
+        retired, barred = marks.get(number, (False, False))
+        known: Shard | None = None
+        if number in marks:
+            row = uncertain[np.searchsorted(uncertain["number"], number)]
+            known = _shard_of(row, shard_id, generations)
         try:
-            if not (number in there[0] and number in there[1]):
-                if any(retired := marks.get(number, (False, False))):
-                    row = uncertain[np.searchsorted(uncertain["number"], number)]
-                    found.gone.append((_shard_of(row, shard_id, generations), retired[0]))
-                raise ValueError(_missing(number in there[0], number in there[1]))
-            if number in judged:
-                row = uncertain[np.searchsorted(uncertain["number"], number)]
-                _check_length(path, int(row["data_bytes"]))
-                _check_sidecar(path, int(row["records"]))
-            kept = _from_sidecar(
-                path, shard_id, marks.get(number, (False, False)), found.schemas, number in opened
-            )
+            if not all(pair):
+                raise ValueError(_missing(*pair))
+            if known and number in judged:
+                _check_length(path, known.data_bytes)
+                _check_sidecar(path, known.records)
+            kept = _from_sidecar(path, shard_id, (retired, barred), found.schemas, number in opened)
             found.kept.append(kept)
         except (ValueError, CorruptSidecarError) as error:
+            if known and number in judged and pair[0] and in_use(number):
+                found.kept.append(Kept(known, retired, True, np.zeros(0, np.uint64)))
+                found.in_use.append(f"{path}: {error}")
+                continue
+            if known and (retired or barred):
+                found.gone.append((known, retired))
             _remove(path)
             catalog.remove(shard_id)
             found.removed.append(f"{path}: {error}")

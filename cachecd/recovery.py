@@ -15,7 +15,7 @@ from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
-from cachecd.leases import age_of, end, read_manifests
+from cachecd.leases import age_of, end, in_use, read_manifests
 from cachecd.live import flags_of
 from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
@@ -37,6 +37,10 @@ from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
+
+# Shards that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
+# trainer has the next set beside this one, and several datasets if it mixes them.
+_MAPPED = 16_384
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ def recover(
         # By their numbers they cannot be found any more.
         catalog.bar(name, holders_of(catalog, name, excluded_among(catalog.set_aside(name))))
         catalog.forget_units(name)
-    found = find_shards(layout, catalog, name)
+    found = find_shards(layout, catalog, name, in_use(layout, name))
     dataset = take_up(found, catalog, index, rules, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
@@ -269,7 +273,7 @@ def _schemas(
     """The schema of each generation that has shards, and of the current one if it is known."""
     name = dataset.rules.name
     schemas = dict(found.schemas)
-    examples = {kept.shard.generation: kept.shard.id for kept in found.kept}
+    examples = {k.shard.generation: k.shard.id for k in found.kept if not k.barred}
     generations, rows = found.known
     for place, first in zip(*np.unique(rows["generation"], return_index=True), strict=True):
         examples[generations[place]] = ShardId(name, int(rows["number"][first]))
@@ -345,7 +349,7 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
             else:
                 fate = "nobody holds it: removed" if removed else "held"
         lines.append(f"{bad.path}: {bad.why} ({fate})")
-        name = bad.path.stem.partition(".")[0]  # a lease is named after its dataset
+        name = bad.dataset
         if bad.held and name in state.datasets:
             everything = ((1, max(state.datasets[name].live, default=0)),)
             lease = Lease(bad.path.stem, name, "(damaged)", 0, "", everything, 0, 0, 0, False, "")
@@ -356,9 +360,12 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
 def manifest_of(
     lease: Lease, schemas: Mapping[tuple[str, str], dict[str, Any]], window: int | None
 ) -> Manifest:
-    """The lease as its holders read it; half of the machine's memory is the window if None is given."""
+    """The lease as its holders read it; half of the machine's memory is the window if None is given, and it
+    is never of more shards than a process can map."""
     if window is None:
         window = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    shards = sum(last - first + 1 for first, last in lease.shards)
+    window = min(window, max(1, lease.num_bytes * _MAPPED // max(1, shards)))
     return Manifest(
         version=1,
         lease=lease.id,

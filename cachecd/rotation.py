@@ -30,11 +30,12 @@ class Rotation:
         retired = 0
         capacity, excess = self.room.capacity(dataset), self.room.excess(dataset)
         if not self.room.fits(dataset) and (excess > 0 or comes):
-            chosen = dataset.to_retire(generation, capacity, floor, excess)
+            taken = self._taken(dataset)
+            chosen = dataset.to_retire(generation, capacity, floor, excess, comes, taken)
             retired = self._retire(dataset, chosen, out)
         dataset.sealed_since_boundary = 0
         if retired:
-            dataset.last_retired = retired
+            dataset.last_retired, dataset.refilled = retired, 0
             out.append(SavePlan(rules.name))
 
     def make_room(self, dataset: DatasetState, comes: bool, out: list[Command]) -> bool:
@@ -46,6 +47,13 @@ class Rotation:
                 self.boundary(other, generation, comes, out)
                 self.unlink_unheld(other, out)
         return not self.room.stuck(dataset)
+
+    def _taken(self, dataset: DatasetState) -> bool:
+        """Whether the file system and not the limit is full, and others have what was freed on it last:
+        less than that has been sealed since."""
+        ledger = self.room.ledger
+        refilled = dataset.refilled > max(0, dataset.last_retired - ledger.footprint)
+        return ledger.crowded and not refilled
 
     def _retire(self, dataset: DatasetState, numbers: Numbers, out: list[Command]) -> int:
         """What these shards occupy that from now on no lease names."""

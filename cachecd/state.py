@@ -160,8 +160,7 @@ class State:
                     self._rotation.unlink_unheld(each, out)
             case ev.Draining():
                 self._draining = True
-        if not (self._draining or self.rests(now)):
-            self._ingest.schedule(now, out)
+        self._ingest.schedule(now, not (self._draining or self.rests(now)), out)
         return out
 
     def rests(self, now: float) -> str:
@@ -338,6 +337,7 @@ class State:
         dataset.live.add(shard)
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
+        dataset.refilled += shard.allocated
         out.append(finish(dataset, shard.id.number, outcome, shard, units, event.made))
         if not dataset.excluded.numbers.isdisjoint(units):  # excluded while it was being made
             self._bar_holder(shard.id, out)

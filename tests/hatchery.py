@@ -116,11 +116,13 @@ class Hatchery:
 
 
 def _serve() -> None:
-    # All that a daemon and a sampler of local files import, before any thread is started.
+    # All that a daemon imports, and a sampler of local files, before any thread is started.
     import cachecd.cli.run
+    import cachecd.config.loading
     import cachecd.sampler.sources.files
     import cachecd.sampler.sources.tfrecord
     import cachecd.sampler.stores.local
+    import cachecd.sampler.stores.s3
     import cachecd.service  # noqa: F401
 
     for prepared in sys.argv[1:]:

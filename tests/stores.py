@@ -100,7 +100,8 @@ def s3_server(*, nice: bool = False) -> Iterator[S3Server]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={"PATH": os.environ["PATH"], "HOME": str(directory)},
+                # What it holds is small, and else looked through every few requests.
+                env={"PATH": os.environ["PATH"], "HOME": str(directory), "GOGC": "400"},
                 start_new_session=True,
                 preexec_fn=partial(_start, nice),
             )

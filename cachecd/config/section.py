@@ -11,7 +11,8 @@ from pydantic_core import PydanticCustomError
 class SectionModel(BaseModel):
     """Frozen; knows its keys and no others; an empty section is one of defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Built when it is first needed: a sampler, which is started for each processor, needs few of them.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

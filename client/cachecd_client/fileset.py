@@ -56,7 +56,8 @@ class FileSet:
         schema: overrides what the sidecars say or some records suggest.
         window: bytes of files that are read at random from at a time. A set that fits is shuffled
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
-            each. None: the whole set, whatever its size; give one for sets larger than memory.
+            each. None: the whole set, whatever its size; give one for sets larger than memory, or of
+            more files than a process may map (vm.max_map_count, 65,530).
         cache_index: a directory that keeps what was found about files without a sidecar, inflated
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it

@@ -225,7 +225,10 @@ def test_a_socket_whose_directory_may_not_be_made_is_refused(daemon, train):
     closed.mkdir(0o500)
     served.document["server"]["endpoint"] = f"ipc://{closed}/run/cachecd.sock"
     said = refused(served, WORLD, preexec_fn=without_privileges)
-    assert said == f"cannot create the directory {closed}/run: Permission denied"
+    assert said == (
+        f"cannot create the directory {closed}/run for the socket (set server.endpoint, or "
+        "XDG_RUNTIME_DIR, to a place of yours): Permission denied"
+    )
 
 
 def test_a_second_daemon_on_a_cache_directory_is_refused_and_hears_who_has_it(daemon, train):

@@ -35,7 +35,12 @@ from tests.hatchery import Hatched, Hatchery
 # The second grant retires what the first has named; what it named goes when it is released.
 PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
 # Warnings that a daemon may have reason for after a kill or a power failure.
-_OF_A_KILL = ("shard removed", "damaged manifest", "listing starts afresh")
+_OF_A_KILL = (
+    "shard removed",
+    "shard damaged while on lease",
+    "damaged manifest",
+    "listing starts afresh",
+)
 PATIENCE = 60.0  # seconds; what takes longer hangs
 _ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
 
