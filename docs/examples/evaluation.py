@@ -27,10 +27,10 @@ daemon = None if "CACHECD_ENDPOINT" in os.environ else Path(__file__).with_name(
 
 
 @torch.no_grad()
-def evaluate(held_out):
+def evaluate(evaluation):
     """(accuracy, mean loss) over the whole set, the same on every rank."""
     sums = torch.zeros(3, dtype=torch.float64)  # right, loss, records
-    for batch in held_out.torch(batch_size=64):  # the same records, in the same order, every time
+    for batch in evaluation:  # the same records, in the same order, every time
         valid = batch["_valid"]  # not the rows that fill the last batches up
         found = model(batch["image"] / 255)
         losses = cross_entropy(found, batch["label"], reduction="none")
@@ -44,12 +44,13 @@ def evaluate(held_out):
 
 # On lease for the whole run: it never changes.
 with connect(daemon) as cache, cache.acquire("eval") as held_out:
+    evaluation = held_out.torch(batch_size=64)
     for epoch in cache.epochs("train", 3):
         for batch in epoch.torch(batch_size=16):
             optimizer.zero_grad()
             cross_entropy(training(batch["image"] / 255), batch["label"]).backward()
             optimizer.step()
-        accuracy, mean_loss = evaluate(held_out)
+        accuracy, mean_loss = evaluate(evaluation)
         if not together or dist.get_rank() == 0:
             print(
                 f"epoch {epoch.epoch}: accuracy {accuracy:.1%}, loss {mean_loss:.3f} "
