@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import cachecd_client
+from cachecd_client import _core
 from tests.e2e.daemons import clean_environ
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +34,19 @@ def interpreter(environment: Path) -> Path:
     return python
 
 
+def client_alone(folder: Path) -> Path:
+    """Where the client is as it is here, compiled core included, and no package that lies beside it: of
+    those the environment has others."""
+    package = folder / "client" / "cachecd_client"
+    package.mkdir(parents=True)
+    for file in {*Path(cachecd_client.__file__).parent.iterdir(), Path(_core.__file__)}:
+        (package / file.name).symlink_to(file)
+    return package.parent
+
+
 def run(environment: Path, folder: Path) -> None:
     examples = ROOT / "docs" / "examples"
-    # The client as it is here, compiled core included: it needs nothing of TensorFlow's version.
-    client = Path(cachecd_client.__file__).parents[1]
+    client = client_alone(folder)
     trainer = ["env", f"PYTHONPATH={client}", interpreter(environment)]
     trainer += [examples / "estimator_train_and_evaluate.py"]
     done = subprocess.run(
