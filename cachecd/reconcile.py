@@ -111,7 +111,6 @@ def find_shards(
     uncertain = rows[~sure]
     marks = dict(zip(uncertain["number"].tolist(), marks_of(uncertain["flags"]), strict=True))
     judged = dict.fromkeys(numbers[(numbers < planned) & ~np.isin(numbers, opened)].tolist())
-
     for number in np.setdiff1d(np.concatenate([numbers, data, sidecars]), numbers[sure]).tolist():
         shard_id = ShardId(dataset, number)
         path = layout.shard(shard_id)

@@ -20,7 +20,7 @@ class Greedy(World):
 
     def measure(self) -> None:
         if self.greedy:
-            self.spare = occupied(self)
+            self.spare = self.occupied()
         super().measure()
 
 
@@ -28,10 +28,6 @@ def fresh_shards(w: World, epoch: int) -> int:
     """How many shards are new in an epoch's set, after enough epochs to find out what the link can do."""
     before = newest(w, range(epoch, epoch + 12))
     return newest(w, range(epoch + 12, epoch + 13)) - before
-
-
-def occupied(w: World) -> int:
-    return sum(meta["shard"].allocated for meta in w.meta.values())
 
 
 def settled(w: World) -> None:
@@ -69,7 +65,7 @@ def test_others_that_take_whatever_is_freed_on_the_disk_get_a_shard_an_epoch():
     w.greedy, w.spare = False, OF_THE_DISK
     w.measure()
     settled(w)
-    assert occupied(w) > OF_THE_DISK - 2 * FOOTPRINT, "they are gone"
+    assert w.occupied() > OF_THE_DISK - 2 * FOOTPRINT, "they are gone"
     assert fresh_shards(w, 24) == A_QUARTER
 
 
@@ -97,9 +93,9 @@ def test_on_a_full_disk_a_set_rotates_though_another_dataset_takes_of_the_room()
 def test_a_lowered_limit_takes_no_more_than_it_must_where_nothing_comes_in_its_place():
     w = world(shards=40, units=200, refresh=0.1)
     settled(w)
-    before = occupied(w)
+    before = w.occupied()
     w.reconfigure(w.state.ledger.used - 7 * FOOTPRINT // 2)
     w.state.reconfigure(w.limit, (), Restraint(egress_limit=1))
     newest(w, range(10))
     assert w.state.ledger.used <= w.limit
-    assert before - occupied(w) <= 9 * FOOTPRINT // 2
+    assert before - w.occupied() <= 9 * FOOTPRINT // 2

@@ -312,11 +312,14 @@ class World:
         dataset, units = self.state.datasets[shard.dataset], self.sources[shard.dataset]
         return held_by(self.rows, self.saver, dataset, units, shard)
 
+    def occupied(self) -> int:
+        """Bytes of all shards on the disk."""
+        return sum(meta["shard"].allocated for meta in self.meta.values())
+
     def measure(self) -> None:
         spare = float("inf")
         if self.spare is not None:
-            on_disk = sum(meta["shard"].allocated for meta in self.meta.values())
-            spare = self.spare - on_disk - len(self.begun) * FOOTPRINT
+            spare = self.spare - self.occupied() - len(self.begun) * FOOTPRINT
         self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
         self.feed(ev.MetadataMeasured(self.metadata, spare))
         self.saver.catch_up()

@@ -187,15 +187,9 @@ class _Sets:
 
     def one_pass(self, epoch: Epoch, ordinal: int) -> tuple[Pass, int]:
         """What the pipeline reads of the epoch, and about how many bytes a batch has."""
-        own = () if self._seed is None else (epoch.epoch,)
-        base = epoch.seed if self._seed is None else self._seed
-        return self.pipeline.one_pass(
-            epoch.files,
-            epoch.num_records,
-            epoch.num_bytes,
-            _mixed(base, *own, ordinal),
-            _mixed(base, *own),
-        )
+        base, *own = (epoch.seed,) if self._seed is None else (self._seed, epoch.epoch)
+        seed, shared = _mixed(base, *own, ordinal), _mixed(base, *own)
+        return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed, shared)
 
     def _lent(self, epoch: Epoch, waited: bool) -> Lent:
         """All of the epoch's batches; for its set the pipeline has `waited`. What is taken from the last
