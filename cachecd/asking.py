@@ -64,6 +64,9 @@ def set_again(
     if known is not None:
         why = f"lease {known.lease.id} of another set stands for epoch {asked.epoch} of this job"
         return ReplyMissing(request, (), why)
+    if not dataset.may_lease(wanted.generation):
+        why = "the split was changed: the set may hold records that are held out now"
+        return ReplyMissing(request, wanted.shards, why)
     live = dataset.live
     numbers = numbers_of(wanted.shards)
     served = numbers_of(live.served_set(wanted.generation).ranges)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
+from cachecd.generations import same_split
 from cachecd.live import LiveShards
 from cachecd.missing_sources import MissingSources
 from cachecd.model import (
@@ -52,7 +53,8 @@ class DatasetState:
     `debt`: allocated bytes that rotation has freed and the sampler has not refilled; with the retired
     shards still there, never more than `refresh` of the capacity. `allowed`: data bytes the dataset may
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
-    `gaps`: of those among them that have older ones before them.
+    `gaps`: of those among them that have older ones before them. `listings`: of each generation that
+    had shards when the daemon started, and of the current one, the listing that numbers its units.
     """
 
     rules: DatasetRules
@@ -82,6 +84,7 @@ class DatasetState:
     excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
     recall: Recall = field(default_factory=Recall)
+    listings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -94,8 +97,8 @@ class DatasetState:
         return float("inf") if unbounded else self.rules.first
 
     def change(self, rules: DatasetRules) -> None:
-        """New sizes while running; what is cached stays allowed."""
-        self.rules = rules
+        """New sizes while running; what is cached stays allowed, and the generation is what it is."""
+        self.rules = replace(rules, generation=self.rules.generation)
         self.plan.reweigh([source.weight for source in rules.sources])
         self.allowed = max(self._least_allowed(), self.data())
 
@@ -131,6 +134,16 @@ class DatasetState:
         return self.live.verifying(self.rules.generation)
 
     @property
+    def held_back(self) -> str:
+        """Why shards that are cached are not leased, "" if there are none such."""
+        if not (withheld := len(self.withheld)):
+            return ""
+        return (
+            f"the split was changed: none of the {withheld} shards that were made before is leased, for they "
+            "may hold records that are held out now; they make room for new ones"
+        )
+
+    @property
     def waits_for(self) -> str:
         """Why nothing is sampled though nothing is wrong; "" if something is, or could be."""
         if (strata := self.plan.strata) and strata.coming:
@@ -146,13 +159,24 @@ class DatasetState:
 
     def generation_to_lease(self, needed: int) -> str | None:
         """The newest generation that can be leased: the current one once it is ready, else an old
-        one that is still here; None if there is none yet."""
+        one that is still here, unless it is withheld; None if there is none yet."""
         if self.ready(needed):
             return self.rules.generation
-        old = self.live.superseded(self.rules.generation)
+        withheld = [name for name in self.live.generations if not self.may_lease(name)]
+        old = self.live.superseded(self.rules.generation, *withheld)
         if self.rules.pin or not len(old):
             return None
         return self.live[int(old[-1])].shard.generation
+
+    def may_lease(self, generation: str) -> bool:
+        """Whether a lease may be of this generation: not if it holds out other units than are
+        configured now, for what is held out now is among its records."""
+        return same_split(generation, self.rules.generation)
+
+    @property
+    def withheld(self) -> Numbers:
+        """The shards, oldest first, that no lease may name although nothing is wrong with them."""
+        return self.live.superseded(*filter(self.may_lease, self.live.generations))
 
     def ready(self, needed: int) -> bool:
         """Whether the current generation can be leased for an epoch that needs `needed` bytes."""

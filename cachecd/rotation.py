@@ -39,9 +39,17 @@ class Rotation:
             out.append(SavePlan(rules.name))
 
     def make_room(self, dataset: DatasetState, comes: bool, out: list[Command]) -> bool:
-        """Whether others give up what they hold beyond their share, which this pinned one waits for:
-        nobody may ever ask for their next epoch."""
+        """Whether this one, which waits for room, gets some. What is withheld goes first, of whatever
+        dataset; then a pinned one has what others hold beyond their share: nobody may ever ask for their
+        next epoch."""
+        missing = max(0, self.room.lacks(dataset, True)) + self.room.ledger.footprint
         for other in self.datasets.values():
+            if missing > 0 and len(withheld := other.withheld):
+                missing -= self._retire(other, other.live.first_of(withheld, missing), out)
+                self.unlink_unheld(other, out)
+        if missing <= 0:
+            return True
+        for other in self.datasets.values() if dataset.rules.pin else ():
             generation = other.generation_to_lease(0)
             if other is not dataset and generation and self.room.excess(other) > 0:
                 self.boundary(other, generation, comes, out)

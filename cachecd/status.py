@@ -90,6 +90,7 @@ def _dataset(
         "fetched_bytes": dataset.egress,
         "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
+        "held_back": dataset.held_back,
         "stopped": dataset.source.reason or ("; ".join(missing) if len(missing) == sources else ""),
         "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,

@@ -55,7 +55,7 @@ def not_ready(
         reason = f"shard {dataset.being_verified} was reported corrupt and is being verified"
     if not reason and not dataset.listed and not plan.num_units:
         reason = f"listing the source: {dataset.waits_for}".removesuffix(": ")
-    reason = reason or dataset.waits_for
+    reason = reason or dataset.waits_for or dataset.held_back
     return ReplyWaiting(request, have + fetched, want, dataset.rate.now(now), reason)
 
 

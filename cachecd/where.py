@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
@@ -42,13 +41,9 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         ) from None
     if not 0 <= record < len(sidecar):
         raise CallerError(f"record {record} of {shard}: it has {len(sidecar)} records, from 0 on")
-    index = Index.open(layout.index, shard.dataset, None)
+    listing = json.loads(sidecar.meta).get("index", "")
+    index = Index.find(layout.index, shard.dataset, str(listing))
     try:
-        if json.loads(sidecar.meta).get("index") != index.id:
-            raise DiskError(
-                f"{shard} was made of an earlier listing, under which its source's objects had other "
-                "numbers: nobody knows any more where its records came from"
-            )
         unit = index.unit(int(sidecar.units[record]))
         url, whole = origin_of(index.source, unit.key)
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)

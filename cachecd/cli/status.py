@@ -127,6 +127,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
             print(f"    nothing comes of it: {source['missing']}")
     if dataset["waits_for"]:
         print(f"  waits: {dataset['waits_for']}")
+    if dataset["held_back"]:
+        print(f"  held back: {dataset['held_back']}")
     if lacking := dataset["missing_classes"]:
         names = ", ".join(map(repr, lacking["examples"]))
         print(
