@@ -45,6 +45,8 @@ class Division:
     world: int
     last: Last
     steps: int
+    #: Whether every batch has `batch_size` rows, on every rank of every node.
+    is_full: bool = True
 
     @classmethod
     def of(
@@ -80,17 +82,13 @@ class Division:
                 "some rank would have no record for its last one; pad_last=True fills up with rows that "
                 "`_valid` masks, drop_last=True leaves out what does not fill a batch"
             )
-        return cls(records, batch_size, world, last, steps)
+        is_full = last != "short" or least == most == steps * step
+        return cls(records, batch_size, world, last, steps, is_full)
 
     @classmethod
     def whole(cls, steps: int, batch_size: int, world: int, last: Last) -> Self:
         """Into so many steps, all of them full."""
         return cls(steps * batch_size * world, batch_size, world, last, steps)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every batch has `batch_size` rows, on every rank of this node."""
-        return self.last != "short" or self.records == self.steps * self.batch_size * self.world
 
     def begin(self, batch: int, rank: int) -> int:
         """Records of the rank before its batch of this number; before `steps`, all that it is given."""
@@ -100,9 +98,7 @@ class Division:
         return min(begin, positions - (self.steps - batch)) if self.last == "short" else begin
 
     def rows(self, rank: int) -> NDArray[np.int64]:
-        """How many records each batch of the rank has, or [batch_size] if all have that."""
-        if self.is_full and self.last != "pad":
-            return np.array([self.batch_size], np.int64)
+        """How many records each batch of the rank has."""
         ends = np.arange(self.steps + 1, dtype=np.int64)
         positions = -((rank - self.records) // self.world)
         begins = np.minimum(ends * self.batch_size, positions)
