@@ -342,7 +342,8 @@ class BatchReader:
         """
     def restart(self, start: int = 0, seed: int | None = None) -> None:
         """Begins anew at batch `start`, also after close(): as a new reader of the same arguments,
-        and of this seed if there is one, but with the files, page tables and memory of this one. What it counts begins at 0 again.
+        and of this seed if there is one, but with the files, page tables and memory of this one. What
+        it counts begins at 0 again.
 
         ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread
         uses the reader.

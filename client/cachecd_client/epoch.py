@@ -32,8 +32,8 @@ class Epoch(FileSet):
 
     Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the
     files stay present and byte-identical, whatever becomes of the daemon. Pinned datasets come
-    unshuffled and with every record (`shuffle=False, drop_last=False`: a last batch may be short). A forked child may read
-    too, and then holds the lease itself.
+    unshuffled and with every record (`shuffle=False, drop_last=False`: a last batch may be short). A
+    forked child may read too, and then holds the lease itself.
     """
 
     #: The epoch's number, and its lease, dataset and job as the daemon names them.

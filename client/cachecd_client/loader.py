@@ -455,10 +455,10 @@ class _Losses:
         path, offset, why = self._first
         log.log(
             logging.WARNING if each_once else logging.INFO,
-            "corrupt records were met in this pass, %d, and others of this rank delivered in their place%s; "
-            "the first is at byte %d of %s: %s",
+            "this pass met %d corrupt records, and others of this rank came in their place%s; the first is "
+            "at byte %d of %s: %s",
             self._met,
-            ", so a figure over the pass lacks them, and counts those twice (on_corrupt='raise' ends it "
+            ", so figures over the pass lack them and count those twice (on_corrupt='raise' ends it "
             "instead)" * each_once,
             offset, path, why,
         )  # fmt: skip

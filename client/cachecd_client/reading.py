@@ -37,8 +37,8 @@ class Reading:
     opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
     it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
     `part` says of steps of so many records over all ranks, and for a seed, which are read, None if it is
-    one pass of the set; `about` what a loader's state says beside its position. The files stay while anything refers
-    to what is in `keep`.
+    one pass of the set; `about` what a loader's state says beside its position. The files stay while
+    anything refers to what is in `keep`.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]

@@ -223,8 +223,8 @@ def dataset(
     check_replicas(division.is_full)
     begin()
     steps = batches = division.steps
-    if part is not None:
-        # Not the very records of the part, as TensorFlow cannot read slices of files.
+    if part is not None or last == "drop":
+        # Of a part not the very records, as TensorFlow cannot read slices of files.
         last = "drop"
         division = Division.of(reading.num_records, batch_size, world, last)
         batches = division.steps

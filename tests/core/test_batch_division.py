@@ -133,9 +133,9 @@ def test_every_column_of_a_short_batch_has_its_rows(tmp_path):
     made = BatchReader([(str(path), None)], FEATURES, batch_size=4, drop_last=False, ids=True)
     *_, last = batches(made)
     assert "_valid" not in last
-    assert {name: len(column) for name, column in last.items() if not isinstance(column, tuple)} == {
-        name: 1 for name, column in last.items() if not isinstance(column, tuple)
-    }
+    assert {
+        name: len(column) for name, column in last.items() if not isinstance(column, tuple)
+    } == {name: 1 for name, column in last.items() if not isinstance(column, tuple)}
     for name, column in last.items():
         if isinstance(column, tuple):
             assert len(column[-1]) == 2, name
