@@ -26,8 +26,10 @@ class Begun(NamedTuple):
 
 
 class PassNumbers:
-    """Shared with forked children, and with those that multiprocessing starts with it among their arguments.
-    Any other copy counts on by itself."""
+    """Shared with forked children, and with those that multiprocessing is to start with it.
+
+    Any other copy counts on by itself.
+    """
 
     def __init__(self, fd: int | None = None) -> None:
         self._fd = os.memfd_create("cachecd-passes") if fd is None else fd

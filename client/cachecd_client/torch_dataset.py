@@ -74,8 +74,10 @@ class BatchDataset(IterableDataset["Batch"]):
         return iter(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass the one of this number, as `Loader.set_epoch`; workers see it, persistent ones
-        too."""
+        """Makes the next pass the one of this number, as `Loader.set_epoch`.
+
+        Workers see it, persistent ones too.
+        """
         number = integer("epoch", epoch, 0)
         if self._begin is None or self._begin["pass"] != number:
             self._begin = None
