@@ -94,7 +94,7 @@ def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
 @pytest.mark.parametrize("world", [1, 3])
 def test_padding_is_no_record(leased, world):
     for rank in range(world):
-        loader = leased.numpy(batch_size=3, drop_last=False, rank=rank, world=world)
+        loader = leased.numpy(batch_size=3, pad_last=True, rank=rank, world=world)
         before = leased.report().records
         valid = sum(int(batch["_valid"].sum()) for batch in loader)
         assert leased.report().records - before == valid
@@ -103,7 +103,7 @@ def test_padding_is_no_record(leased, world):
 
 def test_an_epoch_of_steps_has_no_padding(cache):
     for epoch in cache.epochs("train", 1, steps_per_epoch=7):
-        batches = list(epoch.numpy(batch_size=8, drop_last=False))
+        batches = list(epoch.numpy(batch_size=8, pad_last=True))
         assert epoch.report().records == sum(int(b["_valid"].sum()) for b in batches) == 56
 
 
