@@ -134,7 +134,9 @@ def test_where_all_have_to_be_read_the_last_batches_of_a_smaller_set_have_a_row_
 
 def test_a_set_too_small_for_the_steps_of_another_node_is_refused_on_both(cache):
     for epoch in cache.epochs("train", 1, agree=Beside(90)):
-        with pytest.raises(CallerError, match=r"20 records over 1 ranks, 23 batches.*pad_last=True"):
+        with pytest.raises(
+            CallerError, match=r"20 records over 1 ranks, 23 batches.*pad_last=True"
+        ):
             epoch.numpy(BATCH, drop_last=False)
         assert len(epoch.numpy(BATCH, pad_last=True)) == 23
 

@@ -125,9 +125,9 @@ def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere
 def test_opening_the_files_of_a_pass_is_waiting(leased, clock, monkeypatch):
     opened = Loader._new_reader
 
-    def slowly(self):
+    def slowly(self, *arguments):
         clock.now += 3.0
-        return opened(self)
+        return opened(self, *arguments)
 
     monkeypatch.setattr(Loader, "_new_reader", slowly)
     for _ in leased.numpy(batch_size=20):
