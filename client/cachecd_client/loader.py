@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self
 
@@ -14,11 +13,10 @@ from cachecd_client.ahead import OneAhead
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
+from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
 from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, place
 from cachecd_client.schema import Feature, Schema
-
-log = logging.getLogger("cachecd")
 
 Batch = dict[str, Any]
 
@@ -130,7 +128,7 @@ class Loader:
         self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
         self._pass = 0  # how many there were, to tell one from another
         self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
-        self._losses = _Losses(reading.corrupt) if on_corrupt == "replace" else None
+        self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
         self._process = 0  # that made the reader
         self._closed = False
         self._waited = 0.0  # of passes that have ended, as are the next three
@@ -430,39 +428,6 @@ class Loader:
             "world": self.world,
             "part": None if self.part is None else self.part.fingerprint,
         }
-
-
-class _Losses:
-    """What a loader's passes met that is corrupt. It is the reader's, and so refers to no loader."""
-
-    def __init__(self, report: Callable[[Sequence[CorruptRecord]], None]) -> None:
-        self._report = report
-        self._met = 0
-        self._first: CorruptRecord | None = None
-
-    def __call__(self, records: Sequence[CorruptRecord]) -> None:
-        # A damaged sidecar costs no record.
-        lost = [record for record in records if not record[2].startswith("sidecar: ")]
-        self._met += len(lost)
-        if lost and self._first is None:
-            self._first = lost[0]
-        self._report(records)
-
-    def tell(self, each_once: bool) -> None:
-        """Of the pass that is over, in the log: a warning where each record was to come once."""
-        if self._first is None:
-            return
-        path, offset, why = self._first
-        log.log(
-            logging.WARNING if each_once else logging.INFO,
-            "this pass met %d corrupt records, and others of this rank came in their place%s; the first is "
-            "at byte %d of %s: %s",
-            self._met,
-            ", so figures over the pass lack them and count those twice (on_corrupt='raise' ends it "
-            "instead)" * each_once,
-            offset, path, why,
-        )  # fmt: skip
-        self._met, self._first = 0, None
 
 
 def _seed_of(seed: int, number: int) -> int:

@@ -29,8 +29,8 @@ Division::Division(uint64_t records, uint64_t rank, uint64_t world, uint64_t bat
   const uint64_t most = DivideUp(records, world);
   if (records / world < num_batches_ || DivideUp(most, batch_size) > num_batches_) {
     throw std::invalid_argument(std::to_string(records) + " records over " + std::to_string(world) +
-                                " ranks make no " + std::to_string(num_batches_) + " batches of 1 to " +
-                                std::to_string(batch_size) + " rows on each");
+                                " ranks make no " + std::to_string(num_batches_) +
+                                " batches of 1 to " + std::to_string(batch_size) + " rows on each");
   }
 }
 

@@ -26,8 +26,8 @@ enum class Last {
 
 class Division {
  public:
-  // `rank` is below `world`, and `batch_size` is not 0. `batches`: in all, in place of as many as the
-  // records make: with kDropped at most so many, otherwise exactly so many. With kShort
+  // `rank` is below `world`, and `batch_size` is not 0. `batches`: in all, in place of as many as
+  // the records make: with kDropped at most so many, otherwise exactly so many. With kShort
   // std::invalid_argument, on every rank alike, if they are fewer than the batches on any rank, or
   // do not fit.
   Division(uint64_t records, uint64_t rank, uint64_t world, uint64_t batch_size, Last last,

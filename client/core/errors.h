@@ -20,8 +20,8 @@ class IoError : public std::exception {
   IoError(int code, std::string path) : code(code), path(std::move(path)) {}
   const char* what() const noexcept override { return path.c_str(); }
 
-  // Whether the file is to blame: it is gone, is something else now, or cannot be read. Not so where
-  // the process has no more descriptors or memory.
+  // Whether the file is to blame: it is gone, is something else now, or cannot be read. Not so
+  // where the process has no more descriptors or memory.
   bool IsDamage() const {
     switch (code) {
       case ENOENT:

@@ -58,8 +58,7 @@ FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
     bytes = totals->bytes;
   } else if (window != 0) {
     std::vector<uint64_t> sizes(inputs_.size());
-    ForEachAtOnce(inputs_.size(),
-                  [&](size_t i) { sizes[i] = File::Open(inputs_[i].path).Size(); });
+    ForEachAtOnce(inputs_.size(), [&](size_t i) { sizes[i] = File::Open(inputs_[i].path).Size(); });
     bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   }
   const bool open = window == 0 || bytes <= window;

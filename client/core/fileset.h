@@ -33,10 +33,11 @@ class FileSet {
   // a walk finds, and Open opens them anew. RecordFile's errors, for `tolerant` too.
   //
   // `totals`: if it is known what all files have. Then a file that cannot be opened, or of which
-  // nothing can be read, is damaged like any other: CorruptRecord, and if `tolerant` only if there is
-  // no other file; its records are lost. What the files are short of in all is lost as well, of files
-  // of which no sidecar says how many records they had. So whoever comes after the damage has as
-  // many records, in the same places, as whoever came before it: exactly so if one file lost them.
+  // nothing can be read, is damaged like any other: CorruptRecord, and if `tolerant` only if there
+  // is no other file; its records are lost. What the files are short of in all is lost as well, of
+  // files of which no sidecar says how many records they had. So whoever comes after the damage has
+  // as many records, in the same places, as whoever came before it: exactly so if one file lost
+  // them.
   FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
           std::optional<Totals> totals = {});
 
@@ -67,7 +68,7 @@ class FileSet {
 
   std::vector<Input> inputs_;
   const bool tolerant_;
-  const bool known_;  // what there is in all
+  const bool known_;                                       // what there is in all
   std::vector<std::shared_ptr<const RecordFile>> opened_;  // all or none
   std::vector<FileExtent> extents_;
   uint64_t num_bytes_ = 0;

@@ -33,9 +33,9 @@ struct ReaderOptions {
   Order order;
   BatchShape shape;  // without `valid`, which follows from `last`
   Last last = Last::kDropped;
-  std::optional<uint64_t> batches = {};  // see Division
+  std::optional<uint64_t> batches = {};        // see Division
   std::optional<FileSet::Totals> totals = {};  // see FileSet
-  uint64_t start = 0;    // the first batch to deliver
+  uint64_t start = 0;                          // the first batch to deliver
   uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
   uint64_t threads = 0;  // 0: as many as are of use
   uint64_t prefetch_bytes = 64 << 20;

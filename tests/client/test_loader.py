@@ -1,6 +1,5 @@
 import copy
 import gc
-import itertools
 import os
 import pickle
 import subprocess
@@ -9,14 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, schema, write, write_set
+from tests.client.records import examples, write, write_set
 
 N = 103
 
@@ -31,83 +28,6 @@ def labels(batches) -> list[int]:
 
 
 # Order
-
-
-def test_each_pass_has_an_order_of_its_own_that_follows_from_the_seed(files):
-    with files.numpy(batch_size=10, seed=3) as loader:
-        passes = [labels(loader) for _ in range(4)]
-    assert all(len(set(found)) == 100 for found in passes)
-    assert len({tuple(found) for found in passes}) == 4
-    again = files.numpy(batch_size=10, seed=3, threads=3)
-    assert [labels(again) for _ in range(4)] == passes
-
-
-def test_without_reshuffle_each_pass_has_the_order_of_the_first(files):
-    first = labels(files.numpy(batch_size=10, seed=3))
-    with files.numpy(batch_size=10, seed=3, reshuffle=False) as loader:
-        assert [labels(loader) for _ in range(3)] == [first] * 3
-
-
-def test_set_epoch_says_which_pass_is_next_and_those_after_it_follow_on(files):
-    loader = files.numpy(batch_size=10)
-    passes = [labels(loader) for _ in range(4)]
-    for epoch in (2, 0, 3):
-        loader.set_epoch(epoch)
-        assert loader.state_dict()["pass"] == epoch
-        assert labels(loader) == passes[epoch]
-    loader.set_epoch(1)
-    assert [labels(loader), labels(loader)] == passes[1:3]
-    with pytest.raises(CallerError, match="epoch=-1, expected at least 0"):
-        loader.set_epoch(-1)
-
-
-def test_set_epoch_leaves_the_pass_that_runs_and_a_state_of_that_pass(files):
-    loader = files.numpy(batch_size=10)
-    passes = [labels(loader) for _ in range(3)]
-    batches = iter(loader)
-    next(batches)
-    loader.set_epoch(1)
-    assert len(labels(batches)) == 90
-    assert labels(itertools.islice(loader, 4)) == passes[1][:40]
-    state = loader.state_dict()
-    for epoch, expected in ((1, passes[1][40:]), (2, passes[2])):
-        resumed = files.numpy(batch_size=10)
-        resumed.load_state_dict(state)
-        resumed.set_epoch(epoch)
-        assert labels(resumed) == expected
-
-
-def test_a_look_at_a_batch_on_one_rank_does_not_part_it_from_the_others(files):
-    ranks = [files.numpy(5, rank=rank, world=2, drop_last=False) for rank in range(2)]
-    next(iter(ranks[0]))
-    for _ in range(2):
-        assert sorted(labels(ranks[0]) + labels(ranks[1])) == list(range(N))
-
-
-def test_a_pass_that_is_left_counts_where_one_process_reads(files):
-    loader = files.numpy(batch_size=10)
-    firsts = {tuple(next(iter(loader))["label"].tolist()) for _ in range(5)}
-    assert len(firsts) == 5
-
-
-def test_another_pass_opens_no_file_again(files, tmp_path):
-    paths = write_set(tmp_path, 40, 20)
-    loader = FileSet(paths).numpy(batch_size=10)
-    list(loader)
-    for path in paths:
-        os.unlink(path)
-    assert sorted(labels(loader)) == list(range(40))
-
-
-def test_a_mean_of_the_batches_means_by_their_rows_is_the_mean_of_the_set(files):
-    """What a plain evaluation computes: no mask, no sum of its own."""
-    sums = rows = 0.0
-    for rank in range(4):
-        for batch in files.numpy(8, drop_last=False, shuffle=False, rank=rank, world=4):
-            hits = batch["label"] == 0  # the class of a row of zeros
-            sums += hits.mean() * len(hits)
-            rows += len(hits)
-    assert (sums, rows) == (1.0, N)
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"prefetch_bytes": 1}])
@@ -137,90 +57,11 @@ def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
     assert len(delivered) == len(set(delivered)) == world * batch_size * len(loaders[0])
 
 
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 1), (10, 4), (3, 2), (200, 1), (7, 103)])
-def test_padded_batches_are_full_and_every_record_comes_once(files, batch_size, world):
-    loaders = [
-        files.numpy(batch_size, pad_last=True, rank=rank, world=world) for rank in range(world)
-    ]
-    batches = [list(loader) for loader in loaders]
-    assert {len(b) for b in batches} == {len(loaders[0])}
-    valid = []
-    for batch in (batch for rank in batches for batch in rank):
-        assert len(batch["label"]) == len(batch["_valid"]) == len(batch["key"]) == batch_size
-        assert batch["_valid"].dtype == bool
-        valid += batch["label"][batch["_valid"]].tolist()
-        assert not batch["label"][~batch["_valid"]].any()
-    assert sorted(valid) == list(range(N))
-
-
-@given(
-    world=st.integers(1, 9),
-    batch_size=st.integers(1, 11),
-    last=st.sampled_from([{"drop_last": True}, {"drop_last": False}, {"pad_last": True}]),
-    stop=st.integers(0, 10),
-)
-def test_length_rows_and_resuming_agree_with_what_comes(files, world, batch_size, last, stop):
-    options = {"batch_size": batch_size, "world": world, "seed": 4, **last}
-    if last == {"drop_last": False} and batch_size == 1 and N % world:
-        with pytest.raises(CallerError, match="pad_last=True"):
-            files.numpy(rank=0, **options)
-        return
-    found, steps = [], set()
-    for rank in range(world):
-        loader = files.numpy(rank=rank, **options)
-        begun = list(itertools.islice(loader, min(stop, len(loader))))
-        state = loader.state_dict()
-        resumed = files.numpy(rank=rank, **options)
-        resumed.load_state_dict(state)
-        batches = begun + list(resumed)
-        assert len(batches) == len(loader)
-        steps.add(len(batches))
-        valid = [b["label"][b["_valid"]] if "_valid" in b else b["label"] for b in batches]
-        rows = [len(each) for each in valid]
-        assert rows == loader.division.rows(rank).tolist()
-        sums = [loader.division.begin(batch, rank) for batch in range(len(rows) + 1)]
-        assert np.diff(sums).tolist() == rows
-        assert ("_valid" in batches[0]) == ("pad_last" in last)
-        found += [int(label) for each in valid for label in each]
-    assert len(steps) == 1
-    assert len(set(found)) == len(found)
-    if last != {"drop_last": True}:
-        assert len(found) == N
-
-
-@pytest.mark.parametrize(("batch_size", "world"), [(1, 2), (5, 104)])
-def test_a_step_without_a_record_for_some_rank_is_refused_on_all(files, batch_size, world):
-    for rank in (0, world - 1):
-        with pytest.raises(CallerError, match="no record for its last one; pad_last=True"):
-            files.numpy(batch_size, drop_last=False, rank=rank, world=world)
-        assert files.numpy(batch_size, pad_last=True, rank=rank, world=world)
-
-
-def test_what_is_dropped_is_not_padded(files):
-    with pytest.raises(CallerError, match="drop_last=True, pad_last=True"):
-        files.numpy(10, drop_last=True, pad_last=True)
-
-
 def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert labels(files.numpy(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
     assert labels(files.numpy(batch_size=5, shuffle=False, rank=0, world=1))[:3] == [0, 1, 2]
-
-
-def test_the_length_is_the_cores(files):
-    """The loader says its length before any file is opened; the core must agree."""
-    for world in (1, 2, 3, 7):
-        for batch_size in (1, 2, 5, 13):
-            for last in ({"drop_last": True}, {"drop_last": False, "pad_last": True}):
-                loader = files.numpy(batch_size, rank=0, world=world, **last)
-                reader = _core.BatchReader(
-                    [(path, None) for path in files.files],
-                    [f.for_reader() for f in schema().features],
-                    batch_size=batch_size, world=world, **last,
-                )  # fmt: skip
-                assert len(loader) == reader.num_batches
-                reader.close()
 
 
 # Resuming

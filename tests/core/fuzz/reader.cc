@@ -51,7 +51,8 @@ std::vector<uint64_t> Delivered(const Batch& batch, const Setting& setting,
   EXPECT(batch.columns.size() == ids + 2 && batch.columns[ids].name == "_shard");
   std::vector<uint64_t> records;
   for (uint64_t row = 0; row < rows; ++row) {
-    const bool valid = !setting.padded() || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
+    const bool valid =
+        !setting.padded() || batch.columns[columns].arrays[0].buffer.data()[row] != 0;
     const int64_t shard = Id(batch.columns[ids], row);
     const int64_t record = Id(batch.columns[ids + 1], row);
     EXPECT(valid ? shard == 0 && record >= 0 : shard == -1 && record == -1);
