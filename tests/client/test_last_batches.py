@@ -1,6 +1,7 @@
 """How a loader's records are divided: what is dropped, short, padded or refused."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-from cachecd_client.errors import CallerError
+from cachecd_client.errors import CallerError, CorruptError
 from cachecd_client.fileset import FileSet
-from tests.client.records import schema, write_set
+from tests.client.records import examples, schema, write, write_set
 
 N = 103
 
@@ -108,3 +109,17 @@ def test_the_length_is_the_cores(files):
                 )  # fmt: skip
                 assert len(loader) == reader.num_batches
                 reader.close()
+
+
+@pytest.mark.parametrize("records", [39, 41])
+def test_files_that_are_others_than_were_counted_are_an_error_and_no_other_number_of_steps(
+    tmp_path, records
+):
+    first, second = write_set(tmp_path, 80, 40)
+    loader = FileSet([first, second]).numpy(8)
+    assert len(loader) == 10
+    for path in (second, f"{second}.idx"):
+        os.unlink(path)
+    write(second, examples(range(records)))
+    with pytest.raises(CorruptError, match=f"have {40 + records} records, expected 80"):
+        list(loader)
