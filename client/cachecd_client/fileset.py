@@ -18,7 +18,7 @@ from cachecd_client.inferring import schema_of
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
-from cachecd_client.options import Options, integer
+from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema
 
@@ -180,7 +180,7 @@ class FileSet:
 
         Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
         of which alone the content is copied: `features` without them is faster. With `label`, batches
-        are tuples as Keras takes them: (dict, label), or without `drop_last` (dict, label, `_valid`),
+        are tuples as Keras takes them: (dict, label), or with `pad_last` (dict, label, `_valid`),
         whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
         they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies, and is
         for one epoch: several take a generator that iterates anew. Options: see `Loader`.
@@ -217,7 +217,9 @@ class FileSet:
         label: str | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
+        reshuffle: bool = True,
         drop_last: bool | None = None,
+        pad_last: bool | None = None,
         features: Sequence[str] | None = None,
         rank: int | None = None,
         world: int | None = None,
@@ -225,11 +227,11 @@ class FileSet:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged
-        features), or (dict, label) tuples if `label` names one. Each pass has the same order, fixed
-        by `seed` (and tf.random.set_seed). It is shuffled by file and within a buffer, not over
-        the whole set as `Loader` does, and every rank reads all files to keep its share of the
-        records. Without `drop_last` the last batch is short, and with several ranks the
-        added feature `_valid` masks the rows that make their numbers equal. Of an epoch with
+        features), or (dict, label) tuples if `label` names one. Each iteration has another order,
+        unless reshuffle=False, which follows from `seed` (and tf.random.set_seed). It is shuffled by file
+        and within a buffer, not over the whole set as `Loader` does, and every rank reads all files to
+        keep its share of the records. `drop_last` and `pad_last` are those of `Loader`: a short last batch,
+        or full ones and `_valid`, which is the third of a tuple with `label`. Of an epoch with
         `steps_per_epoch`, or at the end of a run of `records`, it has as many batches as a loader, of
         any records: it repeats a small set in another order, and of a large one leaves out the rest.
         """
@@ -238,7 +240,7 @@ class FileSet:
         reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
-        shuffle, seed, drop_last = reading.settle(shuffle, seed, drop_last)
+        shuffle, seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         made, lent = tf_pipeline.dataset(
             reading,
             batch_size,
@@ -246,7 +248,8 @@ class FileSet:
             label=label,
             shuffle=shuffle,
             seed=seed,
-            drop_last=drop_last,
+            reshuffle=flag("reshuffle", reshuffle),
+            last=last,
             features=features,
             rank=rank,
             world=world,
@@ -276,6 +279,7 @@ class FileSet:
             names=self._files,
             schema=schema,
             num_records=self.num_records,
+            num_bytes=self.num_bytes,
             fingerprint=self.fingerprint,
             window=self.window,
             keep={file.keep for file in located if file.keep is not None},

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
@@ -79,8 +80,24 @@ class Jax:
 
         return Wrap(place)
 
-    def check(self, delivered: Schema) -> None:
-        """Takes any."""
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
+        """CallerError for a short batch that the sharding cannot take."""
+        if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
+            return
+        refusal = (
+            "pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
+        )
+        if not self._device.is_fully_addressable:
+            raise CallerError(
+                "a last batch may be short, and the processes of a sharding give equal parts of an array: "
+                + refusal
+            )
+        for rows in np.unique(division.rows(rank)):
+            for feature in filter(is_dense, delivered.features):
+                try:
+                    array(np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device)
+                except ValueError as error:
+                    raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
 
 
 def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:

@@ -121,7 +121,7 @@ class Mixture(Epoch):
             for leased in self._sets
         ]
 
-    def _part(self, step: int) -> Part:
+    def _part(self, step: int, seed: int) -> Part:
         run = self._run
         assert run is not None
         shares = self._shares()
@@ -138,7 +138,7 @@ class Mixture(Epoch):
         return run.part(
             self._passes.length,
             step,
-            lambda wanted: run.mix.take(shares, wanted, self.window),
+            lambda wanted: run.mix.take(shares, wanted, self.window, seed=seed),
         )
 
     @property

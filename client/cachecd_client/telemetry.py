@@ -267,12 +267,8 @@ class Telemetry:
         begin, end = began.position, loader.position
         # A loop that knows how many batches there are does not ask for one more, and does other things.
         idle = loader.seconds_idle if end == len(loader) else 0.0
-        size = loader.batch_size
-        records = (end - begin) * size
-        if not loader.drop_last and loader.part is None:
-            # The last rows of the last batches may be padding.
-            own = -((loader.rank - self._length) // loader.world)
-            records = min(end * size, own) - min(begin * size, own)
+        divided = loader.division
+        records = divided.begin(end, loader.rank) - divided.begin(begin, loader.rank)
         return _Sums(
             steps=end - begin,
             records=records,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack as _from_dlpack
 
 from cachecd_client.ahead import Lane
+from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
@@ -83,7 +84,7 @@ class Torch:
 
         return Wrap(place, dlpack=True)
 
-    def check(self, delivered: Schema) -> None:
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """SchemaError if a loader of these features has none that `channels_last` asks for."""
         if isinstance(self._channels_last, frozenset):
             delivered.select(sorted(self._channels_last))
