@@ -135,8 +135,8 @@ class FileSet:
 
         To a CUDA device the next batch is copied while the one before is used: from pinned memory,
         over a stream of its own, behind which the stream that is current in `next()` waits. Batches
-        may be kept; up to three are on the device meanwhile. CallerError for a device that there is
-        not.
+        may be kept; beside those, three are on the device at most, however far the loop is ahead of
+        it. CallerError for a device that there is not.
         channels_last: features [H, W, C], or True for all that have three axes: they come as views
         [rows, C, H, W], contiguous in torch.channels_last, as convolutions like them best.
         Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
