@@ -161,7 +161,7 @@ class SamplerConfig(SectionModel):
         description=(
             "Memory that one worker may take; one that takes more is ended, and the unit it was at is "
             "tried once more. Neither files that it maps nor processes that its transform starts "
-            "count. Left out: half of this machine's memory, divided among the workers."
+            "count. Left out: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
     )

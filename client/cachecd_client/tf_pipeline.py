@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cachecd_client import _core
+from cachecd_client import _core, resources
 from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.reading import Reading, batches_of, place
@@ -112,7 +111,7 @@ class Pipeline:
     ) -> tf.data.Dataset:
         """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
         takes is counted."""
-        calls = min(len(os.sched_getaffinity(0)), batches)
+        calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
         options = tf.data.Options()
