@@ -356,8 +356,7 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
 def manifest_of(
     lease: Lease, schemas: Mapping[tuple[str, str], dict[str, Any]], window: int | None
 ) -> Manifest:
-    """The lease as its holders read it; half of the memory of this process's cgroup is the window if None is given, and it
-    is never of more shards than a process can map."""
+    """The lease as its holders read it; `window` None: half of the memory of this process's cgroup."""
     shards = sum(last - first + 1 for first, last in lease.shards)
     return Manifest(
         version=1,

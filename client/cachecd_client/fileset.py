@@ -218,7 +218,9 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        return self._loader(batch_size, Jax(device, batch_size), options)
+        return self._loader(
+            batch_size, Jax(device, batch_size, options.get("world") is not None), options
+        )
 
     def tf_dataset(
         self,

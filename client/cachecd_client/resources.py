@@ -35,8 +35,10 @@ def window(root: Path = Path("/")) -> int:
 
 
 def window_of(size: int, files: int, most: int | None = None) -> int | None:
-    """The shuffle window of a set of `size` bytes: `most`, or `window()` if None is given, and never of more
-    files than a process can map. None: the set fits."""
+    """The shuffle window of a set of `size` bytes: `most`, or `window()` if None is given.
+
+    Never of more files than a process can map. None: the set fits.
+    """
     bound = min(window() if most is None else most, max(1, size * _MAPPED // max(1, files)))
     return bound if size > bound else None
 

@@ -164,7 +164,7 @@ class SideStream:
             for name, value in pinned.items():
                 batch[name].copy_(value, non_blocking=True)
             copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            copied.record(self._stream)  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
         self._copied.append(copied)
         return Sent(batch, copied)
 

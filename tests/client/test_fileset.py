@@ -161,10 +161,10 @@ def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_i
 ):
     paths = write_set(tmp_path, 40, 20)
     size = sum(path.stat().st_size for path in paths)
-    monkeypatch.setattr(resources, "memory", lambda: size)
+    monkeypatch.setattr(resources, "memory", lambda _: size)
     assert FileSet(paths).window == size // 2
     assert FileSet(paths, window=None).window is None
-    monkeypatch.setattr(resources, "memory", lambda: 2 * size)
+    monkeypatch.setattr(resources, "memory", lambda _: 2 * size)
     assert FileSet(paths).window is None
     with pytest.raises(CallerError, match="window"):
         FileSet(paths, window="all")
