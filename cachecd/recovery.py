@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +34,9 @@ from cachecd.sidecarwalk import (
 )
 from cachecd.state import State
 from cachecd.strata import Strata
+from cachecd_client import resources
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
-
-# Shards that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
-# trainer has the next set beside this one, and several datasets if it mixes them.
-_MAPPED = 16_384
 
 
 @dataclass(slots=True)
@@ -360,12 +356,8 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
 def manifest_of(
     lease: Lease, schemas: Mapping[tuple[str, str], dict[str, Any]], window: int | None
 ) -> Manifest:
-    """The lease as its holders read it; half of the machine's memory is the window if None is given, and it
-    is never of more shards than a process can map."""
-    if window is None:
-        window = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    """The lease as its holders read it; `window` None: half of the memory of this process's cgroup."""
     shards = sum(last - first + 1 for first, last in lease.shards)
-    window = min(window, max(1, lease.num_bytes * _MAPPED // max(1, shards)))
     return Manifest(
         version=1,
         lease=lease.id,
@@ -377,7 +369,7 @@ def manifest_of(
         num_records=lease.num_records,
         num_bytes=lease.num_bytes,
         seed=lease.seed,
-        window=window if lease.num_bytes > window else None,
+        window=resources.window_of(lease.num_bytes, shards, window),
         pinned=lease.pinned,
         fingerprint=lease.fingerprint,
         schema=schemas[lease.dataset, lease.generation],

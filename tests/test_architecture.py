@@ -110,7 +110,7 @@ PARTS = {
     "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister index layout ledger quantities "
-    "restraint rules sampler.messages segments sourcewalk",
+    "restraint rules sampler.messages segments sourcewalk client client.resources",
     "firstlook": "config errors executors.lister model preflight sampler",
     "sample": "config errors layout model preflight sampler sampler.messages segments unittext "
     "client._core client.schema",
@@ -121,7 +121,7 @@ PARTS = {
     "where": "errors index layout model preflight client._core client.errors",
     "sidecarwalk": "index model parts plan recipe reconcile",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
-    "saving shardtable sidecarwalk state strata client._core client.protocol",
+    "saving shardtable sidecarwalk state strata client client._core client.protocol client.resources",
     "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -142,7 +142,7 @@ PARTS = {
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
-    "verify": "layout client._core client.errors",
+    "verify": "layout client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
     "cli": "config demo errors firstlook layout model postmortem preflight proposal quantities rules "

@@ -9,8 +9,9 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from cachecd_client import resources
 from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
@@ -48,7 +49,7 @@ class FileSet:
         paths: Path | Iterable[Path],
         *,
         schema: Schema | None = None,
-        window: int | None = None,
+        window: int | Literal["auto"] | None = "auto",
         cache_index: Path | None = None,
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
@@ -56,8 +57,8 @@ class FileSet:
         schema: overrides what the sidecars say or some records suggest.
         window: bytes of files that are read at random from at a time. A set that fits is shuffled
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
-            each. None: the whole set, whatever its size; give one for sets larger than memory, or of
-            more files than a process may map (vm.max_map_count, 65,530).
+            each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
+            no more than 16,384 files. None: the whole set, whatever its size.
         cache_index: a directory that keeps what was found about files without a sidecar, inflated
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it
@@ -80,8 +81,10 @@ class FileSet:
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
-        #: The shuffle window in bytes; None: the whole set.
-        self.window = None if window is None else integer("window", window, 1)
+        if window is None or window == "auto":
+            self._asked: int | str | None = window
+        else:
+            self._asked = integer("window", window, 1)
         index = None if cache_index is None else os.fsdecode(cache_index)
         self._whereabouts = Whereabouts(self._files, index)
 
@@ -111,6 +114,13 @@ class FileSet:
         return sum(file.num_bytes for file in self._located)
 
     @cached_property
+    def window(self) -> int | None:
+        """The shuffle window in bytes; None: the whole set."""
+        if self._asked is None or isinstance(self._asked, int):
+            return self._asked
+        return resources.window_of(self.num_bytes, len(self._files))
+
+    @cached_property
     def fingerprint(self) -> str:
         """Names the set: by file names and lengths, in their order, whatever the folder."""
         digest = hashlib.sha256()
@@ -135,8 +145,8 @@ class FileSet:
 
         To a CUDA device the next batch is copied while the one before is used: from pinned memory,
         over a stream of its own, behind which the stream that is current in `next()` waits. Batches
-        may be kept; up to three are on the device meanwhile. CallerError for a device that there is
-        not.
+        may be kept; beside those, three are on the device at most, however far the loop is ahead of
+        it. CallerError for a device that there is not.
         channels_last: features [H, W, C], or True for all that have three axes: they come as views
         [rows, C, H, W], contiguous in torch.channels_last, as convolutions like them best.
         Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
@@ -208,7 +218,9 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        return self._loader(batch_size, Jax(device, batch_size), options)
+        return self._loader(
+            batch_size, Jax(device, batch_size, options.get("world") is not None), options
+        )
 
     def tf_dataset(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from cachecd_client import resources
 from cachecd_client.elsewhere import Given, Lent
 from cachecd_client.reads import Reads
 from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
@@ -193,7 +194,7 @@ class Telemetry:
             advice="",
             mixed=tuple(parts) if len(parts) > 1 else (),
         )
-        said = advice(report, most, len(os.sched_getaffinity(0)))
+        said = advice(report, most, resources.processors())
         return dataclasses.replace(report, advice=said) if said else report
 
     def close(self) -> None:

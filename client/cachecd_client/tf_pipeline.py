@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cachecd_client import _core
+from cachecd_client import _core, resources
 from cachecd_client.division import Division, Last
 from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import CallerError, SchemaError
@@ -150,7 +150,8 @@ class Pipeline:
     ) -> tf.data.Dataset:
         """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
         takes is counted."""
-        calls = min(len(os.sched_getaffinity(0)), batches)
+        _refuse_sharding()
+        calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
         options = tf.data.Options()
@@ -331,3 +332,15 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
         decoded = tf.bitcast(decoded, wanted)
     # Not -1 for the rows: arrays without elements tell no number of them.
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
+
+
+def _refuse_sharding() -> None:
+    """CallerError if Keras would divide among processes what is one process's share already."""
+    library = sys.modules.get("keras.distribution")
+    current: Any = getattr(library, "distribution", lambda: None)()
+    processes = getattr(current, "num_processes", 1)
+    if getattr(current, "auto_shard_dataset", False) and processes > 1:
+        raise CallerError(
+            f"{type(current).__name__} of {processes} processes divides each dataset among "
+            "them, and each has its own share already: make it with auto_shard_dataset=False"
+        )
