@@ -28,6 +28,7 @@ from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
 from cachecd.recipe import packed_parts, unpacked_parts
 from cachecd.shardtable import ROW, Rows
+from cachecd.unittext import decoded, encoded
 
 VERSION = 5
 # A larger damaged file would take room a second time, which the limit may not leave.
@@ -198,14 +199,17 @@ class Catalog:
             "SELECT unit, key, reason, passing FROM set_aside WHERE dataset = ? ORDER BY unit",
             (dataset,),
         )
-        return [SetAside(unit, key, why, bool(passing)) for unit, key, why, passing in rows]
+        return [
+            SetAside(unit, _text(key), _text(why), bool(passing))
+            for unit, key, why, passing in rows
+        ]
 
     def excluded(self, dataset: str) -> list[ExcludedName]:
         """The units that a person has taken out; they outlast plans, listings and sources."""
         rows = self._db.execute(
             "SELECT source, key, begin FROM excluded WHERE dataset = ?", (dataset,)
         )
-        return [(source, key, begin) for source, key, begin in rows]
+        return [(_text(source), _text(key), begin) for source, key, begin in rows]
 
     def holders(self, dataset: str, units: Iterable[int]) -> Iterator[list[int]]:
         """The shards that hold records of any of these units and are not barred: of some shards at a
@@ -279,11 +283,11 @@ class Catalog:
             self._insert_asides(name, set_aside)
             self._db.executemany(
                 "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
-                [(name, *u) for u in excluded],
+                [(name, *_named(u)) for u in excluded],
             )
             self._db.executemany(
                 "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
-                [(name, *u) for u in included],
+                [(name, *_named(u)) for u in included],
             )
             self._insert_plan(plan)
         self._assigned.update((_key(a.shard), a) for a in begun)
@@ -365,7 +369,7 @@ class Catalog:
     def _insert_asides(self, dataset: str, asides: Iterable[SetAside]) -> None:
         self._db.executemany(
             "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
-            [(dataset, a.unit, a.key, a.reason, a.passing) for a in asides],
+            [(dataset, a.unit, _stored(a.key), _stored(a.reason), a.passing) for a in asides],
         )
 
     def _insert(
@@ -382,6 +386,24 @@ class Catalog:
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
              retired, barred, blob, np.array(parts, np.int64).tobytes(), shard.digest),
         )  # fmt: skip
+
+
+def _stored(text: str) -> str | bytes:
+    """SQLite's texts are Unicode, and a name need not be: its bytes are stored then, as no text is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return encoded(text)
+    return text
+
+
+def _text(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else decoded(stored)
+
+
+def _named(name: ExcludedName) -> tuple[str | bytes, str | bytes, int]:
+    source, key, begin = name
+    return _stored(source), _stored(key), begin
 
 
 def _packed(value: Any) -> bytes:

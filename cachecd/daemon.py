@@ -235,12 +235,19 @@ class Daemon:
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
-                self._probes.these([lease])
+                if lease in self.state.leases:  # else it is no name of a file of ours
+                    self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
-                told = ShardId(dataset, shard)
-                _log.warning("corrupt record reported", shard=str(told), offset=offset, why=why)
-                self._feed(ev.CorruptReported(told))
+                known = self.state.datasets.get(dataset)
+                if (
+                    known
+                    and (live := known.live.get(shard))
+                    and not (live.verifying or live.barred)
+                ):
+                    told = ShardId(dataset, shard)
+                    _log.warning("corrupt record reported", shard=str(told), offset=offset, why=why)
+                    self._feed(ev.CorruptReported(told))
                 return protocol.Done(id)
             case protocol.Exclude():
                 return self._exclusions.answer(request)

@@ -30,6 +30,10 @@ class Rows(list[tuple[Any, ...]]):
         return self[0] if self else None
 
 
+class UnstorableError(ValueError):
+    """A value that SQLite does not take; whenever it is tried again, it is the same."""
+
+
 class Database:
     """The open file. All failures are DiskError, and leave it as it was before the transaction.
 
@@ -198,6 +202,13 @@ class Database:
     def _refusing(self) -> Iterator[None]:
         try:
             yield
+        except (
+            UnicodeError,
+            OverflowError,
+            sqlite3.InterfaceError,
+            sqlite3.ProgrammingError,
+        ) as error:
+            raise UnstorableError(f"{self._path}: cannot be stored: {error!r}") from error
         except sqlite3.Error as error:
             self._log_lost |= error.sqlite_errorcode in _LOST_BY
             # Opened while the disk was read-only, it stays so.

@@ -20,6 +20,8 @@ from cachecd.segments import Segments
 from cachecd.unittext import encoded
 
 Columns = NDArray[np.int64]  # [columns, units]
+# Of one shard: those that the walk gives it, and what others left over.
+_MOST_UNITS = 1 << 16
 
 
 def packed(columns: Columns) -> bytes:
@@ -31,7 +33,13 @@ def packed(columns: Columns) -> bytes:
 
 def unpacked(blob: bytes, columns: int) -> Columns:
     """What `packed` made of so many columns. ValueError or zlib.error if it did not."""
-    planes = np.frombuffer(zlib.decompress(blob), np.uint8).reshape(columns, 8, -1)
+    # A shard has at most so many units: what is longer is none, however little it takes packed.
+    most = columns * 8 * _MOST_UNITS
+    inflating = zlib.decompressobj()
+    data = inflating.decompress(blob, most)
+    if not inflating.eof:
+        raise ValueError(f"more than {_MOST_UNITS} units, or cut off")
+    planes = np.frombuffer(data, np.uint8).reshape(columns, 8, -1)
     found: Columns = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8")[..., 0]
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import structlog
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetState
@@ -17,7 +18,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, in_use, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
+from cachecd.model import EXCLUDED, MOST_CURSOR, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -41,6 +42,8 @@ from cachecd_client.protocol import Manifest
 # Shards that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
 # trainer has the next set beside this one, and several datasets if it mixes them.
 _MAPPED = 16_384
+
+_log = structlog.get_logger("cachecd.daemon")
 
 
 @dataclass(slots=True)
@@ -88,6 +91,11 @@ def take_up(
     strata = Strata() if rules.stratify else None
     plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
     dataset = DatasetState(rules, plan)
+    if saved and _poisoned(saved["plan"]):
+        _log.warning(
+            "the saved plan names places that no walk comes to: the walk starts over", dataset=name
+        )
+        saved = {**saved, "plan": {"next_number": saved["plan"]["next_number"]}, "seed": None}
     walk = _walk_of(rules, index)
     same_walk = bool(saved) and {key: (saved or {}).get(key) for key in walk} == walk
     if saved and same_walk:
@@ -139,6 +147,16 @@ def take_up(
     elif found.gone:
         catalog.save_progress(saved_plan(dataset, index))
     return dataset
+
+
+def _poisoned(plan: dict[str, Any]) -> bool:
+    """Whether a cursor of it fits into no manifest: then no lease of it could be read."""
+    walks = plan.get("sources", [plan])
+    told = [walk.get(name, 0) for walk in walks for name in ("passes", "position", "target")]
+    most = max((walk["blocks"][-1] for walk in walks if walk["blocks"]), default=1)
+    return not all(
+        isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
+    )
 
 
 def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:

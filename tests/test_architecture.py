@@ -78,7 +78,7 @@ PARTS = {
     "indexroom": "errors ledger",
     "database": "disk errors",
     "recipe": "model parts segments unittext",
-    "catalog": "database disk live model parts recipe shardtable",
+    "catalog": "database disk live model parts recipe shardtable unittext",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
@@ -106,7 +106,7 @@ PARTS = {
     "listing": "config errors index indexroom listpages model progress relisting sampler "
     "sampler.lanes selection sourceindex unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
-    "relisting selection sourceindex",
+    "relisting selection sourceindex unittext",
     "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister index layout ledger quantities "
