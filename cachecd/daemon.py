@@ -23,6 +23,7 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
+from cachecd.disk import allocated
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
@@ -75,7 +76,10 @@ class Daemon:
         workers = 0 if offline else config.sampler.workers
         boot, size = secrets.token_hex(3), config.cache.shard_size
         self.state = State(ledger, size, workers, boot, offline, found.restraint)
-        self._catalog = Catalog(self._layout.catalog)
+        root, limit = self._layout.root, found.limit
+        self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
+        if self._catalog.lost:
+            _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         self._asides = Asides()

@@ -113,6 +113,8 @@ def take_up(
     plan.gone(index.gone.numbers())
     if saved:  # whatever the walk is now
         dataset.egress = saved.get("egress", 0)
+    else:
+        dataset.egress = catalog.carried_egress(name)
     state.add_dataset(dataset)
     begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)

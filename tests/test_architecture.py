@@ -78,7 +78,8 @@ PARTS = {
     "indexroom": "errors ledger",
     "database": "disk errors",
     "recipe": "model parts segments unittext",
-    "catalog": "database disk live model parts recipe shardtable unittext",
+    "carryover": "",
+    "catalog": "carryover database disk live model parts recipe shardtable unittext",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
@@ -134,7 +135,7 @@ PARTS = {
     "client.protocol",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
-    "daemon": "aside catalog complaints config errors events exclusions executors index layout "
+    "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "client.errors client.protocol",
