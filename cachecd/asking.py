@@ -117,8 +117,7 @@ def set_again(
         elif not (inherited and shard.retired) or shard.barred or shard.unlinking:
             missing.append(number)
     if missing or unknown:
-        found = np.array(sorted(missing), np.int64)
-        gone = merged([*ranges_of(found), *unknown])
+        gone = merged([*ranges_of(np.array(sorted(missing), np.int64)), *unknown])
         count, of = (sum(b - a + 1 for a, b in named) for named in (gone, wanted.shards))
         return ReplyMissing(request, gone, f"{count} of its {of} shards are gone")
     if coming:

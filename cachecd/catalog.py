@@ -133,9 +133,8 @@ class Catalog:
         catalog that was set apart can be read."""
         found = read_apart(self._apart)
         with self._db.transaction():
-            for table, rows in (
-                ("excluded", found.excluded), ("carried_egress", found.egress), ("carried_marks", found.marks),
-            ):  # fmt: skip
+            of = {"carried_egress": found.egress, "carried_marks": found.marks}
+            for table, rows in {"excluded": found.excluded, **of}.items():
                 places = ", ".join("?" * {"carried_egress": 2}.get(table, 4))
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
         self.lost += found.said

@@ -20,6 +20,7 @@ from cachecd.errors import ConfigError, DiskError
 # metadata slack.
 CHECKPOINT_BYTES = 64 * 4096
 
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _LOST_BY = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
@@ -95,12 +96,22 @@ class Database:
         self._since: list[list[tuple[str, list[Sequence[Any]]]]] = []
         self._log_lost = False
         self._readonly = False
+        self._alone = self._unsynced = False
         try:
-            self._db = self._open(check=True)
+            try:
+                self._db = self._open(check=True)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _NO_ROOM:
+                    raise
+                # A full disk has no room for what connections share, which is memory where there is one.
+                self._alone = True
+                self._db = self._open(check=True)
         except sqlite3.OperationalError as error:
             raise self._failure(error) from error
         try:
             self._checkpoint()  # what a killed process left in the log is not in `_since`
+        except DiskError:
+            self._unsynced = True  # it can be read; nothing is written before this is done
         except BaseException:
             self._db.close()
             raise
@@ -112,6 +123,8 @@ class Database:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > self._version:
                 raise ConfigError(_newer(self._path, version, self._version))
+            if self._alone:
+                db.execute("PRAGMA locking_mode=EXCLUSIVE")
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA temp_store=MEMORY")
@@ -119,7 +132,8 @@ class Database:
             if check:
                 db.executescript(self._schema)
                 _add_columns(db, self._schema)
-                db.execute(f"PRAGMA user_version={self._version}")
+                if version != self._version:
+                    db.execute(f"PRAGMA user_version={self._version}")
                 (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)
@@ -156,7 +170,7 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """What is executed within is done wholly, or not at all."""
         self._repair()
-        if self._log_bytes() >= CHECKPOINT_BYTES:
+        if self._unsynced or self._log_bytes() >= CHECKPOINT_BYTES:
             self._checkpoint()  # one that failed: the log must not grow for ever
         with self._refusing():
             self._db.execute("BEGIN IMMEDIATE")
@@ -205,6 +219,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
         self._since.clear()
+        self._unsynced = False
 
     def _repair(self) -> None:
         """After a failed fsync of the log: writes what only the log had into a new one."""

@@ -21,6 +21,7 @@ from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.locks import try_write_lock
 
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_HOLDER = 512
 SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 
@@ -36,8 +37,9 @@ class Ownership:
             while not self._take(what):
                 pass
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps(holder).encode() + b"\n", 0)
+            # In place, and padded: a disk that is full to the last byte takes what needs no new block.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, json.dumps(holder).encode().ljust(_HOLDER) + b"\n", 0)
 
     def _take(self, what: str) -> bool:
         """Locks the file; False if its last holder was just unlinking it."""

@@ -181,8 +181,8 @@ class Recalling:
         them twice."""
         units = np.array(sorted({u.unit for a in assignments for u in a.units}), np.uint64)
         begins = {u.unit: u.ordinal for a in reversed(assignments) for u in a.units}
-        held = dataset.plan.partly_held(units.tolist())  # mostly none: then no shard is looked at
-        for number in [n for n in dataset.live if n not in ours] if held else ():
+        there = dataset.plan.partly_held(units.tolist())  # mostly none: then no shard is looked at
+        for number in [n for n in dataset.live if n not in ours] if there else ():
             other = dataset.live[number]
             # No set has shards of two generations.
             if other.released or other.shard.generation != dataset.rules.generation:

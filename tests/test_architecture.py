@@ -346,7 +346,9 @@ def ours() -> Iterator[Path]:
 
 
 # A file is as long as its concept. Of one above 450 lines a reader wants to know why it is whole.
-LONG: dict[str, str] = {}
+LONG: dict[str, str] = {
+    "cachecd/catalog.py": "all SQL is in one place",
+}
 
 
 def lengths() -> dict[str, int]:
