@@ -153,6 +153,10 @@ class Catalog:
         ).fetchone()
         return int(row[0]) if row else 0
 
+    def sync(self) -> None:
+        """What was saved till now outlives a power failure. DiskError if it may not."""
+        self._db.sync()
+
     def close(self) -> None:
         """Checkpoints the write-ahead log into the file."""
         self._db.close()

@@ -142,6 +142,11 @@ class Database:
             raise
         return db
 
+    def sync(self) -> None:
+        """Makes durable what was committed. DiskError."""
+        self._repair()
+        self._checkpoint()
+
     def close(self) -> None:
         """Checkpoints the log into the file, if the disk allows it. Idempotent."""
         with contextlib.suppress(DiskError):
