@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -171,8 +172,11 @@ class Daemon:
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
                 awaits = dataset.rules.awaits
-                self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
-        self._spawn(self._scrub.run())
+                listed = partial(
+                    keep_listed, name, config, self._lister, *about, self._feed, awaits
+                )
+                self._spawn(self._kept_up(f"listing of {name}", listed))
+        self._spawn(self._kept_up("scrub", self._scrub.run))
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
 
@@ -393,10 +397,35 @@ class Daemon:
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(seconds)
+            self._try(do.__name__.strip("_"), do)
+
+    def _try(self, what: str, do: Callable[[], None]) -> None:
+        """What fails otherwise than thought is told, in status too, and tried again when it is due."""
+        try:
+            do()
+        except Exception as error:
+            self._failed(what, error)
+        else:
+            self._complaints.works("work failed", what)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        why = f"{what} failed otherwise than thought: {type(error).__name__}: {error}"
+        if self._complaints.refused("work failed", what, why):
+            _log.error("its traceback", what=what, exc_info=error)
+
+    async def _kept_up(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begins it again, ever more rarely, when it fails otherwise than thought."""
+        pause = 1.0
+        while True:
             try:
-                do()
-            except Exception:
-                _log.exception("periodic work failed")
+                await work()
+            except Exception as error:
+                self._failed(what, error)
+                await asyncio.sleep(pause)
+                self._complaints.works("work failed", what)
+                pause = min(2 * pause, 60.0)
+            else:
+                return
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
