@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import structlog
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetState
@@ -16,7 +17,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, in_use, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
+from cachecd.model import EXCLUDED, MOST_CURSOR, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -37,6 +38,8 @@ from cachecd.strata import Strata
 from cachecd_client import resources
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
+
+_log = structlog.get_logger("cachecd.daemon")
 
 
 @dataclass(slots=True)
@@ -84,6 +87,11 @@ def take_up(
     strata = Strata() if rules.stratify else None
     plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
     dataset = DatasetState(rules, plan)
+    if saved and _poisoned(saved["plan"]):
+        _log.warning(
+            "the saved plan names places that no walk comes to: the walk starts over", dataset=name
+        )
+        saved = {**saved, "plan": {"next_number": saved["plan"]["next_number"]}, "seed": None}
     walk = _walk_of(rules, index)
     same_walk = bool(saved) and {key: (saved or {}).get(key) for key in walk} == walk
     if saved and same_walk:
@@ -101,6 +109,8 @@ def take_up(
     plan.gone(index.gone.numbers())
     if saved:  # whatever the walk is now
         dataset.egress = saved.get("egress", 0)
+    else:
+        dataset.egress = catalog.carried_egress(name)
     state.add_dataset(dataset)
     begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
@@ -135,6 +145,16 @@ def take_up(
     elif found.gone:
         catalog.save_progress(saved_plan(dataset, index))
     return dataset
+
+
+def _poisoned(plan: dict[str, Any]) -> bool:
+    """Whether a cursor of it fits into no manifest: then no lease of it could be read."""
+    walks = plan.get("sources", [plan])
+    told = [walk.get(name, 0) for walk in walks for name in ("passes", "position", "target")]
+    most = max((walk["blocks"][-1] for walk in walks if walk["blocks"]), default=1)
+    return not all(
+        isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
+    )
 
 
 def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:

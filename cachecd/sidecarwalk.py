@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cachecd.index import Index
-from cachecd.model import Assignment, UnitSlice
+from cachecd.model import MOST_CURSOR, Assignment, UnitSlice
 from cachecd.parts import Part, slices_of
 from cachecd.plan import Plan
 from cachecd.recipe import digest_of
@@ -90,5 +90,8 @@ def start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | N
     cursor: int | list[int] = 0
     youngest = found.kept[-1] if found.kept else None
     if not saved and youngest and youngest.adopted and speaks_of(youngest, plan, index):
-        cursor = youngest.adopted.get("cursor", 0)
+        found_at = youngest.adopted.get("cursor", 0)
+        places = found_at if isinstance(found_at, list) else [found_at]
+        if all(0 <= place < MOST_CURSOR for place in places):
+            cursor = found_at
     plan.skip_to(highest, cursor)
