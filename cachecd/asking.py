@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from cachecd.dataset import DatasetState
 from cachecd.events import AcquireAsked, ReplyDone, ReplyRefused, ReplyWaiting
 from cachecd.grant import LeaseState, fingerprint_of, walk_of
-from cachecd.model import Ranges
+from cachecd.model import MOST_CURSOR, Ranges
 from cachecd.room import Room
 from cachecd.shardtable import ShardSet, numbers_of, ranges_of
 from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
@@ -17,7 +18,9 @@ from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 # A shard's name has ten digits for its number, and no client's word shall use them up: a shard a second
 # comes to this in thirty years.
 _HIGHEST = 1_000_000_000
-_MOST = 10_000_000  # a set's shards: so many numbers are made an array of
+_MOST = 10_000_000  # a set's shards
+# Passes over the source that a run can have made: more in a second each than there are in 12 days.
+_MOST_PASSES = 1 << 20
 
 
 def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyRefused | None:
@@ -32,19 +35,54 @@ def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyR
             "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
         )
         return ReplyRefused(asked.request, "bad-request", message)
-    if asked.wanted is not None and (wrong := no_set(asked.wanted.shards)):
-        return ReplyRefused(asked.request, "bad-request", wrong)
+    if asked.wanted is not None:
+        dataset = datasets[asked.dataset]
+        wrong = no_set(asked.wanted.shards, dataset.plan.next_number)
+        wrong = wrong or _no_cursor(asked.wanted.cursor, dataset)
+        if wrong or (wrong := _too_far(asked.wanted, dataset)):
+            return ReplyRefused(asked.request, "bad-request", wrong)
     return None
 
 
-def no_set(named: Ranges) -> str:
-    """Why no set that there was can have had these shards, "" if one can."""
-    ends = [0, *(end for pair in named for end in pair), _HIGHEST + 1]
+def _no_cursor(cursor: Sequence[int], dataset: DatasetState) -> str:
+    """Why no walk over this source can have been there, "" if one can."""
+    for place, walk in zip(cursor, dataset.plan.walks, strict=False):
+        most = MOST_CURSOR - 1
+        if dataset.listed and walk.cycle.num_units:  # till then nobody knows how far it may be
+            most = max(walk.cycle.cursor, min(most, walk.cycle.num_units * _MOST_PASSES))
+        if not 0 <= place <= most:
+            return f"cursor {str(place)[:40]}: expected 0 to {most}"
+    if any(not 0 <= place < MOST_CURSOR for place in cursor):
+        return f"cursor: expected numbers from 0 to {MOST_CURSOR - 1}"
+    return ""
+
+
+def _too_far(wanted: Wanted, dataset: DatasetState) -> str:
+    """Why no run over this source can have come to shards of these numbers, "" if one can. A run that does
+    not want its own set has the numbers go on behind these,
+    and nobody takes that back."""
+    last = wanted.shards[-1][1] if wanted.shards else 0
+    plan = dataset.plan
+    if wanted.fingerprint or last < plan.next_number or not dataset.listed or not plan.num_units:
+        return ""
+    a_pass = plan.num_units + plan.estimated_bytes // max(1, plan.target)
+    most = plan.next_number + a_pass * _MOST_PASSES
+    return "" if last <= most else f"shards up to {last}: expected at most {most} of this source"
+
+
+def no_set(named: Ranges, next_number: int = 1) -> str:
+    """Why no set that there was can have had these shards, "" if one can. Numbers below `next_number` were
+    used here, however high they are."""
+    highest = max(_HIGHEST, next_number - 1)
+    ends = [0, *(end for pair in named for end in pair), highest + 1]
     pairs = list(zip(ends[::2], ends[1::2], strict=True))  # the gaps between the ranges
     ascend = all(last < first for last, first in pairs) and all(a <= b for a, b in named)
     if ascend and sum(b - a + 1 for a, b in named) <= _MOST:
         return ""
-    return f"shards {named[:3]}: expected ascending ranges of numbers from 1 to {_HIGHEST}, {_MOST} in all"
+    return (
+        f"shards {str(named[:3])[:80]}: expected ascending ranges of numbers from 1 to {highest}, "
+        f"{_MOST} in all"
+    )
 
 
 def set_again(
@@ -68,9 +106,8 @@ def set_again(
         why = "the split was changed: the set may hold records that are held out now"
         return ReplyMissing(request, wanted.shards, why)
     live = dataset.live
-    numbers = numbers_of(wanted.shards)
-    served = numbers_of(live.served_set(wanted.generation).ranges)
-    others = numbers[~np.isin(numbers, served)].tolist()
+    # Ranges are compared with ranges: what a message names may be of any length.
+    others, unknown = _not_served(dataset, wanted)
     inherited = any(held.lease.fingerprint == wanted.fingerprint for held in leases)
     missing: list[int] = []
     coming: list[int] = []
@@ -82,16 +119,62 @@ def set_again(
             return ReplyWaiting(request, 0, 0, 0.0, f"shard {number} of the set is being verified")
         elif not (inherited and shard.retired) or shard.barred or shard.unlinking:
             missing.append(number)
-    if missing:
-        named = ranges_of(np.array(missing, np.int64))
-        return ReplyMissing(request, named, f"{len(missing)} of its {len(numbers)} shards are gone")
+    if missing or unknown:
+        gone = merged([*ranges_of(np.array(sorted(missing), np.int64)), *unknown])
+        count, of = (sum(b - a + 1 for a, b in named) for named in (gone, wanted.shards))
+        return ReplyMissing(request, gone, f"{count} of its {of} shards are gone")
     if coming:
         return len(coming)
-    found = live.set_of(numbers)
+    found = live.set_of(numbers_of(wanted.shards))
     if fingerprint_of(asked.dataset, wanted.generation, found) != wanted.fingerprint:
         why = "shards of the same numbers are there, with other records"
         return ReplyMissing(request, wanted.shards, why)
     return found
+
+
+def _not_served(dataset: DatasetState, wanted: Wanted) -> tuple[list[int], Ranges]:
+    """Of the shards that are wanted: those that are known here and not served, and as ranges those that
+    are not known."""
+    served = dataset.live.served_set(wanted.generation).ranges
+    known = sorted({*dataset.plan.open, *dataset.live}.difference(numbers_of(served).tolist()))
+    others = [number for number in known if within(number, wanted.shards)]
+    here = merged([*served, *((number, number) for number in others)])
+    return others, without(wanted.shards, here)
+
+
+def within(number: int, ranges: Ranges) -> bool:
+    """Whether ascending ranges name this number."""
+    at = bisect_right(ranges, number, key=lambda pair: pair[0]) - 1
+    return at >= 0 and number <= ranges[at][1]
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Ranges that may touch, in any order, as ascending ones."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def without(ranges: Ranges, gone: Ranges) -> Ranges:
+    """What of ascending ranges is in none of the others, which ascend too."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for first, last in ranges:
+        while at < len(gone) and gone[at][1] < first:
+            at += 1
+        place = at
+        while place < len(gone) and gone[place][0] <= last:
+            if first < gone[place][0]:
+                found.append((first, gone[place][0] - 1))
+            first = gone[place][1] + 1
+            place += 1
+        if first <= last:
+            found.append((first, last))
+    return tuple(found)
 
 
 def go_on(dataset: DatasetState, wanted: Wanted, now: float) -> bool:

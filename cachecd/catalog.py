@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.carryover import read_apart
 from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.live import flags_of
@@ -28,6 +29,7 @@ from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
 from cachecd.recipe import packed_parts, unpacked_parts
 from cachecd.shardtable import ROW, Rows
+from cachecd.unittext import decoded, encoded
 
 VERSION = 5
 # A larger damaged file would take room a second time, which the limit may not leave.
@@ -39,6 +41,7 @@ _ROWS_READ = 10_000
 _UNITS_READ = 256  # shards; one may hold 4,096 units
 # Of walks that are not configured now: as many as there are listings that are not.
 _PARKED = 2
+_FILES = ("", "-wal", "-shm")
 _OF_ONE = "WHERE dataset = ? AND number = ?"
 
 _SCHEMA = """
@@ -46,7 +49,7 @@ CREATE TABLE IF NOT EXISTS shards (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
     records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
     retired INTEGER NOT NULL DEFAULT 0, barred INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
-    parts BLOB NOT NULL, digest INTEGER NOT NULL, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+    parts BLOB NOT NULL, digest INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
@@ -64,6 +67,11 @@ CREATE TABLE IF NOT EXISTS plans (
 CREATE TABLE IF NOT EXISTS schemas (
     dataset TEXT NOT NULL, generation TEXT NOT NULL, schema TEXT NOT NULL,
     PRIMARY KEY (dataset, generation)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS carried_marks (
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, retired INTEGER NOT NULL, barred INTEGER NOT NULL,
+    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS carried_egress (
+    dataset TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -84,32 +92,72 @@ class SavedPlan:
 class Catalog:
     """The open catalog. Every writing method is one transaction, done or not; failures are DiskError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keeps_apart: Callable[[], bool] = lambda: True) -> None:
         """Opens the catalog, or makes an empty one; a damaged file is set apart as *.damaged first.
 
         `rebuilt` says whether it starts empty although there may be shards. DiskError if it cannot
         be opened now but may be sound: locked by another program, or on a disk that fails.
         """
         self._path = path
+        self._apart = path.with_name(path.name + ".damaged")
         self.rebuilt = not path.exists()
+        self.lost = ""
+        """What a catalog that was set apart took with it, for people; "" if none was."""
         try:
             self._db = Database(path, _SCHEMA, VERSION)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
             with refusing(f"cannot set the damaged catalog {path} apart"):
                 self._set_apart()
             self.rebuilt = True
             self._db = Database(path, _SCHEMA, VERSION)
+            self.lost = f"{error}: set apart as {self._apart}; "
+        # A start that was killed between the two takes it up again.
+        if self.rebuilt and self._apart.exists():
+            self._carry_over()
+            if self._apart.stat().st_blocks * 512 > _KEPT_DAMAGED and not keeps_apart():
+                for suffix in _FILES:
+                    self._apart.with_name(self._apart.name + suffix).unlink(missing_ok=True)
+                self.lost += "; cache.limit has no room for it, and it was removed"
         # What the assignments' rows hold, as far as we wrote them: what is open and has no such
         # row, or another, is saved with its plan.
         self._assigned: dict[tuple[str, int], Assignment] = {}
 
     def _set_apart(self) -> None:
-        if self._path.stat().st_blocks * 512 <= _KEPT_DAMAGED:
-            self._path.replace(self._path.with_name(self._path.name + ".damaged"))
-        else:
-            self._path.unlink()
-        for suffix in ("-wal", "-shm"):  # they belong to the damaged file
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        for suffix in reversed(_FILES):  # the file last: as long as it is there, this is not done
+            here, there = (p.with_name(p.name + suffix) for p in (self._path, self._apart))
+            if here.exists():
+                here.replace(there)
+            else:
+                there.unlink(missing_ok=True)
+
+    def _carry_over(self) -> None:
+        """What no sidecar says: exclusions, what was paid for, and marks of shards; as far as the
+        catalog that was set apart can be read."""
+        found = read_apart(self._apart)
+        with self._db.transaction():
+            of = {"carried_egress": found.egress, "carried_marks": found.marks}
+            for table, rows in {"excluded": found.excluded, **of}.items():
+                places = ", ".join("?" * {"carried_egress": 2}.get(table, 4))
+                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
+        self.lost += found.said
+
+    def carried_marks(self, dataset: str) -> dict[int, tuple[bool, bool]]:
+        """Of shards without a row, whether a catalog before this one had them retired, and barred."""
+        rows = self._db.execute(
+            "SELECT number, retired, barred FROM carried_marks WHERE dataset = ?", (dataset,)
+        )
+        return {number: (bool(retired), bool(barred)) for number, retired, barred in rows}
+
+    def carried_egress(self, dataset: str) -> int:
+        """Bytes that were fetched by the account of a catalog before this one."""
+        row = self._db.execute(
+            "SELECT bytes FROM carried_egress WHERE dataset = ?", (dataset,)
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def sync(self) -> None:
+        """What was saved till now outlives a power failure. DiskError if it may not."""
+        self._db.sync()
 
     def close(self) -> None:
         """Checkpoints the write-ahead log into the file."""
@@ -204,7 +252,9 @@ class Catalog:
 
     def generations(self, dataset: str) -> list[str]:
         """Those that have shards."""
-        rows = self._db.execute("SELECT DISTINCT generation FROM shards WHERE dataset = ?", (dataset,))
+        rows = self._db.execute(
+            "SELECT DISTINCT generation FROM shards WHERE dataset = ?", (dataset,)
+        )
         return [generation for (generation,) in rows]
 
     def set_aside(self, dataset: str) -> list[SetAside]:
@@ -213,14 +263,17 @@ class Catalog:
             "SELECT unit, key, reason, passing FROM set_aside WHERE dataset = ? ORDER BY unit",
             (dataset,),
         )
-        return [SetAside(unit, key, why, bool(passing)) for unit, key, why, passing in rows]
+        return [
+            SetAside(unit, _text(key), _text(why), bool(passing))
+            for unit, key, why, passing in rows
+        ]
 
     def excluded(self, dataset: str) -> list[ExcludedName]:
         """The units that a person has taken out; they outlast plans, listings and sources."""
         rows = self._db.execute(
             "SELECT source, key, begin FROM excluded WHERE dataset = ?", (dataset,)
         )
-        return [(source, key, begin) for source, key, begin in rows]
+        return [(_text(source), _text(key), begin) for source, key, begin in rows]
 
     def holders(
         self, dataset: str, units: Iterable[int], generations: Collection[str]
@@ -300,11 +353,11 @@ class Catalog:
             self._insert_asides(name, set_aside)
             self._db.executemany(
                 "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
-                [(name, *u) for u in excluded],
+                [(name, *_named(u)) for u in excluded],
             )
             self._db.executemany(
                 "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
-                [(name, *u) for u in included],
+                [(name, *_named(u)) for u in included],
             )
             self._insert_plan(plan)
         self._assigned.update((_key(a.shard), a) for a in begun)
@@ -351,7 +404,7 @@ class Catalog:
         """A new listing, seed or generation starts the walk over: this plan, and these units set aside,
         are all that there is."""
         with self._db.transaction():
-            for table in ("assignments", "set_aside"):
+            for table in ("assignments", "set_aside", "carried_marks", "carried_egress"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (plan.dataset,))
             self._insert_asides(plan.dataset, asides)
             self._insert_plan(plan)
@@ -370,7 +423,8 @@ class Catalog:
         with self._db.transaction():
             for table in ("assignments", "plans"):
                 self._db.execute(
-                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?", (parked, dataset)
+                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
+                    (parked, dataset),
                 )
         self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
         plans = self.parked(dataset)
@@ -390,7 +444,8 @@ class Catalog:
         with self._db.transaction():
             for table in ("assignments", "plans"):
                 self._db.execute(
-                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?", (dataset, parked)
+                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
+                    (dataset, parked),
                 )
 
     def _move_asides(self, dataset: str, to: str | None) -> None:
@@ -404,7 +459,8 @@ class Catalog:
                     self._db.execute(f"DELETE FROM set_aside {some}", (dataset, dataset))
                 else:
                     self._db.execute(
-                        f"UPDATE OR REPLACE set_aside SET dataset = ? {some}", (to, dataset, dataset)
+                        f"UPDATE OR REPLACE set_aside SET dataset = ? {some}",
+                        (to, dataset, dataset),
                     )
 
     def _insert_plan(self, plan: SavedPlan) -> None:
@@ -414,7 +470,7 @@ class Catalog:
     def _insert_asides(self, dataset: str, asides: Iterable[SetAside]) -> None:
         self._db.executemany(
             "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
-            [(dataset, a.unit, a.key, a.reason, a.passing) for a in asides],
+            [(dataset, a.unit, _stored(a.key), _stored(a.reason), a.passing) for a in asides],
         )
 
     def _insert(
@@ -431,6 +487,24 @@ class Catalog:
             (*_key(shard.id), shard.generation, shard.records, shard.data_bytes, shard.allocated,
              retired, barred, blob, np.array(parts, np.int64).tobytes(), shard.digest),
         )  # fmt: skip
+
+
+def _stored(text: str) -> str | bytes:
+    """SQLite's texts are Unicode, and a name need not be: its bytes are stored then, as no text is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return encoded(text)
+    return text
+
+
+def _text(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else decoded(stored)
+
+
+def _named(name: ExcludedName) -> tuple[str | bytes, str | bytes, int]:
+    source, key, begin = name
+    return _stored(source), _stored(key), begin
 
 
 def _packed(value: Any) -> bytes:

@@ -40,17 +40,18 @@ class Complaints:
         """What is refused at present, for people; "" if nothing is."""
         return "; ".join(next(iter(c.why.values())) for c in self._kinds.values() if c.why)
 
-    def refused(self, what: str, subject: str, why: str) -> None:
-        """It failed (again)."""
+    def refused(self, what: str, subject: str, why: str) -> bool:
+        """It failed (again); whether the log says so now."""
         kind = self._kinds.setdefault(what, _Complaint())
         kind.why[subject] = why
         now = self._clock()
         if now < kind.pause.until:
             kind.unsaid += 1
-            return
+            return False
         _log.warning(what, subject=subject, why=why, unsaid=kind.unsaid)
         kind.unsaid = 0
         kind.pause.begin(now, why)
+        return True
 
     def works(self, what: str, subject: str) -> None:
         """It did not fail, or is not wanted any more."""

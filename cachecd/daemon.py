@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,6 +24,7 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
+from cachecd.disk import allocated
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
@@ -75,7 +77,10 @@ class Daemon:
         workers = 0 if offline else config.sampler.workers
         boot, size = secrets.token_hex(3), config.cache.shard_size
         self.state = State(ledger, size, workers, boot, offline, found.restraint)
-        self._catalog = Catalog(self._layout.catalog)
+        root, limit = self._layout.root, found.limit
+        self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
+        if self._catalog.lost:
+            _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         self._asides = Asides()
@@ -167,8 +172,11 @@ class Daemon:
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
                 awaits = dataset.rules.awaits
-                self._spawn(keep_listed(name, config, self._lister, *about, self._feed, awaits))
-        self._spawn(self._scrub.run())
+                listed = partial(
+                    keep_listed, name, config, self._lister, *about, self._feed, awaits
+                )
+                self._spawn(self._kept_up(f"listing of {name}", listed))
+        self._spawn(self._kept_up("scrub", self._scrub.run))
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
 
@@ -235,12 +243,19 @@ class Daemon:
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
             case protocol.Released(id, lease, _):
-                self._probes.these([lease])
+                if lease in self.state.leases:  # else it is no name of a file of ours
+                    self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):
-                told = ShardId(dataset, shard)
-                _log.warning("corrupt record reported", shard=str(told), offset=offset, why=why)
-                self._feed(ev.CorruptReported(told))
+                known = self.state.datasets.get(dataset)
+                if (
+                    known
+                    and (live := known.live.get(shard))
+                    and not (live.verifying or live.barred)
+                ):
+                    told = ShardId(dataset, shard)
+                    _log.warning("corrupt record reported", shard=str(told), offset=offset, why=why)
+                    self._feed(ev.CorruptReported(told))
                 return protocol.Done(id)
             case protocol.Exclude():
                 return self._exclusions.answer(request)
@@ -382,10 +397,35 @@ class Daemon:
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(seconds)
+            self._try(do.__name__.strip("_"), do)
+
+    def _try(self, what: str, do: Callable[[], None]) -> None:
+        """What fails otherwise than thought is told, in status too, and tried again when it is due."""
+        try:
+            do()
+        except Exception as error:
+            self._failed(what, error)
+        else:
+            self._complaints.works("work failed", what)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        why = f"{what} failed otherwise than thought: {type(error).__name__}: {error}"
+        if self._complaints.refused("work failed", what, why):
+            _log.error("its traceback", what=what, exc_info=error)
+
+    async def _kept_up(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begins it again, ever more rarely, when it fails otherwise than thought."""
+        pause = 1.0
+        while True:
             try:
-                do()
-            except Exception:
-                _log.exception("periodic work failed")
+                await work()
+            except Exception as error:
+                self._failed(what, error)
+                await asyncio.sleep(pause)
+                self._complaints.works("work failed", what)
+                pause = min(2 * pause, 60.0)
+            else:
+                return
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

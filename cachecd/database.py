@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.disk import refusing
-from cachecd.errors import DiskError
+from cachecd.errors import ConfigError, DiskError
 
 # 64 pages of 4 KiB: with the one transaction that may follow, the log stays below half the ledger's
 # metadata slack.
 CHECKPOINT_BYTES = 64 * 4096
 
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _LOST_BY = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
@@ -28,6 +29,45 @@ class Rows(list[tuple[Any, ...]]):
 
     def fetchone(self) -> tuple[Any, ...] | None:
         return self[0] if self else None
+
+
+def _newer(path: Path, found: int, known: int) -> str:
+    return (
+        f"{path} was made by a newer cachecd (catalog version {found}, this one knows {known}): install "
+        "that release again, or set cache.dir to another directory; nothing was changed"
+    )
+
+
+def _version_in(path: Path) -> int:
+    """The version in the file's header. To open it as a database would alter what is beside it."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        header = file.read(64)
+        if header.startswith(b"SQLite format 3\0") and len(header) == 64:
+            return int.from_bytes(header[60:64], signed=True)
+    return 0
+
+
+def _add_columns(db: sqlite3.Connection, schema: str) -> None:
+    """Brings the tables of an earlier version to what they are in this one, looking at what is there:
+    a number alone may lie. DatabaseError if that is more than columns that have a default."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as wanted:
+        wanted.executescript(schema)
+        for (table,) in wanted.execute("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            columns = wanted.execute(f"PRAGMA table_info({table})").fetchall()
+            there = {row[1]: row for row in db.execute(f"PRAGMA table_info({table})")}
+            for _, name, kind, not_null, default, key in columns:
+                if name in there and there[name][5] == key:
+                    continue
+                if name in there or key or default is None:
+                    raise sqlite3.DatabaseError(f"{table}.{name} is of another form")
+                null = " NOT NULL" if not_null else ""
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}{null} DEFAULT {default}")
+            if unknown := there.keys() - {row[1] for row in columns}:
+                raise sqlite3.DatabaseError(f"{table} has {', '.join(sorted(unknown))}")
+
+
+class UnstorableError(ValueError):
+    """A value that SQLite does not take; whenever it is tried again, it is the same."""
 
 
 class Database:
@@ -41,8 +81,11 @@ class Database:
         """Opens the file or makes it, with `schema` (which must do nothing where it is applied already).
 
         sqlite3.DatabaseError that is no OperationalError: the file is damaged, or of another version.
+        ConfigError: a newer release made it; nothing is touched.
         DiskError: it may be sound, but cannot be opened now.
         """
+        if (found := _version_in(path)) > version:
+            raise ConfigError(_newer(path, found, version))
         self._path = path
         self._wal = path.with_name(path.name + "-wal")
         self._schema, self._version = schema, version
@@ -53,12 +96,22 @@ class Database:
         self._since: list[list[tuple[str, list[Sequence[Any]]]]] = []
         self._log_lost = False
         self._readonly = False
+        self._alone = self._unsynced = False
         try:
-            self._db = self._open(check=True)
+            try:
+                self._db = self._open(check=True)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _NO_ROOM:
+                    raise
+                # A full disk has no room for what connections share, which is memory where there is one.
+                self._alone = True
+                self._db = self._open(check=True)
         except sqlite3.OperationalError as error:
             raise self._failure(error) from error
         try:
             self._checkpoint()  # what a killed process left in the log is not in `_since`
+        except DiskError:
+            self._unsynced = True  # it can be read; nothing is written before this is done
         except BaseException:
             self._db.close()
             raise
@@ -68,15 +121,19 @@ class Database:
         db = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version not in (0, self._version):
-                raise sqlite3.DatabaseError(f"catalog version {version}")
+            if version > self._version:
+                raise ConfigError(_newer(self._path, version, self._version))
+            if self._alone:
+                db.execute("PRAGMA locking_mode=EXCLUSIVE")
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA temp_store=MEMORY")
             db.execute("PRAGMA wal_autocheckpoint=0")  # it does not say when it fails
             if check:
                 db.executescript(self._schema)
-                db.execute(f"PRAGMA user_version={self._version}")
+                _add_columns(db, self._schema)
+                if version != self._version:
+                    db.execute(f"PRAGMA user_version={self._version}")
                 (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)
@@ -84,6 +141,11 @@ class Database:
             db.close()
             raise
         return db
+
+    def sync(self) -> None:
+        """Makes durable what was committed. DiskError."""
+        self._repair()
+        self._checkpoint()
 
     def close(self) -> None:
         """Checkpoints the log into the file, if the disk allows it. Idempotent."""
@@ -113,7 +175,7 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """What is executed within is done wholly, or not at all."""
         self._repair()
-        if self._log_bytes() >= CHECKPOINT_BYTES:
+        if self._unsynced or self._log_bytes() >= CHECKPOINT_BYTES:
             self._checkpoint()  # one that failed: the log must not grow for ever
         with self._refusing():
             self._db.execute("BEGIN IMMEDIATE")
@@ -162,6 +224,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
         self._since.clear()
+        self._unsynced = False
 
     def _repair(self) -> None:
         """After a failed fsync of the log: writes what only the log had into a new one."""
@@ -198,6 +261,13 @@ class Database:
     def _refusing(self) -> Iterator[None]:
         try:
             yield
+        except (
+            UnicodeError,
+            OverflowError,
+            sqlite3.InterfaceError,
+            sqlite3.ProgrammingError,
+        ) as error:
+            raise UnstorableError(f"{self._path}: cannot be stored: {error!r}") from error
         except sqlite3.Error as error:
             self._log_lost |= error.sqlite_errorcode in _LOST_BY
             # Opened while the disk was read-only, it stays so.

@@ -25,6 +25,8 @@ from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 _POLL = 0.1  # seconds, while the catalog's disk refuses
 _LONGEST = 60.0
 _AWAY = 1.0  # seconds after which whoever asked has gone away: clients ask ten times as often
+_ANSWERS = 256  # that nobody came back for
+_SOUGHT = 16  # at once: each takes a thread, and whoever asks for more asks again
 _KEPT = 60.0  # seconds for which whoever asked may come back for what was found
 
 _log = structlog.get_logger("cachecd.exclusions")
@@ -57,7 +59,7 @@ class Exclusions:
             return Refused(request.id, "unknown-dataset", f"no dataset {request.dataset!r}")
         self._forget(_KEPT)
         if asked not in self._found:
-            if asked not in self._sought:
+            if asked not in self._sought and len(self._sought) < _SOUGHT:
                 self._sought.add(asked)
                 self._spawn(self._carry_out(asked))
             return Waiting(request.id, 0, 0, 0.0, "looking for its units and shards")
@@ -126,6 +128,8 @@ class Exclusions:
         finally:
             self._sought.discard(asked)
             self._found[asked] = time.monotonic(), found
+            while len(self._found) > _ANSWERS:
+                del self._found[next(iter(self._found))]
 
     async def _exclude(
         self, dataset: str, key: str, begin: int | None, undo: bool
@@ -144,8 +148,17 @@ class Exclusions:
         _log.info("unit excluded", dataset=dataset, key=shown, begin=begin, undo=undo)
         if undo:
             self._feed(UnitsIncluded(dataset, units))
+            await self._durable()
             return len(units), 0
-        return len(units), await self._take_out(dataset, units)
+        shards = await self._take_out(dataset, units)
+        await self._durable()
+        return len(units), shards
+
+    async def _durable(self) -> None:
+        """A power failure does not bring back what somebody was answered."""
+        while self._saver.behind:
+            await asyncio.sleep(_POLL)
+        self._catalog.sync()
 
     async def _take_out(self, dataset: str, units: tuple[UnitSlice, ...]) -> int:
         """In how many shards they are that were there before."""

@@ -26,6 +26,8 @@ from cachecd_client.protocol import Manifest, decode_manifest, encode_manifest
 # One name for all: what a disk that refuses to unlink leaves behind never becomes a heap.
 _NEW = "next.json.new"
 _BLOCK = 4096
+# A link or a pipe under a manifest's name is never followed, and never waited for.
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def _inspect(path: Path) -> Manifest | DamagedManifest:
 
 
 def _unfollowed(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return os.open(path, flags | _CAREFULLY)
 
 
 def age_of(path: Path) -> float:
@@ -152,7 +154,7 @@ def age_of(path: Path) -> float:
 def probe(path: Path | str) -> bool:
     """Whether anybody holds a lock on the manifest at `path`; False if there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | _CAREFULLY)
         try:
             return is_locked(fd)
         finally:
@@ -179,7 +181,7 @@ def end(path: Path) -> bool:
     """
     with refusing(f"cannot end the lease {path}"):
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDWR | _CAREFULLY)
         except FileNotFoundError:
             return True
         try:

@@ -184,7 +184,7 @@ class Listing:
                 self._listed = len(index)
                 self._find_classes(index.labelled(0, len(index)))
             if not self._after:
-                self._lanes = Lanes(self._position)
+                self._lanes = _lanes_at(self._position)
         self._begun = True
 
     def _look_at(
@@ -211,6 +211,15 @@ class Listing:
         if self._source.awaits_classes:
             found = (label_of(self._source, key, label) for key, label in units)
             self._classes.update(name for name in found if name is not None)
+
+
+def _lanes_at(position: str) -> Lanes:
+    """As it was saved; what another release saved otherwise is listed from the beginning."""
+    try:
+        return Lanes(position)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        _log.warning("source listed from its beginning", why=repr(error))
+        return Lanes()
 
 
 async def _aside(work: Callable[[], _Found]) -> _Found:

@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.errors import ConfigError, DiskError, NoRoomError, SourceError
+from cachecd.errors import ConfigError, DiskError, NoRoomError, SourceError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted
 from cachecd.executors.lister import Lister
 from cachecd.index import Index
@@ -26,6 +26,7 @@ from cachecd.progress import Progress
 from cachecd.relisting import Holds
 from cachecd.selection import selection_of
 from cachecd.sourceindex import SourceIndex
+from cachecd.unittext import for_the_log
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, what is listed is walked as if it were all.
@@ -142,7 +143,13 @@ class _OneSource:
             length = len(index)
             try:
                 await listing.go_on(partial(lister.units, source), partial(lister.sweep, source))
-            except (SourceError, DiskError, NoRoomError, ConfigError) as error:
+            except Exception as error:
+                if not isinstance(error, (SourceError, DiskError, NoRoomError, ConfigError)):
+                    # Whatever a store's library raises is that store's trouble, and may pass.
+                    _log.exception("listing failed otherwise than thought", **self._which())
+                    error = SourceUnreachableError(
+                        f"{type(error).__name__}: {for_the_log(str(error))}"
+                    )
                 failures = failures + 1 if len(index) == length else 1
                 # The limit does not change by itself, nor does a store that goes round in circles.
                 hopeless = isinstance(error, (ConfigError, CircleError))

@@ -237,7 +237,9 @@ class LiveShards(Mapping[int, LiveShard]):
     def generations(self) -> list[str]:
         """Those that have served shards."""
         return [
-            name for name, served in zip(self._generations, self._served, strict=True) if served.shards
+            name
+            for name, served in zip(self._generations, self._served, strict=True)
+            if served.shards
         ]
 
     def verifying(self, generation: str) -> int | None:

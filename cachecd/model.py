@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Manifests, sidecars and the catalog keep cursors, and hold numbers below 2**63.
+MOST_CURSOR = 1 << 62
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 
 

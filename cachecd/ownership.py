@@ -20,6 +20,8 @@ from cachecd.disk import refusing
 from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.locks import try_write_lock
 
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_HOLDER = 512
 SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 
@@ -35,17 +37,20 @@ class Ownership:
             while not self._take(what):
                 pass
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps(holder).encode() + b"\n", 0)
+            # In place, and padded: a disk that is full to the last byte takes what needs no new block.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, json.dumps(holder).encode().ljust(_HOLDER) + b"\n", 0)
 
     def _take(self, what: str) -> bool:
         """Locks the file; False if its last holder was just unlinking it."""
-        self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
         try:
             if not try_write_lock(self._fd):
                 raise InUseError(f"{what} is in use by {_holder(os.pread(self._fd, 4096, 0))}")
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._fd), os.stat(self._lock)):
+                    # Whoever may open it may lock it, and keep the next start out.
+                    os.fchmod(self._fd, 0o600)
                     return True
         except BaseException:
             os.close(self._fd)

@@ -90,6 +90,11 @@ class Plan:
         self._shares = Shares([rules.weight for rules in sources])
         self._backlog = Backlog()
 
+    @property
+    def target(self) -> int:
+        """Bytes that a shard is to be filled with."""
+        return self._target
+
     def reweigh(self, weights: Sequence[float]) -> None:
         """From the next shard on the records follow these weights."""
         self._shares.reweigh(weights)

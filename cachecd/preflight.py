@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from cachecd.rules import DatasetRules
 from cachecd.sampler.messages import Setup
 from cachecd.segments import source_of
 from cachecd.sourcewalk import SourceRules
+from cachecd_client import resources
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
 _EMPTY_CACHE = 512 << 10
@@ -218,8 +218,7 @@ def sampler_setup(config: Config) -> Setup:
 
 def worker_memory(config: Config) -> int:
     """Bytes of memory that each sampler process may take."""
-    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return config.sampler.memory or everything // 2 // config.sampler.workers
+    return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
 
 
 def workers_name(config: Config) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
 from cachecd.disk import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
-from cachecd.quantities import approximate_size, format_size
-from cachecd.sampleview import printable
+from cachecd.quantities import approximate_size, format_size, printable
 
 if TYPE_CHECKING:
     from cachecd.survey import Survey

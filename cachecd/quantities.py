@@ -184,3 +184,10 @@ def _plain(number: Decimal) -> str:
 
 def _unfit(value: object, expected: str) -> ValueError:
     return ValueError(f"found {shown(value)}, expected {expected}")
+
+
+def printable(text: str) -> str:
+    """The text on one line, with whatever a terminal might act upon escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cachecd.asking import no_set
+from cachecd.asking import no_set, within
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetState
 from cachecd.events import Event
@@ -24,6 +24,8 @@ from cachecd_client import protocol
 
 # A shard's recipe takes 0.3 ms to read and to pack.
 _SHARDS_AT_ONCE = 64
+# New units of one Recall: what they take keeps all others waiting, and the rest is asked for again.
+_UNITS_AT_ONCE = 8192
 _SETS = 16  # of so many runs parts come by turns
 _HOW = (
     "the set cannot be made again as it was: resume='continue' goes on with another one; if this cache "
@@ -93,7 +95,7 @@ class Recalling:
         name = request.dataset
         dataset, index = self._datasets[name], self._indexes[name]
         named = tuple((pair[0], pair[-1]) for pair in request.shards if pair)
-        if wrong := no_set(named):
+        if wrong := no_set(named, dataset.plan.next_number):
             raise ValueError(wrong)
         if request.generation != dataset.rules.generation:
             raise _GoneError(
@@ -105,9 +107,10 @@ class Recalling:
         while len(self._same) > _SETS:
             del self._same[next(iter(self._same))]
         # Those too that a daemon took up which was killed since.
-        same |= {n for n in dataset.recall.numbers if any(a <= n <= b for a, b in named)}
+        same |= {n for n in dataset.recall.numbers if within(n, named)}
         wanted: list[Recipe] = []
-        waiting = ""
+        numbers: set[int] = set()
+        waiting, units = "", 0
         for text in request.recipes:
             recipe = Recipe.of_text(text, index.segments)
             if recipe is None or (dataset.rules.awaits and not index.complete):
@@ -116,9 +119,16 @@ class Recalling:
                 waiting = f"listing the source: {len(index)} units so far"
                 wanted.clear()
                 break
-            if not any(first <= recipe.number <= last for first, last in named):
+            if not within(recipe.number, named):
                 raise ValueError(f"a recipe of shard {recipe.number}, which is not of the set")
+            if recipe.number in numbers:
+                raise ValueError(f"two recipes of shard {recipe.number}")
+            numbers.add(recipe.number)
             if self._is_new(dataset, recipe):
+                if units >= _UNITS_AT_ONCE:
+                    waiting = "the recipes are taken up part by part"
+                    break
+                units += len(recipe.parts)
                 wanted.append(recipe)
             else:
                 same.add(recipe.number)
@@ -171,7 +181,8 @@ class Recalling:
         them twice."""
         units = np.array(sorted({u.unit for a in assignments for u in a.units}), np.uint64)
         begins = {u.unit: u.ordinal for a in reversed(assignments) for u in a.units}
-        for number in [n for n in dataset.live if n not in ours] if len(units) else ():
+        there = dataset.plan.partly_held(units.tolist())  # mostly none: then no shard is looked at
+        for number in [n for n in dataset.live if n not in ours] if there else ():
             other = dataset.live[number]
             # No set has shards of two generations.
             if other.released or other.shard.generation != dataset.rules.generation:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from cachecd.segments import Segments
 from cachecd.unittext import encoded
 
 Columns = NDArray[np.int64]  # [columns, units]
+# Of one shard: those that the walk gives it, and what others left over.
+_MOST_UNITS = 1 << 16
 
 
 def packed(columns: Columns) -> bytes:
@@ -31,7 +34,13 @@ def packed(columns: Columns) -> bytes:
 
 def unpacked(blob: bytes, columns: int) -> Columns:
     """What `packed` made of so many columns. ValueError or zlib.error if it did not."""
-    planes = np.frombuffer(zlib.decompress(blob), np.uint8).reshape(columns, 8, -1)
+    # A shard has at most so many units: what is longer is none, however little it takes packed.
+    most = columns * 8 * _MOST_UNITS
+    inflating = zlib.decompressobj()
+    data = inflating.decompress(blob, most)
+    if not inflating.eof:
+        raise ValueError(f"more than {_MOST_UNITS} units, or cut off")
+    planes = np.frombuffer(data, np.uint8).reshape(columns, 8, -1)
     found: Columns = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8")[..., 0]
     return found
 
@@ -42,6 +51,9 @@ def packed_parts(parts: Sequence[Part]) -> bytes:
 
 
 def unpacked_parts(blob: bytes) -> list[Part]:
+    """What `packed_parts` made, or the catalog of version 4: that had JSON, which has no zeros."""
+    if (text := zlib.decompress(blob)).startswith(b"[[") and b"\0" not in text:
+        return [Part(*numbers) for numbers in json.loads(text)]
     return [Part(*numbers) for numbers in unpacked(blob, 4).T.tolist()]
 
 

@@ -101,6 +101,7 @@ def find_shards(
     opened = [number for number, _, _ in catalog.assignments(dataset)]
     plan = catalog.plan(dataset)
     planned = plan["plan"]["next_number"] if plan else 0
+    carried = catalog.carried_marks(dataset)
     folder = layout.shards / dataset
     data, sidecars = _on_disk(folder)
     numbers, sure = rows["number"], rows["number"] < planned
@@ -115,7 +116,7 @@ def find_shards(
         shard_id = ShardId(dataset, number)
         path = layout.shard(shard_id)
         pair = number in there[0], number in there[1]
-        retired, barred = marks.get(number, (False, False))
+        retired, barred = marks.get(number) or carried.get(number, (False, False))
         known: Shard | None = None
         if number in marks:
             row = uncertain[np.searchsorted(uncertain["number"], number)]

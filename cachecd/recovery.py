@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import structlog
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetState
@@ -19,7 +19,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, in_use, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
+from cachecd.model import EXCLUDED, MOST_CURSOR, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -36,12 +36,11 @@ from cachecd.sidecarwalk import (
 )
 from cachecd.state import State
 from cachecd.strata import Strata
+from cachecd_client import resources
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
 
-# Shards that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
-# trainer has the next set beside this one, and several datasets if it mixes them.
-_MAPPED = 16_384
+_log = structlog.get_logger("cachecd.daemon")
 
 
 @dataclass(slots=True)
@@ -145,6 +144,13 @@ def take_up(
     there = {kept.shard.generation for kept in found.kept} | {*found.known[0]}
     dataset.listings = {n: told for n, told in standing.listings.items() if n in there}
     dataset.listings[rules.generation] = index.id
+    if saved and _poisoned(saved["plan"]):
+        _log.warning(
+            "the saved plan names places that no walk comes to: the walk starts over", dataset=name
+        )
+        asides = catalog.set_aside(name)
+        standing.excluded = [a for a in asides if a.unit in excluded_among(asides)]
+        saved = None
     if saved:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         plan.extend(index.complete)  # what was listed and not yet planned
@@ -160,7 +166,7 @@ def take_up(
         plan.extend(index.complete)
         start_over(plan, found, index, standing.used, standing.lost)
     plan.gone(index.gone.numbers())
-    dataset.egress = standing.egress
+    dataset.egress = catalog.carried_egress(name) if standing.lost else standing.egress
     state.add_dataset(dataset)
     begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
@@ -204,6 +210,16 @@ def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAs
     if again:
         catalog.save_progress(saved_plan(dataset, index), again=again)
     return [aside for aside in asides if aside.unit not in again]
+
+
+def _poisoned(plan: dict[str, Any]) -> bool:
+    """Whether a cursor of it fits into no manifest: then no lease of it could be read."""
+    walks = plan.get("sources", [plan])
+    told = [walk.get(name, 0) for walk in walks for name in ("passes", "position", "target")]
+    most = max((walk["blocks"][-1] for walk in walks if walk["blocks"]), default=1)
+    return not all(
+        isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
+    )
 
 
 def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
@@ -429,12 +445,8 @@ def recover_leases(layout: Layout, state: State, now: float) -> list[str]:
 def manifest_of(
     lease: Lease, schemas: Mapping[tuple[str, str], dict[str, Any]], window: int | None
 ) -> Manifest:
-    """The lease as its holders read it; half of the machine's memory is the window if None is given, and it
-    is never of more shards than a process can map."""
-    if window is None:
-        window = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    """The lease as its holders read it; `window` None: half of the memory of this process's cgroup."""
     shards = sum(last - first + 1 for first, last in lease.shards)
-    window = min(window, max(1, lease.num_bytes * _MAPPED // max(1, shards)))
     return Manifest(
         version=1,
         lease=lease.id,
@@ -446,7 +458,7 @@ def manifest_of(
         num_records=lease.num_records,
         num_bytes=lease.num_bytes,
         seed=lease.seed,
-        window=window if lease.num_bytes > window else None,
+        window=resources.window_of(lease.num_bytes, shards, window),
         pinned=lease.pinned,
         fingerprint=lease.fingerprint,
         schema=schemas[lease.dataset, lease.generation],

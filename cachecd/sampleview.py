@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.quantities import approximate_size
+from cachecd.quantities import approximate_size, printable
 from cachecd.sample import Record, Sample
 from cachecd_client.schema import Feature, Schema
 
@@ -26,11 +26,6 @@ _MAGIC = {
     b"II*\0": "tif",
     b"MM\0*": "tif",
 }
-
-
-def printable(text: str) -> str:
-    """The text on one line, with whatever a terminal might act upon escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str, Any]:

@@ -6,12 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import structlog
+
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.errors import DiskError
 from cachecd.events import MarkShards, SavePlan
 from cachecd.pause import Pause
 
+_log = structlog.get_logger("cachecd.disk")
 _WHAT = "catalog not written"
 
 
@@ -57,7 +60,15 @@ class PlanSaver:
             return
         try:
             while self._waiting:
-                self._save(self._waiting[0])
+                try:
+                    self._save(self._waiting[0])
+                except DiskError:
+                    raise
+                except Exception:
+                    # It would fail again, and nothing that comes after it would ever be saved.
+                    _log.exception(
+                        "not saved, and never will be", what=str(self._waiting[0])[:2000]
+                    )
                 self._waiting.popleft()
         except DiskError as error:
             self._pause.begin(self._clock(), str(error))

@@ -8,6 +8,7 @@ the reply that it got, and has no second effect.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -86,23 +87,30 @@ class Server:
             return None
         return self._answered.find(frames[3]) or self._reply(frames[3])
 
-    def _reply(self, text: bytes) -> protocol.Reply | None:
-        body = _body(text)
+    def _reply(self, sent: bytes) -> protocol.Reply | None:
+        text, body = sent, _body(sent)
         if body is None:
             return None
         id = body["id"]
         adapter = _ADAPTERS.get(str(body.get("type")))
         if adapter is None:
             return protocol.Refused(id, "bad-request", "unknown type of request")
+        key = body.get("key")
+        if isinstance(key, str) and _is_not_unicode(key):
+            # Names of objects need not be Unicode; pydantic's texts are.
+            text = json.dumps({**body, "key": ""}).encode()
         try:
             request = adapter.validate_json(text, strict=True)
+            if isinstance(request, protocol.Exclude) and isinstance(key, str):
+                request = dataclasses.replace(request, key=key)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "request"
             return protocol.Refused(id, "bad-request", f"{where}: {first['msg']}")
         for name, value in body.items():
-            if isinstance(value, str) and len(value) > protocol.MAX_TEXT:
-                why = f"{name}: {len(value)} characters, expected at most {protocol.MAX_TEXT}"
+            most = protocol.MAX_KEY if name == "key" else protocol.MAX_TEXT
+            if isinstance(value, str) and len(value) > most:
+                why = f"{name}: {len(value)} characters, expected at most {most}"
                 return protocol.Refused(id, "bad-request", why)
         try:
             reply = self._answer(request)
@@ -111,13 +119,21 @@ class Server:
             _log.exception("request failed", request=type(request).__name__)
             return protocol.Refused(id, "bad-request", "internal error; see the daemon's log")
         if not isinstance(request, _REPEATABLE):
-            self._answered.keep(text, reply)
+            self._answered.keep(sent, reply)
         return reply
 
     def close(self) -> None:
         """Unbinds and frees the socket."""
         self._socket.close()
         self._context.term()
+
+
+def _is_not_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _body(text: bytes) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cachecd.index import Index
-from cachecd.model import Assignment, UnitSlice
+from cachecd.model import MOST_CURSOR, Assignment, UnitSlice
 from cachecd.parts import Part, slices_of
 from cachecd.plan import Plan
 from cachecd.recipe import digest_of
@@ -87,4 +87,7 @@ def start_over(plan: Plan, found: Found, index: Index, used: int, lost: bool) ->
     highest = max([highest, *(k.shard.id.number for k in found.kept)])
     mine = [kept for kept in found.kept if lost and kept.adopted and speaks_of(kept, plan, index)]
     cursor: int | list[int] = (mine[-1].adopted or {}).get("cursor", 0) if mine else 0
+    places = cursor if isinstance(cursor, list) else [cursor]
+    if not all(0 <= place < MOST_CURSOR for place in places):
+        cursor = 0
     plan.skip_to(highest, cursor)

@@ -32,6 +32,8 @@ from cachecd.shardtable import Rows, ShardSet
 from cachecd.waiting import Hindrances, not_ready
 from cachecd.wanted import ShardsRecalled, Wanted
 
+_IN_VAIN = 1024
+
 
 class State:
     """The policy's whole state. `datasets`, `leases` and `ledger` are for reading from outside."""
@@ -289,6 +291,8 @@ class State:
             return
         if not state.read:
             dataset.in_vain[lease.job] = lease.epoch
+            if len(dataset.in_vain) > _IN_VAIN:  # jobs that never came back
+                del dataset.in_vain[next(iter(dataset.in_vain))]
         dataset.live.let_go(lease.id)
         self._rotation.unlink_unheld(dataset, out)
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.layout import SIDECAR_SUFFIX, Layout
+from cachecd_client import resources
 from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
 
@@ -109,7 +110,7 @@ def take_inventory(directory: Path) -> Inventory:
 
 def check_all(inventory: Inventory) -> Iterator[Checked]:
     """Reads every file, several at a time, and yields each in the inventory's order."""
-    threads = min(_MAX_THREADS, os.cpu_count() or 1, max(1, len(inventory.files)))
+    threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
     def check(path: Path) -> Checked | None:

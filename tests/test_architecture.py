@@ -78,7 +78,8 @@ PARTS = {
     "indexroom": "errors ledger",
     "database": "disk errors",
     "recipe": "model parts segments unittext",
-    "catalog": "database disk live model parts recipe shardtable",
+    "carryover": "",
+    "catalog": "carryover database disk live model parts recipe shardtable unittext",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
@@ -106,11 +107,11 @@ PARTS = {
     "listing": "config errors index indexroom listpages model progress relisting sampler "
     "sampler.lanes selection sourceindex unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
-    "relisting selection sourceindex",
+    "relisting selection sourceindex unittext",
     "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister index layout ledger quantities "
-    "restraint rules sampler.messages segments sourcewalk",
+    "restraint rules sampler.messages segments sourcewalk client client.resources",
     "firstlook": "config errors executors.lister model preflight sampler",
     "sample": "config errors layout model preflight sampler sampler.messages segments unittext "
     "client._core client.schema",
@@ -121,7 +122,7 @@ PARTS = {
     "where": "errors index layout model preflight client._core client.errors",
     "sidecarwalk": "index model parts plan recipe reconcile",
     "recovery": "catalog dataset errors index layout leases live model parts plan reconcile rules "
-    "saving shardtable sidecarwalk state strata client._core client.protocol",
+    "saving shardtable sidecarwalk state strata client client._core client.protocol client.resources",
     "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
@@ -134,7 +135,7 @@ PARTS = {
     "client.protocol",
     "ordering": "complaints config errors events index sampler strata",
     "missing_classes": "catalog config errors index model preflight sampler saving",
-    "daemon": "aside catalog complaints config errors events exclusions executors index layout "
+    "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "client.errors client.protocol",
@@ -142,7 +143,7 @@ PARTS = {
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
-    "verify": "layout client._core client.errors",
+    "verify": "layout client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
     "cli": "config demo errors firstlook layout model postmortem preflight proposal quantities rules "
@@ -345,7 +346,9 @@ def ours() -> Iterator[Path]:
 
 
 # A file is as long as its concept. Of one above 450 lines a reader wants to know why it is whole.
-LONG: dict[str, str] = {}
+LONG: dict[str, str] = {
+    "cachecd/catalog.py": "all SQL is in one place",
+}
 
 
 def lengths() -> dict[str, int]:

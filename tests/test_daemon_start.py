@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+import pytest
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.config import load
@@ -44,3 +47,48 @@ def test_a_lease_right_after_a_start_names_no_shard_of_what_was_excluded(tmp_pat
 
     # Shard 4 is the one that holds unit 3.
     assert asyncio.run(first_lease()) == [[1, 3], [5, 12]]
+
+
+@pytest.mark.parametrize(
+    ("owner", "work"), [("_probes", "all"), ("_meter", "look"), ("_scrub", "run")]
+)
+def test_work_that_fails_otherwise_than_thought_is_told_in_status_and_goes_on(
+    tmp_path, monkeypatch, owner, work
+):
+    cache = make(tmp_path, shards=3)
+
+    async def lived() -> None:
+        config = load(cache.config)
+        daemon = Daemon(config, figures(config), executor_of(config), offline=True)
+        part, failing, done = getattr(daemon, owner), True, 0
+        real = getattr(part, work)
+
+        def once() -> object:
+            nonlocal done
+            if failing:
+                raise RuntimeError("nobody thought of this")
+            done += 1
+            return real()
+
+        async def until(condition) -> None:
+            deadline = time.monotonic() + 15
+            while not condition():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+
+        def stopped() -> str:
+            return str(daemon.status()["cache"]["stopped"])
+
+        try:
+            failing = False
+            monkeypatch.setattr(part, work, once)
+            failing = owner == "_scrub"
+            await daemon.start()
+            failing = True
+            await until(lambda: "nobody thought of this" in stopped())
+            failing, done = False, 0
+            await until(lambda: done and not stopped())
+        finally:
+            await daemon.stop(0)
+
+    asyncio.run(lived())

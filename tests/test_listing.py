@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from cachecd.executors.lister import Lister
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
-from cachecd.listing import CircleError, Listing
+from cachecd.listing import CircleError, Listing, _lanes_at
 from cachecd.listings import keep_listed
 from cachecd.model import ObjectInfo
 from cachecd.progress import Progress
@@ -366,6 +367,41 @@ def test_failures_are_told_and_what_is_listed_may_be_walked_meanwhile(source, mo
     assert fed[0] == Listed("train", 1500, complete=False)
     assert fed[1] == ListingStopped("train", "cannot resolve the store's host name", down=True)
     assert fed[-1] == Listed("train", 2500, complete=True, fresh=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        http.client.IncompleteRead(b""),
+        EOFError("421 too many"),
+        KeyError("token"),
+        RuntimeError("x"),
+    ],
+    ids=repr,
+)
+def test_whatever_a_stores_library_raises_is_told_and_tried_again(source, monkeypatch, error):
+    store, listed = Store(objects(2500)), 0
+    plain = store.list
+
+    def failing(start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        nonlocal listed
+        listed += 1
+        if listed == 1:
+            yield objects(500)
+            raise error
+        yield from plain(start_after)
+
+    monkeypatch.setattr(store, "list", failing)
+    monkeypatch.setattr(store, "sweep", lambda lanes: None)
+    fed = keep(source(), store, monkeypatch)
+    (stopped,) = [event for event in fed if isinstance(event, ListingStopped)]
+    assert type(error).__name__ in stopped.reason
+    assert fed[-1] == Listed("train", 2500, complete=True, fresh=True)
+
+
+@pytest.mark.parametrize("frontier", ["no JSON", "{}", '{"lanes": [{"other": 1}]}', "[]"])
+def test_a_place_that_another_release_saved_otherwise_is_listed_from_the_beginning(frontier):
+    assert [ask.after for ask in _lanes_at(frontier).asks] == [""]
 
 
 def test_a_listing_that_gets_nowhere_is_stuck_after_a_while(source, monkeypatch):

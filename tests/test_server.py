@@ -222,3 +222,10 @@ def test_an_oversized_message_is_cut_off_and_others_are_served(peer):
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
     assert not rude.poll(0)
     rude.close()
+
+
+@pytest.mark.parametrize("key", ["caf\udce9.jpg", "\ud83d", "https://h/x?sig=" + "a" * 8000])
+def test_an_object_whose_name_is_not_unicode_or_long_can_be_named(peer, key):
+    request = protocol.Exclude("key", "train", key)
+    assert peer.ask(request) == protocol.Done("key")
+    assert peer.asked[-1] == request

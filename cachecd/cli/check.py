@@ -63,7 +63,7 @@ def command(
     for name, sample in samples.items():
         if not sample.records:
             from cachecd.errors import UnitError
-            from cachecd.sampleview import printable
+            from cachecd.quantities import printable
 
             reasons = Counter(aside.reason for aside in sample.set_aside)
             ((reason, count),) = reasons.most_common(1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from cachecd.quantities import printable
 
 
 def command(
@@ -39,6 +42,14 @@ def command(
     return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
 
 
+def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What a client, a store or a user's code said reaches no terminal as it is, and forges no line."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value)
+    return event
+
+
 def _log_to_stderr() -> None:
     """One line an event, for people at a terminal and for journald alike."""
     import structlog
@@ -47,6 +58,7 @@ def _log_to_stderr() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=False),
+            _printable,
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28),
         ],

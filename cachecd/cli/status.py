@@ -25,9 +25,16 @@ def command(
     with connect(endpoint, timeout=5.0) as cache:
         document = cache.status()
     if as_json:
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(json.dumps(document, indent=2))  # ASCII: keys need not be Unicode
     else:
         _print(document)
+
+
+def _say(line: str) -> None:
+    # Jobs, keys and reasons are the words of others.
+    from cachecd.quantities import printable
+
+    print(printable(line))
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -35,32 +42,32 @@ def _print(document: dict[str, Any]) -> None:
 
     cache, daemon = document["cache"], document["daemon"]
     share = cache["used"] / cache["limit"]
-    print(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s)")
-    print(
+    _say(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s)")
+    _say(
         f"  {size(cache['used'])} used and {size(cache['reserved'])} reserved"
         f" of {size(cache['limit'])} ({share:.0%})"
     )
     if cache["stopped"]:
-        print(f"  ingest stopped by the disk: {cache['stopped']}")
+        _say(f"  ingest stopped by the disk: {cache['stopped']}")
     if cache["resting"]:
-        print(f"  nothing is fetched: {cache['resting']}")
+        _say(f"  nothing is fetched: {cache['resting']}")
     if cache["corrupt_shards"]:
-        print(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
+        _say(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
     if scrub := cache["scrub"]:
-        print(
+        _say(
             f"  scrub at {size(scrub['bytes_per_second'])}/s: {scrub['round']:.0%} of this round, "
             f"{scrub['unreadable_shards']} shards unreadable"
         )
     sampler = document["sampler"]
     if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
-        print(
+        _say(
             f"  {sampler['alive']} of {sampler['workers']} sampler processes alive, "
             f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
         )
     for name, dataset in document["datasets"].items():
         _print_dataset(name, dataset, size)
     for lease in document["leases"]:
-        print(_lease(lease, size))
+        _say(_lease(lease, size))
 
 
 def _lease(lease: dict[str, Any], size: Any) -> str:
@@ -103,42 +110,42 @@ def _listing(listing: dict[str, Any]) -> str:
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
-    print(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
-    print(
+    _say(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
+    _say(
         f"  cached: {dataset['shards']} shards, {dataset['records']} records, "
         f"{size(dataset['data_bytes'])}; {dataset['evicted_shards']} shards evicted, "
         f"{dataset['retired_shards']} retired and held"
     )
     listed = "complete" if dataset["listed"] else f"still listing: {dataset['units_listed']} so far"
-    print(f"  listing: {dataset['units']} units may be sampled ({listed})")
+    _say(f"  listing: {dataset['units']} units may be sampled ({listed})")
     going = f"{dataset['passes'] + 1}: {dataset['pass_done']:.1%} done"
-    print(
+    _say(
         f"  pass {'over: nothing is missing' if dataset['whole'] else going}; "
         f"{dataset['coverage']:.1%} of the units fetched at least once"
     )
-    print(
+    _say(
         f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s; waiting: "
         f"{dataset['waiting_units']} units, {dataset['waiting_shards']} shards that failed"
     )
-    print(f"  {_listing(dataset['listing'])}")
+    _say(f"  {_listing(dataset['listing'])}")
     for source in dataset["sources"]:
-        print(f"  {_source(source)}")
+        _say(f"  {_source(source)}")
         if source["missing"]:
-            print(f"    nothing comes of it: {source['missing']}")
+            _say(f"    nothing comes of it: {source['missing']}")
     if dataset["waits_for"]:
-        print(f"  waits: {dataset['waits_for']}")
+        _say(f"  waits: {dataset['waits_for']}")
     if dataset["held_back"]:
-        print(f"  held back: {dataset['held_back']}")
+        _say(f"  held back: {dataset['held_back']}")
     if lacking := dataset["missing_classes"]:
         names = ", ".join(map(repr, lacking["examples"]))
-        print(
+        _say(
             f"  the leased records lack {lacking['missing']} of {lacking['of']} classes: {names}"
             f"{' ...' if lacking['missing'] > len(lacking['examples']) else ''}"
         )
     if dataset["stopped"]:
-        print(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
+        _say(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
     aside = dataset["set_aside"]
     if aside["units"]:
-        print(f"  {aside['units']} units set aside:")
+        _say(f"  {aside['units']} units set aside:")
         for reason, count in sorted(aside["reasons"].items(), key=lambda item: -item[1])[:5]:
-            print(f"    {count} x {reason}")
+            _say(f"    {count} x {reason}")

@@ -35,7 +35,7 @@ def command(
     """
     from cachecd.layout import Layout
     from cachecd.model import ShardId
-    from cachecd.sampleview import printable
+    from cachecd.quantities import printable
     from cachecd.where import find_origin
     from cachecd_client.errors import CallerError
 

@@ -77,7 +77,8 @@ class CacheConfig(SectionModel):
         description=(
             "Shards that a trainer reads at random from at a time. A larger set is shuffled within a "
             "sliding window of whole shards, read ahead in one sweep each: random access to what "
-            "memory cannot hold is ruinous. Half of this machine's memory when it is left out; never "
+            "memory cannot hold is ruinous. Half of the memory of the daemon's cgroup when it is "
+            "left out; never "
             "more than 16,384 shards, as a process can map no more than 65,530 files. Set it where "
             "trainers on several machines must read in the same order."
         ),
@@ -161,7 +162,7 @@ class SamplerConfig(SectionModel):
         description=(
             "Memory that one worker may take; one that takes more is ended, and the unit it was at is "
             "tried once more. Neither files that it maps nor processes that its transform starts "
-            "count. Left out: half of this machine's memory, divided among the workers."
+            "count. Left out: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
     )

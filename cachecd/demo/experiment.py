@@ -143,7 +143,7 @@ def _keys(epoch: Epoch) -> set[bytes]:
     """The keys of all images in the epoch's set: one more pass, outside of what is timed."""
     keys: set[bytes] = set()
     for batch in epoch.numpy(BATCH, features=["key"], shuffle=False, drop_last=False):
-        keys.update(key for key, valid in zip(batch["key"], batch["_valid"], strict=True) if valid)
+        keys.update(batch["key"])
     return keys
 
 

@@ -38,9 +38,7 @@ class Trainer:
 
     def accuracy(self, held_out: Epoch) -> float:
         right = sum(
-            int(
-                ((self._scores(_inputs(batch)).argmax(1) == batch["label"]) & batch["_valid"]).sum()
-            )
+            int((self._scores(_inputs(batch)).argmax(1) == batch["label"]).sum())
             for batch in held_out.numpy(BATCH)
         )
         return right / held_out.num_records

@@ -156,8 +156,12 @@ class FrameScanner:
     def finish(self) -> NDArray[np.uint64]:
         """Offsets of all frames, when the stream has ended; CorruptRecordError if within one."""
 
-def count_records(files: Sequence[tuple[str, NDArray[np.uint64] | None]]) -> NDArray[np.uint64]:
+def count_records(
+    files: Sequence[tuple[str, NDArray[np.uint64] | None]], totals: tuple[int, int] | None = None
+) -> NDArray[np.uint64]:
     """How many records each of BatchReader's `files` has, by its offsets, sidecar, or a walk.
+
+    `totals` as of BatchReader, which counts likewise.
 
     Several files are looked at at a time, without the GIL. OSError; CorruptRecordError.
     """
@@ -222,10 +226,12 @@ class BatchReader:
       it has a default. An option that the feature cannot have, or a default that does not fit it,
       is a SchemaError too, and so are two columns of one name.
     Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
-      Rank r of `world` takes the positions r, r + world, r + 2 * world, ...: with drop_last,
-      floor(N / world) of them in whole batches; without, ceil(N / world) of them, every batch full,
-      what lies beyond N zero or empty (padded: filled up), whatever the default.
-    pad_tail (only without drop_last) adds the column "_valid", bool [rows].
+      Rank r of `world` takes the positions r, r + world, r + 2 * world, ... below N: with drop_last,
+      floor(N / world) of them in whole batches. Without, all of them: every rank gets as many batches, of
+      which the last is short; a rank that has no position left for it takes the last one of the batch
+      before. ValueError if that leaves a batch empty on any rank.
+    pad_last (only without drop_last): every batch has batch_size rows instead. What is no record is zero or
+      empty (padded: filled up), whatever the default; adds the column "_valid", bool [rows].
     start: the first batch to deliver (resume). every: from there on only each so-many-th one, for
       readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses.
     on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
@@ -257,7 +263,10 @@ class BatchReader:
     datasets: int64 [files]; adds the column "_dataset", int64: the number of the record's file, that of
       the replacement if there is one, -1 in rows without a record.
     batches: that this rank is given in all, in place of as many as the records make: with drop_last at
-      most so many; without it exactly so many, padding where there are no records left.
+      most so many; without it exactly so many, the last ones of one record each where they would be
+      empty, or of padding alone with pad_last.
+    totals: (records, bytes) of all files, where they are known. Then a file that is gone or cannot be read
+      at all is damaged like any other, and costs its records alone; CorruptRecordError if none is left.
     The order depends on files, seed, shuffle, window, stages, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
@@ -273,7 +282,7 @@ class BatchReader:
         rank: int = 0,
         world: int = 1,
         drop_last: bool = True,
-        pad_tail: bool = False,
+        pad_last: bool = False,
         start: int = 0,
         every: int = 1,
         threads: int = 0,
@@ -289,6 +298,7 @@ class BatchReader:
         stages: Sequence[NDArray[np.uint64]] | None = None,
         datasets: NDArray[np.int64] | None = None,
         batches: int | None = None,
+        totals: tuple[int, int] | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:
@@ -330,9 +340,10 @@ class BatchReader:
         when its batch's turn comes, and by every later call. RuntimeError after close, and in a
         forked child, which must make a reader of its own.
         """
-    def restart(self, start: int = 0) -> None:
+    def restart(self, start: int = 0, seed: int | None = None) -> None:
         """Begins anew at batch `start`, also after close(): as a new reader of the same arguments,
-        but with the files, page tables and memory of this one. What it counts begins at 0 again.
+        and of this seed if there is one, but with the files, page tables and memory of this one. What
+        it counts begins at 0 again.
 
         ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread
         uses the reader.

@@ -32,8 +32,8 @@ class Epoch(FileSet):
 
     Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the
     files stay present and byte-identical, whatever becomes of the daemon. Pinned datasets come
-    unshuffled and with every record (`shuffle=False, drop_last=False`). A forked child may read
-    too, and then holds the lease itself.
+    unshuffled and with every record (`shuffle=False, drop_last=False`: a last batch may be short). A
+    forked child may read too, and then holds the lease itself.
     """
 
     #: The epoch's number, and its lease, dataset and job as the daemon names them.
@@ -222,7 +222,7 @@ class Epoch(FileSet):
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         self._passes.lend(lent, loader)
 
-    def _part(self, step: int) -> Part | None:
+    def _part(self, step: int, seed: int) -> Part | None:
         run, leased = self._run, self._sets[0]
         if run is None or not run.limits(self.length):
             return None
@@ -232,7 +232,7 @@ class Epoch(FileSet):
         return run.part(
             int(counts.sum()),
             step,
-            lambda wanted: run.sweep.take(numbers, counts, wanted, whole_files=large),
+            lambda wanted: run.sweep.take(numbers, counts, wanted, whole_files=large, seed=seed),
         )
 
     @property
@@ -245,6 +245,7 @@ class Epoch(FileSet):
             files=[(path, None) for path in self._files],
             schema=schema,
             num_records=self.num_records,
+            num_bytes=self.num_bytes,
             fingerprint=self.fingerprint,
             seed=self.seed,
             shuffle=not self.pinned,

@@ -9,8 +9,9 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from cachecd_client import resources
 from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
@@ -18,7 +19,7 @@ from cachecd_client.inferring import schema_of
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
-from cachecd_client.options import Options, integer
+from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Schema
 
@@ -48,7 +49,7 @@ class FileSet:
         paths: Path | Iterable[Path],
         *,
         schema: Schema | None = None,
-        window: int | None = None,
+        window: int | Literal["auto"] | None = "auto",
         cache_index: Path | None = None,
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
@@ -56,8 +57,8 @@ class FileSet:
         schema: overrides what the sidecars say or some records suggest.
         window: bytes of files that are read at random from at a time. A set that fits is shuffled
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
-            each. None: the whole set, whatever its size; give one for sets larger than memory, or of
-            more files than a process may map (vm.max_map_count, 65,530).
+            each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
+            no more than 16,384 files. None: the whole set, whatever its size.
         cache_index: a directory that keeps what was found about files without a sidecar, inflated
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it
@@ -80,8 +81,10 @@ class FileSet:
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
-        #: The shuffle window in bytes; None: the whole set.
-        self.window = None if window is None else integer("window", window, 1)
+        if window is None or window == "auto":
+            self._asked: int | str | None = window
+        else:
+            self._asked = integer("window", window, 1)
         index = None if cache_index is None else os.fsdecode(cache_index)
         self._whereabouts = Whereabouts(self._files, index)
 
@@ -111,6 +114,13 @@ class FileSet:
         return sum(file.num_bytes for file in self._located)
 
     @cached_property
+    def window(self) -> int | None:
+        """The shuffle window in bytes; None: the whole set."""
+        if self._asked is None or isinstance(self._asked, int):
+            return self._asked
+        return resources.window_of(self.num_bytes, len(self._files))
+
+    @cached_property
     def fingerprint(self) -> str:
         """Names the set: by file names and lengths, in their order, whatever the folder."""
         digest = hashlib.sha256()
@@ -135,8 +145,8 @@ class FileSet:
 
         To a CUDA device the next batch is copied while the one before is used: from pinned memory,
         over a stream of its own, behind which the stream that is current in `next()` waits. Batches
-        may be kept; up to three are on the device meanwhile. CallerError for a device that there is
-        not.
+        may be kept; beside those, three are on the device at most, however far the loop is ahead of
+        it. CallerError for a device that there is not.
         channels_last: features [H, W, C], or True for all that have three axes: they come as views
         [rows, C, H, W], contiguous in torch.channels_last, as convolutions like them best.
         Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
@@ -180,7 +190,7 @@ class FileSet:
 
         Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
         of which alone the content is copied: `features` without them is faster. With `label`, batches
-        are tuples as Keras takes them: (dict, label), or without `drop_last` (dict, label, `_valid`),
+        are tuples as Keras takes them: (dict, label), or with `pad_last` (dict, label, `_valid`),
         whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
         they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies, and is
         for one epoch: several take a generator that iterates anew. Options: see `Loader`.
@@ -208,7 +218,9 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        return self._loader(batch_size, Jax(device, batch_size), options)
+        return self._loader(
+            batch_size, Jax(device, batch_size, options.get("world") is not None), options
+        )
 
     def tf_dataset(
         self,
@@ -217,7 +229,9 @@ class FileSet:
         label: str | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
+        reshuffle: bool = True,
         drop_last: bool | None = None,
+        pad_last: bool | None = None,
         features: Sequence[str] | None = None,
         rank: int | None = None,
         world: int | None = None,
@@ -225,11 +239,11 @@ class FileSet:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged
-        features), or (dict, label) tuples if `label` names one. Each pass has the same order, fixed
-        by `seed` (and tf.random.set_seed). It is shuffled by file and within a buffer, not over
-        the whole set as `Loader` does, and every rank reads all files to keep its share of the
-        records. Without `drop_last` the last batch is short, and with several ranks the
-        added feature `_valid` masks the rows that make their numbers equal. Of an epoch with
+        features), or (dict, label) tuples if `label` names one. Each iteration has another order,
+        unless reshuffle=False, which follows from `seed` (and tf.random.set_seed). It is shuffled by file
+        and within a buffer, not over the whole set as `Loader` does, and every rank reads all files to
+        keep its share of the records. `drop_last` and `pad_last` are those of `Loader`: a short last batch,
+        or full ones and `_valid`, which is the third of a tuple with `label`. Of an epoch with
         `steps_per_epoch`, or at the end of a run of `records`, it has as many batches as a loader, of
         any records: it repeats a small set in another order, and of a large one leaves out the rest.
         """
@@ -238,7 +252,7 @@ class FileSet:
         reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
-        shuffle, seed, drop_last = reading.settle(shuffle, seed, drop_last)
+        shuffle, seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         made, lent = tf_pipeline.dataset(
             reading,
             batch_size,
@@ -246,7 +260,8 @@ class FileSet:
             label=label,
             shuffle=shuffle,
             seed=seed,
-            drop_last=drop_last,
+            reshuffle=flag("reshuffle", reshuffle),
+            last=last,
             features=features,
             rank=rank,
             world=world,
@@ -276,6 +291,7 @@ class FileSet:
             names=self._files,
             schema=schema,
             num_records=self.num_records,
+            num_bytes=self.num_bytes,
             fingerprint=self.fingerprint,
             window=self.window,
             keep={file.keep for file in located if file.keep is not None},

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cachecd_client.ahead import Lane
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.division import Division
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature, Schema
 
@@ -53,8 +54,9 @@ class Framework(Protocol):
     def wrap(self, feature: Feature) -> Wrap:
         """What makes a value of the feature's column; asked once per loader."""
 
-    def check(self, delivered: Schema) -> None:
-        """SchemaError if it was asked for what none of a loader's features has."""
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
+        """SchemaError if it was asked for what none of a loader's features has; CallerError if it cannot
+        take the rank's batches as they are divided."""
 
 
 class Numpy:
@@ -67,7 +69,7 @@ class Numpy:
     def wrap(self, feature: Feature) -> Wrap:
         return Wrap(None) if is_dense(feature) else columns(feature)
 
-    def check(self, delivered: Schema) -> None:
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """Takes any."""
 
 

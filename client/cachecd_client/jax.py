@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
@@ -47,8 +48,10 @@ class Jax:
     finish = None
     lane = None
 
-    def __init__(self, device: Place, batch_size: int) -> None:
+    def __init__(self, device: Place, batch_size: int, placed: bool = False) -> None:
+        """`placed`: the caller has given the rank, by which processes can have the same records."""
         self._device = device
+        self._placed = placed
         self._batch_size = batch_size
         devices: Iterable[Any]
         if isinstance(device, jax.sharding.Sharding):
@@ -65,6 +68,8 @@ class Jax:
             return columns(feature)
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
+            if not self._placed:
+                _refuse_replicas(self._device, feature)
             try:
                 array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)
             except ValueError as error:
@@ -79,8 +84,47 @@ class Jax:
 
         return Wrap(place)
 
-    def check(self, delivered: Schema) -> None:
-        """Takes any."""
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
+        """CallerError for a short batch that the sharding cannot take."""
+        if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
+            return
+        refusal = (
+            "pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
+        )
+        if not self._device.is_fully_addressable:
+            raise CallerError(
+                "a last batch may be short, and the processes of a sharding give equal parts of an array: "
+                + refusal
+            )
+        for rows in np.unique(division.rows(rank)):
+            for feature in filter(is_dense, delivered.features):
+                try:
+                    array(np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device)
+                except ValueError as error:
+                    raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
+
+
+def _refuse_replicas(sharding: jax.sharding.Sharding, feature: Feature) -> None:
+    """CallerError if two processes hold the same rows of a batch: each would give its own records."""
+    if sharding.is_fully_addressable:
+        return
+    assert feature.shape is not None
+    whole = (len(sharding.device_set), *feature.shape)
+    try:
+        held = sharding.devices_indices_map(whole)
+    except ValueError as error:
+        raise CallerError(f"feature {feature.name!r}, device: {error}") from error
+    of_process: dict[int, int] = {}
+    device: Any
+    for device, indices in held.items():
+        for row in range(*indices[0].indices(whole[0])):
+            other = of_process.setdefault(row, device.process_index)
+            if other != device.process_index:
+                raise CallerError(
+                    f"device={sharding}: processes {other} and {device.process_index} hold the same "
+                    "rows of each batch, and would read different records for them; give both the same "
+                    "rank= of world= replicas, and the same files, or let no model axis span processes"
+                )
 
 
 def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:

@@ -78,7 +78,8 @@ class LeasedSet:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """How many records each file has."""
-        return count_records([(path, None) for path in self.files]).astype(np.int64)
+        totals = self.manifest.num_records, self.manifest.num_bytes
+        return count_records([(path, None) for path in self.files], totals).astype(np.int64)
 
     def release(self) -> None:
         """Ends the lease, or a copy's share in it. Idempotent; never fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -10,8 +11,9 @@ from typing import Any, Literal, NoReturn, Self
 from cachecd_client import _core
 from cachecd_client.ahead import OneAhead
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
-from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
+from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
 from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, place
 from cachecd_client.schema import Feature, Schema
@@ -27,16 +29,22 @@ class Loader:
     """Iterates over batches, dicts of feature name -> column; one pass for each `for` loop.
 
     The records, their order and their grouping into batches depend on the files, the window in which
-    they are shuffled, `seed`, `shuffle`, `batch_size`, `drop_last`, `rank` and `world` alone, and in a
-    run on what of the set is left to read: each pass from the start is the same. Every record's
-    CRCs are checked. A dense feature is one array [batch_size, *shape] that belongs to the caller;
-    others are columns (`cachecd_client.columns`). Every batch has `batch_size` rows and every rank
-    gets `len(loader)` batches.
+    they are shuffled, `seed`, the pass's number, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank`
+    and `world` alone, and in a run on what of the set is left to read. Every record's CRCs are checked.
+    A dense feature is one array [rows, *shape] that belongs to the caller; others are columns
+    (`cachecd_client.columns`). Every rank gets `len(loader)` batches, none of them empty, and no row is
+    invented unless `pad_last` asks for it.
 
-    batch_size: rows per batch of this rank.
-    shuffle, seed: one permutation of the whole set. drop_last: leave out what does not fill a
-        batch on every rank; False delivers each record once over all ranks, fills the last
-        batches with zeros or empty values, and masks those in `_valid`, bool [batch_size].
+    batch_size: rows per batch of this rank; a last batch may have fewer, without `drop_last`.
+    shuffle, seed: one permutation of the whole set, another for each pass. Passes are numbered from 0 on,
+        and `set_epoch` says which one is next. With several ranks a pass that was left after its first
+        batch does not count: a look at a batch on one rank does not part it from the others.
+    reshuffle: False: every pass has the order of pass 0.
+    drop_last: leave out what does not fill a batch on every rank. False delivers each record once over
+        all ranks: the last batch is short, and the ranks' rows in it differ by at most one. A rank that
+        has no record left for it takes the last one of its batch before.
+    pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill up the
+        last ones, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads, 0 to let the core choose. prefetch_bytes: how far they run
         ahead.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
@@ -69,7 +77,9 @@ class Loader:
         *,
         shuffle: bool | None = None,
         seed: int | None = None,
+        reshuffle: bool = True,
         drop_last: bool | None = None,
+        pad_last: bool | None = None,
         threads: int = 0,
         prefetch_bytes: int = 64 << 20,
         on_corrupt: Literal["replace", "raise"] = "replace",
@@ -96,15 +106,13 @@ class Loader:
         if taken := self._added.keys() & set(schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
         self.batch_size = integer("batch_size", batch_size, 1)
-        self.shuffle, self.seed, self.drop_last = reading.settle(shuffle, seed, drop_last)
+        self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
+        self.reshuffle = flag("reshuffle", reshuffle)
+        self.drop_last, self.pad_last = last == "drop", last == "pad"
         self.rank, self.world = place(rank, world)
-        #: What is read, if that is not one pass of the set.
-        self.part = reading.part(self.batch_size * self.world)
-        self._batches = (
-            reading.batches(self.batch_size, self.drop_last, self.world)
-            if self.part is None
-            else self.part.steps
-        )
+        #: What is read, if that is not one pass of the set; and how it is divided.
+        self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
+        self._batches = self.division.steps
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
@@ -112,14 +120,15 @@ class Loader:
         self._ids = flag("ids", ids)
         self._framework = framework
         self._wraps = self._wrapped_by(framework)
-        framework.check(self.schema)
+        framework.check(self.schema, self.division, self.rank)
+        self._number = 0  # of the pass that runs, or ran last
         self._position = 0  # batches of the pass delivered, those before a resume included
-        self._resume = False  # the next pass begins at _position instead of the start
+        self._next: tuple[int, int] | None = (0, 0)  # the next pass's number, and where it begins
         self._reader: _core.BatchReader | None = None  # of the pass that runs
         self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
-        self._pass = 0  # its number
+        self._pass = 0  # how many there were, to tell one from another
         self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
-        self._made_for: dict[str, Any] = {}  # the order that either was made for
+        self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
         self._process = 0  # that made the reader
         self._closed = False
         self._waited = 0.0  # of passes that have ended, as are the next three
@@ -133,7 +142,7 @@ class Loader:
         return self._batches
 
     def __iter__(self) -> Iterator[Batch]:
-        """A pass from the start, or the rest of the one that `load_state_dict` gave.
+        """The next pass from its start, or the rest of the one that `load_state_dict` gave.
 
         A loader has one pass at a time: a new one ends the one before.
         """
@@ -218,6 +227,20 @@ class Loader:
         reader = self._running()
         return self._corrupt + (reader.corrupt if reader else [])
 
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass the one of this number, by which it is shuffled; those after it follow on.
+
+        As torch's samplers, Accelerate and the Hugging Face Trainer have it. A pass that runs goes on,
+        and so does the pass of that number that `load_state_dict` gave, where it was; a state of another
+        pass is left.
+        """
+        number = integer("epoch", epoch, 0)
+        if self._next is not None and self._next[0] == number:
+            return
+        self._next = number, 0
+        if self._running() is None:
+            self._number, self._position = self._next
+
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, the same on every rank at the same step.
 
@@ -230,6 +253,7 @@ class Loader:
         """Of `state_dict` what concerns the pass alone: nobody is asked for it."""
         return {
             "version": _STATE_VERSION,
+            "pass": self._number,
             "position": self.position,
             "seed": self.seed,
             **self._order(),
@@ -257,10 +281,10 @@ class Loader:
             )
         seed = integer("the state's seed", state.get("seed"), 0, LARGEST_SEED)
         position = integer("the state's position", state.get("position"), 0, self._batches)
+        number = integer("the state's pass", state.get("pass"), 0)
         self._stop()
         self.seed = seed
-        self._position = position
-        self._resume = True
+        self._next = self._number, self._position = number, position
 
     def close(self) -> None:
         """Ends the pass and its reading threads, for good. Idempotent; batches stay valid."""
@@ -290,34 +314,39 @@ class Loader:
         if self._closed:
             raise CallerError("this loader is closed: make another one")
         self._stop()
-        if not self._resume:
-            self._position = 0
-        order = {"seed": self.seed, **self._order()}
-        if self._idle is not None and os.getpid() == self._process and order == self._made_for:
-            self._idle.restart(self._position)
+        number, start = self._next or (self._number + self._counts(), 0)
+        seed = self.seed
+        if self.shuffle and self.reshuffle:
+            seed = _seed_of(self.seed, number)
+        if self._idle is not None and os.getpid() == self._process:
+            self._idle.restart(start, seed)  # with the files that it has open
             self._reader = self._idle
         else:
-            self._reader = self._new_reader()
-            self._made_for = order
+            self._reader = self._new_reader(start, seed)
             self._process = os.getpid()
         self._idle = None
-        self._resume = False  # not before: a start that failed is tried again where it was
+        # Not before: a start that failed is tried again where it was.
+        self._number, self._position, self._next = number, start, None
         self._pass += 1
         self._reading.began(self)
         return self._reader
 
-    def _new_reader(self) -> _core.BatchReader:
-        return _core.BatchReader(
+    def _counts(self) -> bool:
+        """Whether the last pass counts, or was a look at a batch that other ranks may not have taken."""
+        return self.world == 1 or self._position > 1 or self._position == self._batches
+
+    def _new_reader(self, start: int, seed: int) -> _core.BatchReader:
+        reader = _core.BatchReader(
             self._reading.files,
             [delivery.for_reader() for delivery in self._deliveries],
             batch_size=self.batch_size,
-            seed=self.seed,
+            seed=seed,
             shuffle=self.shuffle,
             rank=self.rank,
             world=self.world,
             drop_last=self.drop_last,
-            pad_tail=not self.drop_last,
-            start=self._position,
+            pad_last=self.pad_last,
+            start=start,
             every=self._every,
             threads=self.threads,
             prefetch_bytes=self.prefetch_bytes,
@@ -328,15 +357,24 @@ class Loader:
             wrap={name: wrap.call for name, wrap in self._wraps.items()},
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
-            report=self._reading.corrupt,
+            report=self._losses or self._reading.corrupt,
             stages=None if self.part is None else self.part.stages,
             datasets=self._reading.datasets if self._ids else None,
             batches=None if self._reading.agreed is None else self._batches,
+            totals=(self._reading.num_records, self._reading.num_bytes),
         )
+        expected = self._reading.num_records if self.part is None else self.division.records
+        if (records := reader.num_records) != expected:
+            reader.close()
+            raise CorruptError(
+                f"the files of this set have {records} records, expected {expected}: a file or its sidecar "
+                "is another one than when the set was made, and ranks would take different numbers of steps"
+            )
+        return reader
 
     def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
         wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
-        there = {"_valid": not self.drop_last, **dict.fromkeys(_IDS, self._ids)}
+        there = {"_valid": self.pad_last, **dict.fromkeys(_IDS, self._ids)}
         for name, feature in self._added.items():
             if there.get(name, True):
                 wraps[name] = framework.wrap(feature)
@@ -371,6 +409,8 @@ class Loader:
         self._filled += delivered.queue_filled
         self._corrupt += self._idle.corrupt
         self._idle.close()
+        if self._losses is not None:
+            self._losses.tell(each_once=not self.drop_last)
         self._reading.ended(self)
 
     def _order(self) -> dict[str, Any]:
@@ -379,8 +419,20 @@ class Loader:
             "fingerprint": self._reading.fingerprint,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
+            "reshuffle": self.reshuffle,
             "window": self._reading.window,
             "drop_last": self.drop_last,
+            "pad_last": self.pad_last,
+            # In a short division the last batches depend on how many there are.
+            "batches": None if self.drop_last or self.pad_last else self._batches,
             "world": self.world,
             "part": None if self.part is None else self.part.fingerprint,
         }
+
+
+def _seed_of(seed: int, number: int) -> int:
+    """A pass's. The first one's is the loader's own, so that it is the order of reshuffle=False too."""
+    if not number:
+        return seed
+    digest = hashlib.sha256(f"cachecd pass {seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little")

@@ -42,7 +42,7 @@ class Mix:
     owed: Mapping[str, float] = field(default_factory=dict)
 
     def take(
-        self, shares: Sequence[Share], wanted: int, window: int | None = None
+        self, shares: Sequence[Share], wanted: int, window: int | None = None, *, seed: int = 0
     ) -> tuple[list[Stage], Mix]:
         """Slices of `wanted` records in stages, and where the way is after them.
 
@@ -54,7 +54,7 @@ class Mix:
         """
         quotas, owed = self._quotas([share for share in shares if share.weight], wanted)
         walks = [
-            _Walk(share, self.sweeps.get(share.name, Sweep()), quotas[share.name], first)
+            _Walk(share, self.sweeps.get(share.name, Sweep(seed=seed)), quotas[share.name], first)
             for share, first in zip(shares, _starts(shares), strict=True)
             if quotas.get(share.name)
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client import resources
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError
 from cachecd_client.leased import LeasedSet
@@ -121,7 +121,7 @@ class Mixture(Epoch):
             for leased in self._sets
         ]
 
-    def _part(self, step: int) -> Part:
+    def _part(self, step: int, seed: int) -> Part:
         run = self._run
         assert run is not None
         shares = self._shares()
@@ -138,7 +138,7 @@ class Mixture(Epoch):
         return run.part(
             self._passes.length,
             step,
-            lambda wanted: run.mix.take(shares, wanted, self.window),
+            lambda wanted: run.mix.take(shares, wanted, self.window, seed=seed),
         )
 
     @property
@@ -181,6 +181,5 @@ def _digest(texts: Iterable[str]) -> bytes:
 
 def _window(windows: Sequence[int | None], size: int) -> int | None:
     """Of sets that may each have none, as it fits into memory, and all together do not."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # as the daemon has it
-    window = min([memory, *(window for window in windows if window is not None)])
+    window = min([resources.window(), *(window for window in windows if window is not None)])
     return window if size > window else None

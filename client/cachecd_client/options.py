@@ -17,7 +17,9 @@ class Options(TypedDict, total=False):
 
     shuffle: bool | None
     seed: int | None
+    reshuffle: bool
     drop_last: bool | None
+    pad_last: bool | None
     threads: int
     prefetch_bytes: int
     on_corrupt: Literal["replace", "raise"]

@@ -27,6 +27,7 @@ VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
+MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 1
 
 

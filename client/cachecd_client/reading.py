@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client.agreement import Agreed
+from cachecd_client.division import Division, Last, last_of
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
@@ -35,14 +36,15 @@ class Reading:
     `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
     opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
     it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
-    `part` says of steps of so many records over all ranks which are read, None if it is one pass of
-    the set; `about` what a loader's state says beside its position. The files stay while anything refers
-    to what is in `keep`.
+    `part` says of steps of so many records over all ranks, and for a seed, which are read, None if it is
+    one pass of the set; `about` what a loader's state says beside its position. The files stay while
+    anything refers to what is in `keep`.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
     schema: Schema
     num_records: int
+    num_bytes: int
     fingerprint: str
     names: Sequence[str] | None = None  # what errors call each file; None: its path
     seed: int = 0
@@ -57,27 +59,31 @@ class Reading:
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
     ended: Callable[[Loader], None] = _ignore
-    part: Callable[[int], Part | None] = lambda _: None
+    part: Callable[[int, int], Part | None] = lambda _, __: None
     agreed: Agreed | None = None  # how much of it, where other nodes read other sets
     about: Callable[[Loader], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def settle(
-        self, shuffle: bool | None, seed: int | None, drop_last: bool | None
-    ) -> tuple[bool, int, bool]:
-        """The three, with this reading's for those that are None. CallerError for what cannot be."""
+        self, shuffle: bool | None, seed: int | None, drop_last: bool | None, pad_last: bool | None
+    ) -> tuple[bool, int, Last]:
+        """As these say, and this reading for those that are None. CallerError for what cannot be."""
         return (
             self.shuffle if shuffle is None else flag("shuffle", shuffle),
             self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
-            self.drop_last if drop_last is None else flag("drop_last", drop_last),
+            last_of(drop_last, pad_last, self.drop_last),
         )
 
-    def batches(self, batch_size: int, drop_last: bool, world: int) -> int:
-        """How many each rank is given of one pass; CallerError if there is not one."""
-        records = self.num_records
-        if self.agreed is not None:
-            records = self.agreed.least if drop_last else max(records, self.agreed.most)
-        return batches_of(records, batch_size, drop_last, world)
+    def divided(
+        self, batch_size: int, world: int, last: Last, seed: int
+    ) -> tuple[Part | None, Division]:
+        """What is read, if that is not one pass of the set, and how it is divided. CallerError if it
+        cannot be."""
+        batch_size = integer("batch_size", batch_size, 1)
+        if (part := self.part(batch_size * world, seed)) is not None:
+            return part, Division.whole(part.steps, batch_size, world, last)
+        agreed = (None, None) if self.agreed is None else (self.agreed.least, self.agreed.most)
+        return None, Division.of(self.num_records, batch_size, world, last, *agreed)
 
 
 def place(rank: int | None, world: int | None) -> tuple[int, int]:
@@ -92,20 +98,3 @@ def place(rank: int | None, world: int | None) -> tuple[int, int]:
         if rank >= world:
             raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
     return rank, world
-
-
-def batches_of(num_records: int, batch_size: int, drop_last: bool, world: int) -> int:
-    """How many each rank is given of one pass; CallerError if there is not one."""
-    batch_size = integer("batch_size", batch_size, 1)
-    if not num_records:
-        raise CallerError(
-            "the set has no records: its files are empty, so there is nothing to read"
-        )
-    whole, rest = divmod(num_records, world * batch_size)
-    batches = whole if drop_last else whole + bool(rest)
-    if not batches:
-        raise CallerError(
-            f"{num_records} records over {world} ranks make no batch of {batch_size}: "
-            "choose a smaller batch_size, or drop_last=False"
-        )
-    return batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,15 +29,23 @@ class Sweep:
     """A way through all records of a set whose files come and go: each is read once before any is again.
 
     Of each file, records are taken in its order (the sampler has mixed them; what is taken at a time is
-    shuffled), so all that is known is how many of them were. `number` counts the sweeps before.
+    shuffled), so all that is known is how many of them were. `number` counts the sweeps before. `seed`, of
+    whoever took first: where whole files are taken, each sweep has an order of them by it.
     """
 
     number: int = 0
     files: Numbers = field(default_factory=_none)  # by number, ascending: those that were begun
     read: Numbers = field(default_factory=_none)  # how many records of each
+    seed: int | None = None
 
     def take(
-        self, files: Numbers, records: Numbers, wanted: int, *, whole_files: bool = False
+        self,
+        files: Numbers,
+        records: Numbers,
+        wanted: int,
+        *,
+        whole_files: bool = False,
+        seed: int = 0,
     ) -> tuple[list[Stage], Sweep]:
         """Slices of `wanted` records in stages, each of one sweep, and where the way is after them.
 
@@ -48,7 +57,7 @@ class Sweep:
         sweep = self
         stages: list[Stage] = []
         while wanted > 0:
-            stage, sweep = sweep.stage(files, records, wanted, whole_files=whole_files)
+            stage, sweep = sweep.stage(files, records, wanted, whole_files=whole_files, seed=seed)
             stages.append(stage)
             wanted -= int(stage[:, 2].sum())
         return stages, sweep
@@ -61,19 +70,22 @@ class Sweep:
         *,
         whole_files: bool = False,
         within: Numbers | None = None,
+        seed: int = 0,
     ) -> tuple[Stage, Sweep]:
         """Slices of `wanted` records, fewer if the sweep has no more of them, and where it is after them.
 
         As `take`, which is stage after stage. A sweep without records goes over into the next one.
         `within`: of each file only so many records from its beginning.
         """
+        seed = seed if self.seed is None else self.seed
         number, read = self.number, self.read_of(files)
         if not (records > read).any():
             number, read = number + 1, np.zeros_like(read)
         rest = np.maximum((records if within is None else np.minimum(records, within)) - read, 0)
         total = int(rest.sum())
         assert total, "no records"
-        share = _some(rest, min(wanted, total), number, whole_files)
+        order = _order(len(rest), number, seed) if whole_files else None
+        share = _some(rest, min(wanted, total), order)
         at = np.flatnonzero(share)
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
@@ -83,23 +95,24 @@ class Sweep:
             gone = (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
             if gone.any():
                 files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
-                order = np.argsort(files)
-                files, read = files[order], read[order]
+                ascending = np.argsort(files)
+                files, read = files[ascending], read[ascending]
         begun = np.flatnonzero(read)
-        return stage, Sweep(number, files[begun], read[begun])
+        return stage, Sweep(number, files[begun], read[begun], seed)
 
     def state(self) -> dict[str, Any]:
         """It as plain values, for `of_state`."""
         table = np.stack([self.files, self.read]).astype("<i8")
         text = base64.b64encode(zlib.compress(table.tobytes())).decode()
-        return {"number": self.number, "read": text}
+        return {"number": self.number, "read": text, "seed": self.seed}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Sweep:
         """ValueError, or another error that means it, for what is no state."""
         table = np.frombuffer(zlib.decompress(base64.b64decode(state["read"])), "<i8")
         files, read = table.reshape(2, -1).astype(np.int64)
-        return cls(int(state["number"]), files, read)
+        seed = state["seed"]
+        return cls(int(state["number"]), files, read, None if seed is None else int(seed))
 
     def read_of(self, files: Numbers) -> Numbers:
         """How many records of each file it has read."""
@@ -111,15 +124,16 @@ class Sweep:
 
 
 @lru_cache(maxsize=4)  # of several datasets, each in hundreds of stages
-def _order(files: int, sweep: int) -> Numbers:
+def _order(files: int, sweep: int, seed: int) -> Numbers:
     """In which a sweep takes whole files."""
-    return np.asarray(Permutation(files, sweep).take(0, files)).astype(np.int64)
+    digest = hashlib.sha256(f"cachecd sweep {seed} {sweep}".encode()).digest()
+    key = int.from_bytes(digest[:8], "little")
+    return np.asarray(Permutation(files, key).take(0, files)).astype(np.int64)
 
 
-def _some(rest: Numbers, wanted: int, sweep: int, whole_files: bool) -> Numbers:
-    """Of each file's `rest` so many that they are `wanted` in all."""
-    if whole_files:
-        order = _order(len(rest), sweep)
+def _some(rest: Numbers, wanted: int, order: Numbers | None) -> Numbers:
+    """Of each file's `rest` so many that they are `wanted` in all; file after file, if in an order."""
+    if order is not None:
         before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])
         share = np.zeros_like(rest)
         share[order] = np.clip(wanted - before, 0, rest[order])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from cachecd_client import resources
 from cachecd_client.elsewhere import Given, Lent
 from cachecd_client.reads import Reads
 from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
@@ -193,7 +194,7 @@ class Telemetry:
             advice="",
             mixed=tuple(parts) if len(parts) > 1 else (),
         )
-        said = advice(report, most, len(os.sched_getaffinity(0)))
+        said = advice(report, most, resources.processors())
         return dataclasses.replace(report, advice=said) if said else report
 
     def close(self) -> None:
@@ -267,12 +268,8 @@ class Telemetry:
         begin, end = began.position, loader.position
         # A loop that knows how many batches there are does not ask for one more, and does other things.
         idle = loader.seconds_idle if end == len(loader) else 0.0
-        size = loader.batch_size
-        records = (end - begin) * size
-        if not loader.drop_last and loader.part is None:
-            # The last rows of the last batches may be padding.
-            own = -((loader.rank - self._length) // loader.world)
-            records = min(end * size, own) - min(begin * size, own)
+        divided = loader.division
+        records = divided.begin(end, loader.rank) - divided.begin(begin, loader.rank)
         return _Sums(
             steps=end - begin,
             records=records,

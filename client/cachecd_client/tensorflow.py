@@ -10,6 +10,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from cachecd_client.columns import Bytes
+from cachecd_client.division import Division
+from cachecd_client.errors import CallerError
 from cachecd_client.handover import Wrap, is_dense, some
 from cachecd_client.schema import Feature, Schema
 
@@ -44,6 +46,17 @@ def ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
+def check_replicas(is_full: bool) -> None:
+    """CallerError if a batch may be short, within a tf.distribute strategy of several replicas."""
+    if is_full or not tf.distribute.has_strategy():
+        return
+    if (replicas := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
+        raise CallerError(
+            f"a last batch may be short, and {replicas} replicas of tf.distribute take batches of one "
+            "shape: pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
+        )
+
+
 class TensorFlow:
     """Every feature as a tensor [rows, *shape], ragged ones as tf.RaggedTensor."""
 
@@ -67,8 +80,9 @@ class TensorFlow:
             lambda values, row_splits: ragged(typed(values), _from_dlpack(row_splits)), dlpack=True
         )
 
-    def check(self, delivered: Schema) -> None:
-        """Takes any."""
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
+        """CallerError for a short batch where replicas are to take equal ones."""
+        check_replicas(division.is_full)
 
 
 def _labelled(batch: dict[str, Any], label: str) -> tuple[Any, ...]:

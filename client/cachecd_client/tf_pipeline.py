@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cachecd_client import _core
+from cachecd_client import _core, resources
+from cachecd_client.division import Division, Last
 from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.reading import Reading, batches_of, place
+from cachecd_client.reading import Reading, place
 from cachecd_client.schema import Feature, Schema
+from cachecd_client.tensorflow import check_replicas
 from cachecd_client.tf_clock import Clock
 from cachecd_client.tf_functions import as_it_is
 
@@ -40,10 +42,21 @@ class Pass(NamedTuple):
     streams: Any  # of files that are read and shuffled side by side
     within: Any  # records in all shuffle buffers
     rows: Any  # that this rank is given
+    sizes: Any  # of its batches; one of all that are full, behind which a last one may be short
+    empty: Any  # batches of padding alone behind them
     seed: Any
 
 
-PASS_SPEC = Pass(tf.TensorSpec([None], tf.string), *[tf.TensorSpec([], tf.int64)] * 4)
+_NUMBER = tf.TensorSpec([], tf.int64)
+PASS_SPEC = Pass(
+    files=tf.TensorSpec([None], tf.string),
+    streams=_NUMBER,
+    within=_NUMBER,
+    rows=_NUMBER,
+    sizes=tf.TensorSpec([None], tf.int64),
+    empty=_NUMBER,
+    seed=_NUMBER,
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ class Pipeline:
     batch_size: int
     label: str | None
     shuffle: bool
-    drop_last: bool
+    last: Last
     rank: int
     world: int
 
@@ -70,15 +83,16 @@ class Pipeline:
             raise CallerError("no features, expected at least one: no batch is made of none")
         return found
 
-    def batches(self, num_records: int) -> int:
-        """How many each rank gets of a set; CallerError if that is none."""
-        return batches_of(num_records, self.batch_size, self.drop_last, self.world)
+    def divided(self, num_records: int) -> Division:
+        """One pass of a set; CallerError if that cannot be."""
+        return Division.of(num_records, self.batch_size, self.world, self.last)
 
     def one_pass(
-        self, files: Sequence[str], num_records: int, num_bytes: int, seed: int, shared: int
+        self, files: Sequence[str], division: Division, num_bytes: int, seed: int, shared: int
     ) -> tuple[Pass, int]:
         """A pass over this set, and the bytes of one of its batches. `shared`: a seed that all ranks have,
         whatever one of them did before: they share the set by the order of its files."""
+        num_records = division.records
         seed %= 1 << 63  # TensorFlow's seeds are int64
         if self.shuffle:
             by = seed if self.world == 1 else shared % (1 << 63)
@@ -86,33 +100,58 @@ class Pipeline:
             files = [files[i] for i in order]
         mean_bytes = max(1, num_bytes // max(1, num_records))
         within = min(num_records // self.world + 1, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes)
-        if self.drop_last:
-            rows = self.batches(num_records) * self.batch_size
-        else:
-            rows = -(-num_records // self.world)
-        one = Pass(files, min(_STREAMS, len(files)), max(1, within), rows, seed)
+        rows = division.begin(division.steps, self.rank)
+        sizes = [self.batch_size]
+        if self.last == "short" and (own := division.rows(self.rank).tolist())[:-1] != sizes * (
+            len(own) - 1
+        ):
+            sizes = own
+        empty = division.steps - -(-rows // self.batch_size) if self._pads else 0
+        streams = min(_STREAMS, len(files))
+        one = Pass(files, streams, max(1, within), rows, sizes, empty, seed)
         return one, self.batch_size * mean_bytes
 
     @as_it_is
     def serialized(self, one: Pass) -> tf.data.Dataset:
-        """Batches of the pass's records as they are stored: (records,), or with whether each is one."""
+        """Batches of the pass's records as they are stored."""
+        drop = self.last == "drop"
         if self.shuffle and self.world == 1:
-            return _streams(one, self.batch_size).rebatch(self.batch_size, self.drop_last)
-        records = tf.data.TFRecordDataset(one.files, buffer_size=_READ_BYTES)
+            streams = _streams(one, self.batch_size)
+            if self.last != "short":
+                batches = streams.rebatch(self.batch_size, drop)
+            else:
+                batches = streams.rebatch(one.sizes)
+        else:
+            records = tf.data.TFRecordDataset(one.files, buffer_size=_READ_BYTES)
+            if self.world > 1:
+                records = records.shard(self.world, self.rank).take(one.rows)
+            if self.shuffle:
+                records = _shuffled(records, one.within, one.seed)
+            batches = records.batch(self.batch_size, drop_remainder=drop)
+            if self.last == "short":
+                batches = batches.rebatch(one.sizes)
         if self._pads:
-            records = _padded(records, Schema(self.features), self.world)
-        if self.world > 1:
-            records = records.shard(self.world, self.rank).take(one.rows)
-        if self.shuffle:
-            records = _shuffled(records, one.within, one.seed)
-        return records.batch(self.batch_size, drop_remainder=self.drop_last)
+            nothing = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
+            batches = batches.concatenate(nothing.repeat(one.empty))
+        return batches
+
+    @as_it_is
+    def anew(self, one: Pass, number: tf.Tensor) -> Pass:
+        """The pass in another order, by a random number. Of several ranks the files stay in theirs, by
+        which they share the set, wherever another rank is."""
+        files = one.files
+        if self.world == 1:
+            by = tf.random.stateless_uniform(tf.shape(files), [number, 0], None, None, tf.int64)
+            files = tf.gather(files, tf.argsort(by))
+        return one._replace(files=files, seed=number)
 
     def ready(
         self, serialized: tf.data.Dataset, batches: int, batch_bytes: int, clock: Clock | None
     ) -> tf.data.Dataset:
         """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
         takes is counted."""
-        calls = min(len(os.sched_getaffinity(0)), batches)
+        _refuse_sharding()
+        calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
         options = tf.data.Options()
@@ -128,8 +167,8 @@ class Pipeline:
 
     @property
     def _pads(self) -> bool:
-        """Whether rows without a record make the ranks' numbers equal."""
-        return self.world > 1 and not self.drop_last
+        """Whether rows without a record fill up the last batches."""
+        return self.last == "pad"
 
     @as_it_is
     def _rows(self, batch: Any) -> tf.Tensor:
@@ -141,10 +180,20 @@ class Pipeline:
         return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
 
     @as_it_is
-    def _parse(self, serialized: tf.Tensor, valid: tf.Tensor | None = None) -> Any:
+    def _parse(self, serialized: tf.Tensor) -> Any:
+        if self._pads:
+            there = tf.shape(serialized)[0]
+            nothing = _zeros(Schema(self.features))
+            serialized = tf.cond(
+                there == self.batch_size,
+                lambda: serialized,
+                lambda: tf.concat([serialized, tf.fill([self.batch_size - there], nothing)], 0),
+            )
+            serialized = tf.ensure_shape(serialized, [self.batch_size])
+            valid = tf.range(self.batch_size) < there
         parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in self.features})
         batch = {f.name: _shaped(f, parsed[f.name]) for f in self.features}
-        if valid is not None:
+        if self._pads:
             batch["_valid"] = valid
         if self.label is None:
             return batch
@@ -159,7 +208,8 @@ def dataset(
     label: str | None,
     shuffle: bool,
     seed: int,
-    drop_last: bool,
+    reshuffle: bool,
+    last: Last,
     features: Sequence[str] | None,
     rank: int | None,
     world: int | None,
@@ -170,22 +220,33 @@ def dataset(
     `timed`; its options are settled by now. `begin` is called once they are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     rank, world = place(rank, world)
-    batches = batches_of(reading.num_records, batch_size, drop_last, world)
+    part, division = reading.divided(batch_size, world, last, seed)
+    check_replicas(division.is_full)
     begin()
-    # Not the very records of the part, as TensorFlow cannot read slices of files.
-    if (part := reading.part(batch_size * world)) is not None:
-        steps = part.steps
-    else:
-        steps = reading.batches(batch_size, drop_last, world) if drop_last else batches
-    pipeline = Pipeline(wanted, batch_size, label, shuffle, drop_last, rank, world)
+    steps = batches = division.steps
+    if part is not None or last == "drop":
+        # Of a part not the very records, as TensorFlow cannot read slices of files.
+        last = "drop"
+        division = Division.of(reading.num_records, batch_size, world, last)
+        batches = division.steps
+    pipeline = Pipeline(wanted, batch_size, label, shuffle, last, rank, world)
     files = [path for path, _ in reading.files]
-    one, batch_bytes = pipeline.one_pass(files, reading.num_records, num_bytes, seed, seed)
-    if steps <= batches:
-        serialized = pipeline.serialized(one)
-    else:
-        serialized = tf.data.Dataset.range(-(-steps // batches)).flat_map(
+    one, batch_bytes = pipeline.one_pass(files, division, num_bytes, seed, seed)
+
+    @as_it_is
+    def passes(one: Pass) -> tf.data.Dataset:
+        if steps <= batches:
+            return pipeline.serialized(one)
+        return tf.data.Dataset.range(-(-steps // batches)).flat_map(
             as_it_is(lambda k: pipeline.serialized(one._replace(seed=one.seed + _STREAMS * k)))
         )
+
+    # A graph of TensorFlow 1 does not know which iteration it is.
+    if shuffle and reshuffle and tf.executing_eagerly():
+        iteration = tf.data.Dataset.random(one.seed, rerandomize_each_iteration=True).take(1)
+        serialized = iteration.flat_map(as_it_is(lambda number: passes(pipeline.anew(one, number))))
+    else:
+        serialized = passes(one)
     if steps != batches:
         serialized = serialized.take(steps)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
@@ -226,14 +287,6 @@ def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Datas
     if graph.building_function and graph.seed is not None and graph.seed % _LARGEST_SEED == 0:
         graph.seed = 1
     return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
-
-
-def _padded(records: tf.data.Dataset, schema: Schema, world: int) -> tf.data.Dataset:
-    """(record, True), and then world - 1 times (a record of zeros, False)."""
-    nothing = tf.data.Dataset.from_tensors(_zeros(schema)).repeat(world - 1)
-    return records.map(lambda record: (record, True)).concatenate(
-        nothing.map(lambda record: (record, False))
-    )
 
 
 def _zeros(schema: Schema) -> bytes:
@@ -279,3 +332,15 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
         decoded = tf.bitcast(decoded, wanted)
     # Not -1 for the rows: arrays without elements tell no number of them.
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
+
+
+def _refuse_sharding() -> None:
+    """CallerError if Keras would divide among processes what is one process's share already."""
+    library = sys.modules.get("keras.distribution")
+    current: Any = getattr(library, "distribution", lambda: None)()
+    processes = getattr(current, "num_processes", 1)
+    if getattr(current, "auto_shard_dataset", False) and processes > 1:
+        raise CallerError(
+            f"{type(current).__name__} of {processes} processes divides each dataset among "
+            "them, and each has its own share already: make it with auto_shard_dataset=False"
+        )

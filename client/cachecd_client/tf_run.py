@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import tensorflow as tf
 
+from cachecd_client.division import last_of
 from cachecd_client.elsewhere import Given, Lent, Stretch
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.iterating import Iterating
 from cachecd_client.numbering import Numbering
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, batches_of, place
+from cachecd_client.reading import LARGEST_SEED, place
 from cachecd_client.schema import Feature
+from cachecd_client.tensorflow import check_replicas
 from cachecd_client.tf_clock import Clock
 from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline, clock_here
 
@@ -45,6 +47,7 @@ class RunOptions(TypedDict, total=False):
     shuffle: bool | None
     seed: int | None
     drop_last: bool | None
+    pad_last: bool | None
     features: Sequence[str] | None
     rank: int | None
     world: int | None
@@ -64,6 +67,7 @@ def dataset(
     shuffle: bool | None = None,
     seed: int | None = None,
     drop_last: bool | None = None,
+    pad_last: bool | None = None,
     features: Sequence[str] | None = None,
     rank: int | None = None,
     world: int | None = None,
@@ -77,18 +81,20 @@ def dataset(
     sets = _Sets(cache, name, numbering, epochs, start, job, timeout, seed)
     try:
         first = sets.first
-        drop_last = not first.pinned if drop_last is None else flag("drop_last", drop_last)
+        last = last_of(drop_last, pad_last, not first.pinned)
+        check_replicas(last != "short")
         rank, world = place(rank, world)
-        batches = batches_of(first.num_records, batch_size, drop_last, world)
+        integer("batch_size", batch_size, 1)
         sets.pipeline = pipeline = Pipeline(
             Pipeline.features_of(first.schema, features, label),
             batch_size,
             label,
             not first.pinned if shuffle is None else flag("shuffle", shuffle),
-            drop_last,
+            last,
             rank,
             world,
         )
+        batches = pipeline.divided(first.num_records).steps
         _, batch_bytes = sets.one_pass(first, 0)
         passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
         serialized = passes.flat_map(pipeline.serialized)
@@ -189,7 +195,8 @@ class _Sets:
         """What the pipeline reads of the epoch, and about how many bytes a batch has."""
         base, *own = (epoch.seed,) if self._seed is None else (self._seed, epoch.epoch)
         seed, shared = _mixed(base, *own, ordinal), _mixed(base, *own)
-        return self.pipeline.one_pass(epoch.files, epoch.num_records, epoch.num_bytes, seed, shared)
+        division = self.pipeline.divided(epoch.num_records)
+        return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed, shared)
 
     def _lent(self, epoch: Epoch, waited: bool) -> Lent:
         """All of the epoch's batches; for its set the pipeline has `waited`. What is taken from the last

@@ -49,7 +49,7 @@ class TensorFlowRuns(ABC):
         """A stock tf.data pipeline over epoch after epoch: one for a whole `fit`, endless by default.
 
         Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed,
-        drop_last, features, rank, world) and defaults. Each set is read to its end; then, on the
+        drop_last, pad_last, features, rank, world) and defaults. Each set is read to its end; then, on the
         pipeline's own way, the next is acquired and the last released, so that files stay while TensorFlow
         reads them, and a growing cache is seen to grow. Without a daemon at a boundary the set is
         repeated, reshuffled, and the log says so.

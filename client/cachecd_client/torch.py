@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack as _from_dlpack
 
 from cachecd_client.ahead import Lane
+from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
@@ -32,7 +34,10 @@ def tensor(array: NDArray[Any], bfloat16: bool = False, device: Any = None) -> t
         shared = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     else:
         shared = torch.from_numpy(array)
-    return shared if device is None else shared.to(device, non_blocking=True)
+    if device is None:
+        return shared
+    # CUDA takes such memory before it returns; another device may read it when it is another batch's.
+    return shared.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
 class Torch:
@@ -71,7 +76,7 @@ class Torch:
         if image:
             steps.append(lambda shared: shared.permute(0, 3, 1, 2))
         if self.copies:
-            steps.append(lambda shared: shared.to(self._device, non_blocking=True))
+            steps.append(lambda shared: shared.to(self._device))
         if not steps:
             return Wrap(from_dlpack, dlpack=True)  # no Python of ours for each batch
 
@@ -83,7 +88,7 @@ class Torch:
 
         return Wrap(place, dlpack=True)
 
-    def check(self, delivered: Schema) -> None:
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """SchemaError if a loader of these features has none that `channels_last` asks for."""
         if isinstance(self._channels_last, frozenset):
             delivered.select(sorted(self._channels_last))
@@ -105,11 +110,19 @@ class Torch:
         return feature.name in self._channels_last
 
 
+class _Side(NamedTuple):
+    """A device's stream for copies, and the stream behind which its memory is used again."""
+
+    stream: torch.cuda.Stream
+    home: torch.cuda.Stream
+
+
 @functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device) -> _Side:
     """One for all loaders: what torch's allocator has freed it gives out again on the same stream alone, so
     that with a stream for each loader every epoch would take memory of its own."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _Side(stream, torch.cuda.current_stream(device))
 
 
 class Sent(NamedTuple):
@@ -120,27 +133,48 @@ class Sent(NamedTuple):
 class SideStream:
     """Copies batches to a CUDA device over a stream that does nothing else, from pinned memory.
 
-    Both memories are of torch's caching allocators: host memory is used again when its copy is done,
-    which the allocator sees for itself, and device memory when the consumer's stream has gone past
-    where the batch was dropped, which `record_stream` tells it. So batches may be kept, any number.
+    Three batches are on the device, and two in pinned memory, however far the loop runs ahead of the
+    device: a batch is copied behind all that the consumer's stream was given before, so the memory of
+    a dropped batch is used again at once; and the loop waits for the last copy but one. Batches may be
+    kept, any number. What uses a batch on a stream other than the one that is current in `next()` must
+    be waited for by that stream before the batch is dropped, or say so by `record_stream`.
+
+    `record_stream` of each batch would keep memory for every step that the loop is ahead. It is for
+    batches received on another stream than the first loader's alone: no later copy need wait for that
+    stream, as another loader, or a later pass, may be used on yet another.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _side_stream(device)
+        self._stream, self._home = _side_stream(device)
+        self._copied: deque[torch.cuda.Event] = deque()
 
     def send(self, batch: dict[str, Any]) -> Sent:
+        if len(self._copied) == 2:
+            # Bounds pinned memory, and how far the loop is ahead of the device, to some three steps.
+            self._copied.popleft().synchronize()
+        consumer = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
-            for name, value in batch.items():
-                if isinstance(value, torch.Tensor):
-                    batch[name] = value.pin_memory().to(self._device, non_blocking=True)
-            return Sent(batch, self._stream.record_event())
+            pinned = {n: v.pin_memory() for n, v in batch.items() if isinstance(v, torch.Tensor)}
+            # Taken before the wait: the steps that used this memory are on those streams already.
+            for name, value in pinned.items():
+                batch[name] = torch.empty_like(value, device=self._device)
+            self._stream.wait_stream(self._home)
+            if consumer != self._home:
+                self._stream.wait_stream(consumer)
+            for name, value in pinned.items():
+                batch[name].copy_(value, non_blocking=True)
+            copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+        self._copied.append(copied)
+        return Sent(batch, copied)
 
     def receive(self, sent: Sent) -> dict[str, Any]:
         # Not the whole stream: the copy of the batch that follows is in it already.
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(sent.copied)
-        for value in sent.batch.values():
-            if isinstance(value, torch.Tensor):
-                value.record_stream(consumer)
+        if consumer != self._home:
+            for value in sent.batch.values():
+                if isinstance(value, torch.Tensor):
+                    value.record_stream(consumer)
         return sent.batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from cachecd_client.errors import CallerError
+from cachecd_client.options import integer
+from cachecd_client.pass_numbers import PassNumbers
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Batch, Loader
@@ -22,18 +25,26 @@ class BatchDataset(IterableDataset["Batch"]):
     `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the batches of `torch()` with the
     same options, in their order and `len()` of them, whatever N and however the workers are
     started: worker w makes the batches w, w + N, w + 2N ... in a process and, of a lease, under a
-    lock of its own. Made by `to_dataset()`.
+    lock of its own. Made by `to_dataset()`. Each pass is shuffled by its number, which workers agree on
+    among themselves; ranks that may begin different numbers of passes take it from `set_epoch`.
 
     `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader asks of a dataset,
     in each worker. A state taken without workers, or of `torch()`, continues with any number of them.
     """
 
-    def __init__(self, make: Callable[..., Loader], begin: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Loader],
+        begin: dict[str, Any] | None = None,
+        numbers: PassNumbers | None = None,
+    ) -> None:
         """`make(every=, threads=)` makes a loader; it is pickled for workers that are not forked.
 
-        `begin`: a state at which the first pass begins.
+        `begin`: a state at which the first pass begins. `numbers`: of its passes, in other processes too.
         """
         self._make = make
+        self._numbers = PassNumbers() if numbers is None else numbers
+        self._begun = 0  # passes of this process
         #: Makes its batches, in this process.
         self.loader = make()
         self._turn = _ALONE  # of whom the loader is
@@ -45,17 +56,42 @@ class BatchDataset(IterableDataset["Batch"]):
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        """A pass from the start, or the rest of that which `load_state_dict` gave.
+        """The next pass from its start, or the rest of that which `load_state_dict` gave.
 
         In a DataLoader's worker its own batches of it. A dataset has one pass at a time.
         """
         turn = self._own()
         begin, self._begin = self._begin, None
-        state = {**self.loader.pass_state(), "position": 0, **(begin or {})}
+        # A worker's own state says which pass it was of.
+        known = None if begin is None or "workers" not in begin else begin["pass"]
+        number, resumes = self._numbers.begin(self._key(), known)
+        state = {**self.loader.pass_state(), "pass": number, "position": 0}
+        if begin is not None and (resumes or known is not None):
+            state.update(begin)
         if "workers" not in state:
             state["position"] = min(state["position"] + turn["worker"], len(self))
         self.loader.load_state_dict(state)
         return iter(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass the one of this number, as `Loader.set_epoch`.
+
+        Workers see it, persistent ones too.
+        """
+        number = integer("epoch", epoch, 0)
+        if self._begin is None or self._begin["pass"] != number:
+            self._begin = None
+            self._numbers.set_next(number)
+
+    def _key(self) -> int:
+        """Of the pass that begins, the same in all workers of it."""
+        self._begun += 1
+        info = get_worker_info()
+        if info is None:
+            return int.from_bytes(os.urandom(8), "little")
+        # The seed is drawn for each set of workers; persistent ones begin one pass after another.
+        text = f"{info.seed - info.id} {self._begun}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process's pass stands: plain values."""
@@ -82,9 +118,11 @@ class BatchDataset(IterableDataset["Batch"]):
             )
         self.loader.load_state_dict(state)
         self._begin = state
+        if turn == _ALONE:
+            self._numbers.set_next(state["pass"], resumes=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchDataset, (self._make, self._begin)
+        return BatchDataset, (self._make, self._begin, self._numbers)
 
     def _own(self) -> dict[str, int]:
         """Sees to it that the loader is this process's, and says which worker's that is."""
@@ -93,4 +131,5 @@ class BatchDataset(IterableDataset["Batch"]):
         if turn != self._turn or os.getpid() != self._process:
             self.loader = self._make(every=turn["workers"], threads=1 if info else 0)
             self._turn, self._process = turn, os.getpid()
+            self._begun = 0
         return turn

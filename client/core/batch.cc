@@ -173,11 +173,10 @@ void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming)
   }
 }
 
-Batch BatchBuilder::Build(uint64_t number) {
-  const uint64_t rows = shape_.batch_size;
-  const uint64_t first = number * rows;
-  const uint64_t there =
-      std::min(rows, records_->positions() - std::min(first, records_->positions()));
+Batch BatchBuilder::Build(const Division::Rows& wanted) {
+  const uint64_t first = wanted.first;
+  const uint64_t there = wanted.there;
+  const uint64_t rows = wanted.padded;
 
   pins_.Clear();
   if (there != 0) records_->MoveTo(first, first + there - 1);

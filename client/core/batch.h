@@ -12,6 +12,7 @@
 
 #include "buffer.h"
 #include "columns.h"
+#include "division.h"
 #include "records.h"
 
 namespace cachecd {
@@ -26,7 +27,7 @@ struct Batch {
 struct BatchShape {
   std::vector<FeatureSpec> features;
   uint64_t batch_size = 0;
-  bool valid = false;  // the column "_valid", bool
+  bool valid = false;  // the column "_valid", bool: whether a row is a record
   bool ids = false;    // the columns "_shard" and "_record", int64; -1 in rows without a record
   // Of each file, what the column "_dataset" says, int64; -1 as above. None: no such column.
   std::vector<int64_t> datasets = {};
@@ -57,9 +58,9 @@ class BatchBuilder {
  public:
   BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool);
 
-  // Batch `number`: the positions from number * batch_size on; rows beyond the last are zero or
-  // empty. CorruptRecord, SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
-  Batch Build(uint64_t number);
+  // Of these positions; rows that are padded are zero or empty. CorruptRecord, SchemaMismatch,
+  // std::bad_alloc, RecordSource::Stopped.
+  Batch Build(const Division::Rows& wanted);
 
  private:
   // `coming`, the next record's frame if it is small, is loaded into the processor's cache

@@ -4,6 +4,7 @@
 #ifndef CACHECD_CORE_ERRORS_H_
 #define CACHECD_CORE_ERRORS_H_
 
+#include <cerrno>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
@@ -18,6 +19,26 @@ class IoError : public std::exception {
  public:
   IoError(int code, std::string path) : code(code), path(std::move(path)) {}
   const char* what() const noexcept override { return path.c_str(); }
+
+  // Whether the file is to blame: it is gone, is something else now, or cannot be read. Not so
+  // where the process has no more descriptors or memory.
+  bool IsDamage() const {
+    switch (code) {
+      case ENOENT:
+      case ENOTDIR:
+      case EISDIR:
+      case ELOOP:
+      case EINVAL:
+      case EACCES:
+      case EPERM:
+      case EIO:
+      case ENXIO:
+      case ESTALE:
+        return true;
+      default:
+        return false;
+    }
+  }
 
   int code;  // errno
   std::string path;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "errors.h"
@@ -36,52 +38,96 @@ void ForEachAtOnce(size_t count, Visit visit) {
   }
 }
 
-}  // namespace
-
-FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window)
-    : inputs_(std::move(inputs)), tolerant_(tolerant), extents_(inputs_.size()) {
-  std::vector<std::shared_ptr<const RecordFile>> opened(inputs_.size());
-  ForEachAtOnce(inputs_.size(), [&](size_t i) {
-    if (window == 0) {
-      opened[i] = OpenNew(i);
-    } else {
-      extents_[i].bytes = File::Open(inputs_[i].path).Size();
-    }
-  });
-  uint64_t bytes = 0;
-  for (const FileExtent& extent : extents_) bytes += extent.bytes;
-  if (window != 0) {
-    ForEachAtOnce(inputs_.size(), [&](size_t i) {
-      if (bytes > window) {
-        extents_[i] = Count(inputs_[i]);
-      } else {
-        opened[i] = OpenNew(i);
-      }
-    });
+// What is missing of a total, spread over the places where it may be.
+void Spread(uint64_t missing, const std::vector<uint64_t*>& over) {
+  for (size_t i = 0; i < over.size(); ++i) {
+    *over[i] += missing / over.size() + (i < missing % over.size() ? 1 : 0);
   }
-  if (bytes <= window || window == 0) {
-    for (size_t i = 0; i < opened.size(); ++i) {
-      extents_[i] = {opened[i]->num_records(), opened[i]->end()};
-    }
-    opened_ = std::move(opened);
-  }
-  for (const FileExtent& extent : extents_) num_bytes_ += extent.bytes;
 }
 
-FileExtent FileSet::Count(const Input& input) const {
-  const uint64_t bytes = File::Open(input.path).Size();
-  if (input.offsets) return {input.offsets->size(), bytes};
+}  // namespace
+
+FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
+                 std::optional<Totals> totals)
+    : inputs_(std::move(inputs)),
+      tolerant_(tolerant),
+      known_(totals.has_value()),
+      extents_(inputs_.size()) {
+  uint64_t bytes = 0;
+  if (totals) {
+    bytes = totals->bytes;
+  } else if (window != 0) {
+    std::vector<uint64_t> sizes(inputs_.size());
+    ForEachAtOnce(inputs_.size(), [&](size_t i) { sizes[i] = File::Open(inputs_[i].path).Size(); });
+    bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  }
+  const bool open = window == 0 || bytes <= window;
+  std::vector<std::shared_ptr<const RecordFile>> opened(inputs_.size());
+  std::vector<Counted> counted(inputs_.size());
+  ForEachAtOnce(inputs_.size(), [&](size_t i) {
+    if (open) {
+      opened[i] = OpenNew(i);
+      counted[i] = CountOpened(*opened[i]);
+    } else {
+      counted[i] = Count(i);
+    }
+  });
+  const auto is_there = [](const Counted& one) { return one.lost.empty(); };
+  if (!counted.empty() && std::none_of(counted.begin(), counted.end(), is_there)) {
+    throw CorruptRecord(NameOf(0), 0, counted[0].lost);
+  }
+  if (totals) Complete(*totals, &counted);
+  for (size_t i = 0; i < counted.size(); ++i) extents_[i] = counted[i].extent;
+  for (const FileExtent& extent : extents_) num_bytes_ += extent.bytes;
+  if (open) opened_ = std::move(opened);
+}
+
+void FileSet::Complete(const Totals& totals, std::vector<Counted>* counted) {
+  uint64_t records = 0, bytes = 0;
+  std::vector<uint64_t*> of_records, of_bytes;
+  for (Counted& one : *counted) {
+    records += one.extent.records;
+    bytes += one.extent.bytes;
+    if (!one.records_known) of_records.push_back(&one.extent.records);
+    if (!one.bytes_known) of_bytes.push_back(&one.extent.bytes);
+  }
+  if (totals.records > records) Spread(totals.records - records, of_records);
+  if (totals.bytes > bytes) Spread(totals.bytes - bytes, of_bytes);
+}
+
+FileSet::Counted FileSet::CountOpened(const RecordFile& file) {
+  return {{file.num_records(), file.end()},
+          file.counted(),
+          file.counted() && !file.lost(),
+          file.lost() ? file.findings().front().why : ""};
+}
+
+FileSet::Counted FileSet::Count(size_t file) const {
+  const Input& input = inputs_[file];
+  Counted found;
+  try {
+    found.extent.bytes = File::Open(input.path).Size();
+  } catch (const IoError& error) {
+    found.lost = Lost(file, error);
+    found.bytes_known = false;
+  }
+  if (input.offsets) {
+    found.extent.records = input.offsets->size();
+    return found;
+  }
   try {
     // The bytes that the file had: others may have seen one whole that was cut short since, and all
     // are to divide the set into the same blocks.
     const SidecarHeader header = ReadSidecarHeader(SidecarPath(input.path));
-    return {header.records, header.data_bytes};
+    return {{header.records, header.data_bytes}, true, true, found.lost};
   } catch (const IoError& error) {
-    if (error.code != ENOENT) throw;
+    if (!error.IsDamage()) throw;
   } catch (const CorruptSidecar&) {
     if (!tolerant_) throw;
   }
-  return {RecordFile(input.path, nullptr, tolerant_, input.name).num_records(), bytes};
+  Counted walked = CountOpened(*OpenNew(file));
+  if (found.bytes_known) walked.extent.bytes = found.extent.bytes;
+  return walked;
 }
 
 std::shared_ptr<const RecordFile> FileSet::Open(uint32_t file) const {
@@ -91,7 +137,27 @@ std::shared_ptr<const RecordFile> FileSet::Open(uint32_t file) const {
 
 std::shared_ptr<const RecordFile> FileSet::OpenNew(size_t file) const {
   const Input& input = inputs_[file];
-  return std::make_shared<RecordFile>(input.path, input.offsets, tolerant_, input.name);
+  std::string why;
+  try {
+    return std::make_shared<RecordFile>(input.path, input.offsets, tolerant_, input.name);
+  } catch (const IoError& error) {
+    why = Lost(file, error);
+  } catch (const CorruptRecord& error) {
+    if (!known_ || !tolerant_) throw;
+    why = error.why;
+  }
+  return std::make_shared<RecordFile>(input.offsets, NameOf(file), why);
+}
+
+std::string FileSet::Lost(size_t file, const IoError& error) const {
+  if (!known_ || !error.IsDamage()) throw error;
+  const std::string why = std::string("cannot be opened: ") + std::strerror(error.code);
+  if (!tolerant_) throw CorruptRecord(NameOf(file), 0, why);
+  return why;
+}
+
+const std::string& FileSet::NameOf(size_t file) const {
+  return inputs_[file].name.empty() ? inputs_[file].path : inputs_[file].name;
 }
 
 }  // namespace cachecd

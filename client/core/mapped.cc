@@ -95,6 +95,7 @@ void MappedFile::Prefault(uint64_t begin, uint64_t end) {
 }
 
 void MappedFile::ReadAhead(const std::function<bool()>& keep_going) const {
+  if (size_ == 0) return;
   try {
     const File file = File::Open(path_);
     struct stat status;

@@ -19,6 +19,8 @@ namespace cachecd {
 // Thread-safe.
 class MappedFile {
  public:
+  // Of no bytes, and no file.
+  MappedFile() = default;
   // IoError.
   explicit MappedFile(const std::string& path);
   MappedFile(const MappedFile&) = delete;

@@ -187,13 +187,15 @@ nb::object PyScan(nb::object path, bool verify) {
   return ToNumpy(std::move(offsets), true);
 }
 
-nb::object PyCountRecords(nb::sequence files) {
+nb::object PyCountRecords(nb::sequence files, std::optional<std::pair<uint64_t, uint64_t>> of) {
   std::vector<FileSet::Input> inputs = FilesArgument(files, nb::none());
   std::vector<uint64_t> records;
   {
     const WithoutGil release;
     // A window of a byte: nothing is opened that need not be.
-    const FileSet set(std::move(inputs), /*tolerant=*/true, /*window=*/1);
+    std::optional<FileSet::Totals> totals;
+    if (of) totals = {of->first, of->second};
+    const FileSet set(std::move(inputs), /*tolerant=*/true, /*window=*/1, totals);
     for (const FileExtent& extent : set.extents()) records.push_back(extent.records);
   }
   return ToNumpy(std::move(records), true);
@@ -246,7 +248,7 @@ void BindFiles(nb::module_& module) {
   module.def("write_sidecar", &PyWriteSidecar, nb::arg("path"), nb::arg("meta"),
              nb::arg("data_bytes"), nb::arg("offsets"));
   module.def("scan", &PyScan, nb::arg("path"), nb::arg("verify") = false);
-  module.def("count_records", &PyCountRecords, nb::arg("files"));
+  module.def("count_records", &PyCountRecords, nb::arg("files"), nb::arg("totals") = nb::none());
   module.def("read_record", &PyReadRecord, nb::arg("path"), nb::arg("offset"));
 }
 

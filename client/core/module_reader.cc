@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #include <chrono>
 #include <deque>
@@ -96,7 +97,7 @@ class PyReader {
     reader_->Close();
   }
 
-  void Restart(uint64_t start) {
+  void Restart(uint64_t start, std::optional<uint64_t> seed) {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
     seconds_waited_ = 0;
@@ -106,7 +107,7 @@ class PyReader {
     ++pass_;
     position_ = start;
     const auto release = ReleaseUnlessEnded();
-    reader_->Restart(start);
+    reader_->Restart(start, seed);
   }
 
   nb::object Next() {
@@ -326,6 +327,14 @@ class Pass {
   const uint64_t pass_;
 };
 
+Last LastArgument(bool drop_last, bool pad_last) {
+  if (drop_last && pad_last) {
+    throw std::invalid_argument("pad_last needs drop_last=False: otherwise nothing is left to pad");
+  }
+  if (drop_last) return Last::kDropped;
+  return pad_last ? Last::kPadded : Last::kShort;
+}
+
 bool ReplaceArgument(const std::string& on_corrupt) {
   if (on_corrupt == "replace") return true;
   if (on_corrupt == "raise") return false;
@@ -353,16 +362,18 @@ void BindReader(nb::module_& module) {
           "__init__",
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
-             bool pad_tail, uint64_t start, uint64_t every, uint64_t threads,
+             bool pad_last, uint64_t start, uint64_t every, uint64_t threads,
              uint64_t prefetch_bytes, const std::string& on_corrupt, bool ids, uint64_t window,
              nb::object names, nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report,
-             nb::object stages, nb::object datasets, std::optional<uint64_t> batches) {
+             nb::object stages, nb::object datasets, std::optional<uint64_t> batches,
+             std::optional<std::pair<uint64_t, uint64_t>> totals) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
-            options.shape = {FeaturesArgument(features), batch_size, pad_tail, ids,
+            options.shape = {FeaturesArgument(features), batch_size, false, ids,
                              DatasetsArgument(std::move(datasets), nb::len(files))};
-            options.drop_last = drop_last;
+            options.last = LastArgument(drop_last, pad_last);
             options.batches = batches;
+            if (totals) options.totals = {totals->first, totals->second};
             options.start = start;
             options.every = every;
             options.threads = threads;
@@ -373,14 +384,14 @@ void BindReader(nb::module_& module) {
           },
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
-          nb::arg("drop_last") = true, nb::arg("pad_tail") = false, nb::arg("start") = 0,
+          nb::arg("drop_last") = true, nb::arg("pad_last") = false, nb::arg("start") = 0,
           nb::arg("every") = 1, nb::arg("threads") = 0,
           nb::arg("prefetch_bytes") = uint64_t{64} << 20, nb::arg("on_corrupt") = "replace",
           nb::arg("ids") = false, nb::arg("window") = 0, nb::arg("names") = nb::none(),
           nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
           nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
           nb::arg("stages") = nb::none(), nb::arg("datasets") = nb::none(),
-          nb::arg("batches") = nb::none())
+          nb::arg("batches") = nb::none(), nb::arg("totals") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })
@@ -392,7 +403,7 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)
-      .def("restart", &PyReader::Restart, nb::arg("start") = 0)
+      .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none())
       .def("close", &PyReader::Close);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&CloseAll));
 }

@@ -34,9 +34,7 @@ ReaderOptions Checked(ReaderOptions options) {
                                 std::to_string(order.world) + ", expected 0 <= rank < world");
   }
   if (options.every == 0) throw std::invalid_argument("every is 0, expected >= 1");
-  if (options.shape.valid && options.drop_last) {
-    throw std::invalid_argument("pad_tail needs drop_last=False: otherwise there is no tail");
-  }
+  options.shape.valid = options.last == Last::kPadded;
   std::set<std::string> names;
   if (options.shape.valid) names.insert("_valid");
   if (options.shape.ids) names.insert({"_shard", "_record"});
@@ -52,17 +50,6 @@ ReaderOptions Checked(ReaderOptions options) {
   return options;
 }
 
-uint64_t CountBatches(uint64_t records, const ReaderOptions& options) {
-  const uint64_t world = options.order.world;
-  const uint64_t size = options.shape.batch_size;
-  if (!options.drop_last) {
-    const uint64_t each = records / world + (records % world != 0);
-    return options.batches.value_or(each / size + (each % size != 0));
-  }
-  const uint64_t whole = records / world / size;
-  return std::min(whole, options.batches.value_or(whole));
-}
-
 // What a batch takes before one has been made: its records' mean size is what it has to go by.
 size_t FirstEstimate(uint64_t bytes, uint64_t records, const BatchShape& shape) {
   const uint64_t mean = bytes / std::max<uint64_t>(1, records);
@@ -75,18 +62,19 @@ size_t FirstEstimate(uint64_t bytes, uint64_t records, const BatchShape& shape) 
 BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions options)
     : generation_(ForkGeneration()),
       options_(Checked(std::move(options))),
-      files_(std::move(files), options_.replace, options_.order.window),
+      files_(std::move(files), options_.replace, options_.order.window, options_.totals),
       records_(std::make_unique<RecordSource>(files_, options_.order, options_.replace)),
       pool_(BufferPool::Create(options_.prefetch_bytes)),
-      num_batches_(CountBatches(records_->num_records(), options_)),
+      division_(records_->num_records(), options_.order.rank, options_.order.world,
+                options_.shape.batch_size, options_.last, options_.batches),
       estimate_(FirstEstimate(files_.num_bytes(), records_->num_records(), options_.shape)) {
   Start(options_.start);
 }
 
 void BatchReader::Start(uint64_t start) {
-  if (start > num_batches_) {
+  if (start > num_batches()) {
     throw std::invalid_argument("start is " + std::to_string(start) + ", there are " +
-                                std::to_string(num_batches_) + " batches");
+                                std::to_string(num_batches()) + " batches");
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -99,7 +87,7 @@ void BatchReader::Start(uint64_t start) {
   }
   uint64_t threads = options_.threads;
   if (threads == 0) threads = std::min(kMostDefaultThreads, AvailableProcessors());
-  const uint64_t left = num_batches_ - start;
+  const uint64_t left = num_batches() - start;
   threads = std::min(threads, left / options_.every + (left % options_.every != 0));
   try {
     for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
@@ -109,8 +97,11 @@ void BatchReader::Start(uint64_t start) {
   }
 }
 
-void BatchReader::Restart(uint64_t start) {
-  Close();
+void BatchReader::Restart(uint64_t start, std::optional<uint64_t> seed) {
+  RequireThreads();
+  const std::lock_guard<std::mutex> closing(closing_);
+  Stop();
+  options_.order.seed = seed.value_or(options_.order.seed);
   records_ = std::make_unique<RecordSource>(files_, options_.order, options_.replace);
   Start(start);
 }
@@ -121,7 +112,7 @@ BatchReader::~BatchReader() {
 }
 
 uint64_t BatchReader::After(uint64_t batch) const {
-  return batch + std::min(options_.every, num_batches_ - batch);
+  return batch + std::min(options_.every, num_batches() - batch);
 }
 
 bool BatchReader::forked() const { return generation_ != ForkGeneration(); }
@@ -147,17 +138,17 @@ size_t BatchReader::num_findings() const {
 bool BatchReader::AtEnd() const {
   RequireThreads();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !closed_ && next_delivery_ == num_batches_;
+  return !closed_ && next_delivery_ == num_batches();
 }
 
 bool BatchReader::Ended() const {
   RequireThreads();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return closed_ || next_delivery_ == num_batches_;
+  return closed_ || next_delivery_ == num_batches();
 }
 
 bool BatchReader::Answered() const {
-  return closed_ || next_delivery_ == num_batches_ || made_.count(next_delivery_) != 0;
+  return closed_ || next_delivery_ == num_batches() || made_.count(next_delivery_) != 0;
 }
 
 std::optional<Batch> BatchReader::TryNext() {
@@ -189,7 +180,7 @@ double BatchReader::Delivered(size_t memory_bytes) {
 }
 
 double BatchReader::Filled() const {
-  if (making_bytes_ == 0 && next_claim_ == num_batches_) return 1.0;
+  if (making_bytes_ == 0 && next_claim_ == num_batches()) return 1.0;
   const size_t made = ahead_bytes_ - making_bytes_;
   if (made >= options_.prefetch_bytes) return made == 0 ? 0.0 : 1.0;
   return static_cast<double>(made) / static_cast<double>(options_.prefetch_bytes);
@@ -205,6 +196,10 @@ void BatchReader::Wait(std::chrono::milliseconds timeout) {
 void BatchReader::Close() {
   RequireThreads();
   const std::lock_guard<std::mutex> closing(closing_);
+  Stop();
+}
+
+void BatchReader::Stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
@@ -224,14 +219,14 @@ bool BatchReader::HasRoom() const {
 }
 
 bool BatchReader::MayClaim() {
-  if (failed_ || next_claim_ == num_batches_) return false;
+  if (failed_ || next_claim_ == num_batches()) return false;
   const bool low = ahead_bytes_ <= options_.prefetch_bytes / kLowMark;
   filling_ = (filling_ || low) && HasRoom();
   return filling_;
 }
 
 bool BatchReader::IsCalled() {
-  return closed_ || failed_ || next_claim_ == num_batches_ || MayClaim();
+  return closed_ || failed_ || next_claim_ == num_batches() || MayClaim();
 }
 
 void BatchReader::AwaitCall(std::unique_lock<std::mutex>* lock) {
@@ -252,7 +247,7 @@ void BatchReader::AwaitCall(std::unique_lock<std::mutex>* lock) {
 BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
   try {
     if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get());
-    return {(*builder)->Build(number), nullptr};
+    return {(*builder)->Build(division_[number]), nullptr};
   } catch (...) {
     return {Batch(), std::current_exception()};
   }
@@ -263,7 +258,7 @@ void BatchReader::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     AwaitCall(&lock);
-    if (closed_ || failed_ || next_claim_ == num_batches_) return;
+    if (closed_ || failed_ || next_claim_ == num_batches()) return;
     const uint64_t number = next_claim_;
     next_claim_ = After(number);
     const size_t estimated = estimate_;
@@ -281,7 +276,7 @@ void BatchReader::Run() {
     estimate_ = std::max(made.batch.memory_bytes, measured_ ? estimate_ - estimate_ / 8 : 0);
     measured_ = true;
     made_.emplace(number, std::move(made));
-    if (failed_ || next_claim_ == num_batches_) work_.notify_all();
+    if (failed_ || next_claim_ == num_batches()) work_.notify_all();
     if (number == next_delivery_) ready_.notify_all();
   }
 }

@@ -23,6 +23,7 @@
 
 #include "batch.h"
 #include "buffer.h"
+#include "division.h"
 #include "fileset.h"
 #include "records.h"
 
@@ -30,12 +31,11 @@ namespace cachecd {
 
 struct ReaderOptions {
   Order order;
-  BatchShape shape;
-  bool drop_last = true;
-  // In all, in place of as many as the records make: with drop_last at most so many, without it so
-  // many, of which those that have no record are padding.
-  std::optional<uint64_t> batches = {};
-  uint64_t start = 0;    // the first batch to deliver
+  BatchShape shape;  // without `valid`, which follows from `last`
+  Last last = Last::kDropped;
+  std::optional<uint64_t> batches = {};        // see Division
+  std::optional<FileSet::Totals> totals = {};  // see FileSet
+  uint64_t start = 0;                          // the first batch to deliver
   uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
   uint64_t threads = 0;  // 0: as many as are of use
   uint64_t prefetch_bytes = 64 << 20;
@@ -45,7 +45,7 @@ struct ReaderOptions {
 class BatchReader {
  public:
   // Opens the files and starts the threads. std::invalid_argument and SchemaMismatch for options
-  // that cannot be; FileSet's errors.
+  // that cannot be; FileSet's and Division's errors.
   BatchReader(std::vector<FileSet::Input> files, ReaderOptions options);
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
@@ -53,7 +53,7 @@ class BatchReader {
 
   uint64_t num_records() const { return records_->num_records(); }
   // Of this rank in all, those before `start` and those left to others included.
-  uint64_t num_batches() const { return num_batches_; }
+  uint64_t num_batches() const { return division_.num_batches(); }
   // The batch that is delivered after this one; num_batches() if none is.
   uint64_t After(uint64_t batch) const;
   std::vector<CorruptRecord> findings() const;
@@ -82,9 +82,10 @@ class BatchReader {
   // UsageError. Idempotent. Files stay open, and memory for batches is kept, for Restart.
   void Close();
 
-  // A pass from batch `start` on, as a new reader of the same options would make it, but with the
-  // files and page tables of the one before. Not while another method runs.
-  void Restart(uint64_t start);
+  // A pass from batch `start` on, as a new reader of the same options, but for the seed if there is
+  // another, would make it; with the files and page tables of the one before. Not while another
+  // method runs, but for Close.
+  void Restart(uint64_t start, std::optional<uint64_t> seed = {});
 
  private:
   struct Made {
@@ -93,6 +94,7 @@ class BatchReader {
   };
 
   void Start(uint64_t start);
+  void Stop();
   void Run();
   double Filled() const;
   bool HasRoom() const;
@@ -105,11 +107,11 @@ class BatchReader {
   bool Answered() const;
 
   const uint64_t generation_;
-  const ReaderOptions options_;
+  ReaderOptions options_;  // fixed, but for the seed
   const FileSet files_;
   std::unique_ptr<RecordSource> records_;  // of the pass
   const std::shared_ptr<BufferPool> pool_;
-  const uint64_t num_batches_;
+  const Division division_;
 
   mutable std::mutex mutex_;       // guards what follows, but for threads_
   std::condition_variable work_;   // something may be claimed, or all ends
@@ -126,7 +128,7 @@ class BatchReader {
   bool failed_ = false;      // nothing more is claimed
   bool closed_ = true;       // until Start
 
-  std::mutex closing_;  // guards threads_ against two closers
+  std::mutex closing_;  // guards threads_ and records_ against two closers
   std::vector<std::thread> threads_;
 };
 

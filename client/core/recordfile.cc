@@ -21,6 +21,12 @@ RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, 
   }
 }
 
+RecordFile::RecordFile(Offsets offsets, std::string name, const std::string& why)
+    : name_(std::move(name)), counted_(offsets != nullptr), lost_(why) {
+  if (offsets) UseOffsets(std::move(offsets));
+  findings_.emplace_back(name_, 0, lost_);
+}
+
 void RecordFile::UseOffsets(Offsets offsets) {
   // What lies beyond the file's end may have been cut off: Open finds it.
   for (size_t i = 1; i < offsets->size(); ++i) {
@@ -52,16 +58,25 @@ void RecordFile::UseSidecar(bool tolerant) {
     }
     Own(std::make_shared<const std::vector<uint64_t>>(std::move(sidecar.offsets)));
   } catch (const IoError& error) {
-    if (error.code != ENOENT) throw;
-    Walk(tolerant, false);
+    if (error.code == ENOENT) {
+      Walk(tolerant, false);
+      return;
+    }
+    if (!error.IsDamage()) throw;
+    DoWithout(CorruptSidecar(path, std::strerror(error.code)), tolerant);
   } catch (const CorruptSidecar& error) {
-    if (!tolerant) throw;
-    findings_.emplace_back(name_, 0, "sidecar: " + error.why);
-    Walk(tolerant, true);
+    DoWithout(error, tolerant);
   }
 }
 
+void RecordFile::DoWithout(const CorruptSidecar& sidecar, bool tolerant) {
+  if (!tolerant) throw sidecar;
+  findings_.emplace_back(name_, 0, "sidecar: " + sidecar.why);
+  Walk(tolerant, true);
+}
+
 void RecordFile::Walk(bool tolerant, bool has_sidecar) {
+  counted_ = false;
   auto offsets = std::make_shared<std::vector<uint64_t>>();
   try {
     ScanFile(data_.path(), false, offsets.get());
@@ -97,6 +112,7 @@ void RecordFile::Unreadable(const Frame& frame) const {
 }
 
 ByteSpan RecordFile::Open(const Frame& frame) const {
+  if (lost()) throw CorruptRecord(name_, frame.begin, lost_);
   if (frame.begin == frame.end) {
     throw CorruptRecord(name_, frame.begin,
                         "lost: " + std::to_string(num_records_) + " records are left of the file");

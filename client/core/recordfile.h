@@ -29,9 +29,16 @@ class RecordFile {
   // record is no TFRecord file: CorruptRecord in any case. IoError.
   RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name = {});
 
+  // A file of which no record can be read, for this reason. `offsets` of its records, or null.
+  RecordFile(Offsets offsets, std::string name, const std::string& why);
+
   const std::string& name() const { return name_; }
   ByteSpan bytes() const { return data_.bytes(); }
   uint64_t num_records() const { return num_records_; }
+  // Whether that is what the sidecar or the caller says. Otherwise it is what is there, and there
+  // may have been more.
+  bool counted() const { return counted_; }
+  bool lost() const { return !lost_.empty(); }
   uint64_t end() const { return end_; }  // of the last frame
   const std::vector<CorruptRecord>& findings() const { return findings_; }
 
@@ -70,6 +77,7 @@ class RecordFile {
 
  private:
   void UseSidecar(bool tolerant);
+  void DoWithout(const CorruptSidecar& sidecar, bool tolerant);
   void Walk(bool tolerant, bool has_sidecar);
   void UseOffsets(Offsets offsets);
   void Own(Offsets offsets);
@@ -82,6 +90,8 @@ class RecordFile {
   const uint64_t* offsets_ = nullptr;
   uint64_t num_records_ = 0;
   uint64_t end_ = 0;
+  bool counted_ = true;
+  std::string lost_;  // why no record can be read
   std::vector<CorruptRecord> findings_;
 };
 

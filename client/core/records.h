@@ -1,7 +1,7 @@
 // The records that one rank reads, in its order, each verified or replaced.
 //
-// Positions 0 .. positions() - 1 of rank r of `world` are the positions r, r + world, ... of the
-// whole order. Thread-safe.
+// Positions 0, 1, ... of rank r of `world` are the positions r, r + world, ... of the whole order.
+// Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
@@ -38,9 +38,6 @@ class RecordSource {
 
   // Of all ranks.
   uint64_t num_records() const { return order_.num_records(); }
-
-  // How many records are this rank's.
-  uint64_t positions() const { return positions_; }
 
   // Keeps files open for one thread.
   class Pins {
@@ -85,7 +82,7 @@ class RecordSource {
   const uint64_t rank_;
   const uint64_t world_;
   const RecordOrder order_;
-  const uint64_t positions_;
+  const uint64_t positions_;  // this rank's
   const bool replace_;
   std::atomic<bool> stopped_{false};
 

@@ -41,15 +41,16 @@ class Training(torch.utils.data.IterableDataset):
 
     def __iter__(self):
         for epoch in self.cache.epochs("train", 1_000_000, state=self.state):
-            self.loader = epoch.torch(batch_size=32)
+            self.loader = epoch.torch(batch_size=32, features=["image", "label"])
             yield from self.loader
 
 
 class HeldOut(torch.utils.data.IterableDataset):
-    """The pinned set, the same each time; the rows that fill its last batches up have no label."""
+    """The pinned set, the same each time. The Trainer gathers batches of all ranks, which have to be of one
+    shape: the rows that fill the last one up have no label."""
 
     def __init__(self, held_out):
-        self.loader = held_out.torch(batch_size=32)
+        self.loader = held_out.torch(batch_size=32, features=["image", "label"], pad_last=True)
 
     def __iter__(self):
         for batch in self.loader:

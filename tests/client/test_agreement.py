@@ -115,9 +115,30 @@ def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
     """20 records here, 33 on the other node."""
     for epoch in cache.epochs("train", 1, agree=Beside(33)):
         assert len(epoch.numpy(BATCH)) == 5
-        loader = epoch.numpy(BATCH, drop_last=False)
+        loader = epoch.numpy(BATCH, pad_last=True)
         assert [int(batch["_valid"].sum()) for batch in loader] == [4, 4, 4, 4, 4, 0, 0, 0, 0]
         assert epoch.report().records == 20, "padding is no record"
+
+
+def test_where_all_have_to_be_read_the_last_batches_of_a_smaller_set_have_a_row_each(cache):
+    """20 records here, 33 on the other node."""
+    for epoch in cache.epochs("train", 1, agree=Beside(33)):
+        batches = list(epoch.numpy(BATCH, drop_last=False))
+        assert [len(batch["label"]) for batch in batches] == [4, 4, 4, 3, 1, 1, 1, 1, 1]
+        assert sorted(labels(batches)) == list(range(20))
+        assert epoch.report().records == 20
+        dataset = epoch.tf_dataset(BATCH, drop_last=False)
+        rows = [len(batch["label"]) for batch in dataset]
+        assert rows == [4, 4, 4, 3, 1, 1, 1, 1, 1]
+
+
+def test_a_set_too_small_for_the_steps_of_another_node_is_refused_on_both(cache):
+    for epoch in cache.epochs("train", 1, agree=Beside(90)):
+        with pytest.raises(
+            CallerError, match=r"20 records over 1 ranks, 23 batches.*pad_last=True"
+        ):
+            epoch.numpy(BATCH, drop_last=False)
+        assert len(epoch.numpy(BATCH, pad_last=True)) == 23
 
 
 def test_pinned_sets_of_one_size_are_whole(node):
@@ -130,8 +151,8 @@ def test_pinned_parts_of_different_sizes_take_as_many_steps_and_lose_no_record(n
     with connect(node(2, pinned=True).endpoint) as cache:
         for epoch in cache.epochs("train", 1, agree=Beside(33)):
             batches = list(epoch.numpy(7))
-            assert [int(batch["_valid"].sum()) for batch in batches] == [7, 7, 6, 0, 0]
-            assert labels(batches)[:20] == list(range(20))
+            assert [len(batch["label"]) for batch in batches] == [7, 7, 4, 1, 1]
+            assert labels(batches) == list(range(20))
 
 
 def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
@@ -140,7 +161,7 @@ def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
         for rank in range(8):
             batches = list(held_out.numpy(2, rank=rank, world=8))
             assert len(batches) == 2
-            found += [n for b in batches for n in b["label"][b["_valid"]].tolist()]
+            found += labels(batches)
     assert sorted(found) == list(range(20))
 
 

@@ -119,7 +119,7 @@ def test_the_rows_beyond_the_last_record_are_masked_zeros_or_padding(files):
     *_, last = files.numpy(
         batch_size=N - 1,
         shuffle=False,
-        drop_last=False,
+        pad_last=True,
         cast={"image": "float16"},
         pad={"many": (2, -1)},
         one_hot={"label": N},

@@ -94,7 +94,7 @@ def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
 @pytest.mark.parametrize("world", [1, 3])
 def test_padding_is_no_record(leased, world):
     for rank in range(world):
-        loader = leased.numpy(batch_size=3, drop_last=False, rank=rank, world=world)
+        loader = leased.numpy(batch_size=3, pad_last=True, rank=rank, world=world)
         before = leased.report().records
         valid = sum(int(batch["_valid"].sum()) for batch in loader)
         assert leased.report().records - before == valid
@@ -103,7 +103,7 @@ def test_padding_is_no_record(leased, world):
 
 def test_an_epoch_of_steps_has_no_padding(cache):
     for epoch in cache.epochs("train", 1, steps_per_epoch=7):
-        batches = list(epoch.numpy(batch_size=8, drop_last=False))
+        batches = list(epoch.numpy(batch_size=8, pad_last=True))
         assert epoch.report().records == sum(int(b["_valid"].sum()) for b in batches) == 56
 
 
@@ -125,9 +125,9 @@ def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere
 def test_opening_the_files_of_a_pass_is_waiting(leased, clock, monkeypatch):
     opened = Loader._new_reader
 
-    def slowly(self):
+    def slowly(self, *arguments):
         clock.now += 3.0
-        return opened(self)
+        return opened(self, *arguments)
 
     monkeypatch.setattr(Loader, "_new_reader", slowly)
     for _ in leased.numpy(batch_size=20):

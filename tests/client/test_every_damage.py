@@ -100,6 +100,42 @@ def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(
             assert {(1, offsets[n]) for n in lost} <= reported, (kind, at)
 
 
+@pytest.mark.parametrize("window", [None, 1])
+@pytest.mark.parametrize("becomes", ["nothing", "a loop", "a folder", "unindexed"])
+def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
+    cache_dir, shard, becomes, window
+):
+    """A second shard is as before; where each record was is known from the lease."""
+    other = shard.with_name("0000000002.tfrecord")
+    write(other, [SCHEMA.encode({"label": n, "key": GOOD[n]}) for n in range(N)], SCHEMA)
+    size = shard.stat().st_size + other.stat().st_size
+    manifest = cache_dir.manifest(
+        shards=2, num_records=2 * N, num_bytes=size, schema=SCHEMA.to_json(), window=window
+    )
+    reports: Any = Reports()
+    with Epoch(LeasedSet(HeldLease(manifest), reports, HeldLease.close, number=0)) as leased:
+        options = {"ids": True, "drop_last": False, "seed": 5}
+        expected = [int(label) for batch in leased.numpy(4, **options) for label in batch["label"]]
+        strict = leased.numpy(4, on_corrupt="raise")
+        loader = leased.numpy(4, **options)
+        shard.unlink()
+        if becomes == "a loop":
+            shard.symlink_to(shard)
+        elif becomes == "a folder":
+            shard.mkdir()
+        elif becomes == "unindexed":
+            shard.with_name(shard.name + ".idx").unlink()
+        batches = list(loader)
+        assert [len(batch["label"]) for batch in batches] == [4, 4, 2]
+        places = [place for batch in batches for place in batch["_shard"].tolist()]
+        assert places == [2] * 2 * N
+        found = [int(label) for batch in batches for label in batch["label"]]
+        assert sum(a == b for a, b in zip(found, expected, strict=True)) >= N, "no other moved"
+        assert {report.shard for report in reports.made} == {1}
+        with pytest.raises(CorruptRecordError, match="cannot be opened"):
+            list(strict)
+
+
 def test_whatever_is_damaged_of_a_leased_shards_sidecar_costs_no_record(leased, shard):
     sidecar = shard.with_name(shard.name + ".idx")
     with_meta = sidecar.stat().st_size - 12 * N - 2 * 4

@@ -5,11 +5,11 @@ import pickle
 import numpy as np
 import pytest
 
-from cachecd_client import _core
+from cachecd_client import _core, resources
 from cachecd_client.errors import CallerError, CorruptSidecarError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, record, schema, write
+from tests.client.records import examples, record, schema, write, write_set
 
 
 def equals(batch, row: int, number: int) -> bool:
@@ -154,3 +154,17 @@ def test_a_set_larger_than_its_window_is_shuffled_within_it_and_whole(tmp_path):
     size = sum(os.path.getsize(path) for path in paths)
     assert sorted(order(size // 3)) == sorted(order(None))
     assert order(size // 3) != order(None) == order(size)
+
+
+def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_is_asked_for(
+    tmp_path, monkeypatch
+):
+    paths = write_set(tmp_path, 40, 20)
+    size = sum(path.stat().st_size for path in paths)
+    monkeypatch.setattr(resources, "memory", lambda _: size)
+    assert FileSet(paths).window == size // 2
+    assert FileSet(paths, window=None).window is None
+    monkeypatch.setattr(resources, "memory", lambda _: 2 * size)
+    assert FileSet(paths).window is None
+    with pytest.raises(CallerError, match="window"):
+        FileSet(paths, window="all")

@@ -2,6 +2,8 @@ import copy
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -11,7 +13,7 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, schema, write, write_set
+from tests.client.records import examples, write, write_set
 
 N = 103
 
@@ -26,13 +28,6 @@ def labels(batches) -> list[int]:
 
 
 # Order
-
-
-def test_each_pass_has_the_same_order(files):
-    with files.numpy(batch_size=10, seed=3) as loader:
-        first, second = labels(loader), labels(loader)
-    assert first == second
-    assert len(set(first)) == 100
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"prefetch_bytes": 1}])
@@ -62,42 +57,11 @@ def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
     assert len(delivered) == len(set(delivered)) == world * batch_size * len(loaders[0])
 
 
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 1), (10, 4), (3, 2), (200, 1), (7, 103)])
-def test_without_drop_last_every_record_comes_once_and_padding_is_masked(files, batch_size, world):
-    loaders = [
-        files.numpy(batch_size, drop_last=False, rank=rank, world=world) for rank in range(world)
-    ]
-    batches = [list(loader) for loader in loaders]
-    assert {len(b) for b in batches} == {len(loaders[0])}
-    valid = []
-    for batch in (batch for rank in batches for batch in rank):
-        assert len(batch["label"]) == len(batch["_valid"]) == len(batch["key"]) == batch_size
-        assert batch["_valid"].dtype == bool
-        valid += batch["label"][batch["_valid"]].tolist()
-        assert not batch["label"][~batch["_valid"]].any()
-    assert sorted(valid) == list(range(N))
-
-
 def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert labels(files.numpy(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
     assert labels(files.numpy(batch_size=5, shuffle=False, rank=0, world=1))[:3] == [0, 1, 2]
-
-
-def test_the_length_is_the_cores(files):
-    """The loader says its length before any file is opened; the core must agree."""
-    for world in (1, 2, 3, 7):
-        for batch_size in (1, 2, 5, 13):
-            for drop_last in (True, False):
-                loader = files.numpy(batch_size, rank=0, world=world, drop_last=drop_last)
-                reader = _core.BatchReader(
-                    [(path, None) for path in files.files],
-                    [f.for_reader() for f in schema().features],
-                    batch_size=batch_size, world=world, drop_last=drop_last,
-                )  # fmt: skip
-                assert len(loader) == reader.num_batches
-                reader.close()
 
 
 # Resuming
@@ -114,7 +78,9 @@ def test_a_resumed_loader_continues_at_the_next_batch(files, stop):
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     assert begun + labels(resumed) == whole
-    assert labels(resumed) == whole  # later passes are whole again
+    again = files.numpy(batch_size=10, seed=5)
+    again.set_epoch(1)
+    assert labels(resumed) == labels(again)  # the pass that follows is a whole one
 
 
 def test_the_state_is_plain_and_the_same_on_every_rank(files):
@@ -126,13 +92,17 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
     assert states[0] == states[1]
     assert states[0] == {
         "version": 1,
+        "pass": 0,
         "position": 1,
         "seed": 0,
         "fingerprint": files.fingerprint,
         "batch_size": 10,
         "shuffle": True,
+        "reshuffle": True,
         "window": None,
         "drop_last": True,
+        "pad_last": False,
+        "batches": None,
         "world": 2,
         "part": None,
     }
@@ -140,7 +110,7 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
 
 def test_loading_a_state_ends_the_pass(files):
     loader = files.numpy(batch_size=10, seed=5)
-    whole = labels(loader)
+    whole = labels(files.numpy(batch_size=10, seed=5))
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
@@ -185,10 +155,12 @@ def test_a_state_of_another_version_is_refused(files):
         ({"position": None}, "position=None, expected a whole number"),
         ({"seed": -1}, "seed=-1, expected at least 0"),
         ({"seed": None}, "seed=None, expected a whole number"),
+        ({"pass": -1}, "pass=-1, expected at least 0"),
+        ({"pass": None}, "pass=None, expected a whole number"),
     ],
 )
 def test_a_state_that_cannot_be_is_refused_and_changes_nothing(files, change, message):
-    loader = files.numpy(batch_size=10, seed=5)
+    loader = files.numpy(batch_size=10, seed=5, reshuffle=False)
     whole = labels(loader)
     with pytest.raises(CallerError, match=message):
         loader.load_state_dict({**loader.state_dict(), **change})
@@ -208,7 +180,7 @@ def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
     loader = files.numpy(batch_size=5, shuffle=False)
     loader.load_state_dict({**loader.state_dict(), "position": 3})
     os.rename(tmp_path / "a", tmp_path / "away")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(CorruptRecordError, match="cannot be opened: No such file"):
         next(iter(loader))
     os.rename(tmp_path / "away", tmp_path / "a")
     assert labels(loader) == list(range(15, 20))
@@ -287,7 +259,7 @@ def test_leaving_the_loop_ends_the_reading_threads(files, wait_until):
 
 
 def test_figures_add_up_over_passes(files):
-    loader = files.numpy(batch_size=10, features=["label"])
+    loader = files.numpy(batch_size=10, features=["label"], reshuffle=False)
     list(loader)
     once = loader.bytes_read
     assert once > 0
@@ -358,6 +330,49 @@ def test_a_corrupt_record_is_replaced_by_another_and_noted(corrupt_file):
     ((where, at, why),) = loader.corrupt
     assert (where, at) == (str(path), offset)
     assert "CRC" in why
+
+
+def test_a_replaced_record_is_said_where_each_was_to_come_once(corrupt_file, caplog):
+    path, offset = corrupt_file
+    list(FileSet(path).numpy(batch_size=6, shuffle=False, drop_last=False))
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert "met 1 corrupt records" in line.message
+    assert f"at byte {offset} of {path}: " in line.message
+    assert "count those twice (on_corrupt='raise'" in line.message
+    caplog.clear()
+    list(FileSet(path).numpy(batch_size=5, shuffle=False))
+    assert not [line for line in caplog.records if line.levelname == "WARNING"]
+
+
+def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_up(corrupt_file):
+    path, _ = corrupt_file
+    code = (
+        "import sys; from cachecd_client import FileSet; "
+        "list(FileSet(sys.argv[1]).numpy(6, drop_last=False))"
+    )
+    command = [sys.executable, "-c", code, path]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "this pass met 1 corrupt records" in said.stderr
+
+
+def test_a_file_that_vanishes_costs_its_records_and_no_more(tmp_path):
+    paths = write_set(tmp_path, 60, 20)
+    expected = labels(FileSet(paths).numpy(10))
+    loader, strict = (FileSet(paths).numpy(10, on_corrupt=on) for on in ("replace", "raise"))
+    windowed = FileSet(paths, window=os.path.getsize(paths[0]) * 2).numpy(10)
+    whole = labels(FileSet(paths, window=os.path.getsize(paths[0]) * 2).numpy(10))
+    os.unlink(paths[1])
+    os.symlink(paths[1], paths[1])
+    for damaged, order in ((loader, expected), (windowed, whole)):
+        found = labels(damaged)
+        kept = [label for label in order if not 20 <= label < 40]
+        assert len(found) == 60
+        assert set(found) == set(kept)
+        assert [f for f, e in zip(found, order, strict=True) if e in kept] == kept, "none moves"
+        assert {path for path, _, _ in damaged.corrupt} == {str(paths[1])}
+    with pytest.raises(CorruptRecordError, match="cannot be opened: Too many levels of symbolic"):
+        list(strict)
 
 
 def test_a_corrupt_record_raises_if_the_trainer_chose_so(corrupt_file):

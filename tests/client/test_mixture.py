@@ -241,7 +241,7 @@ def test_a_position_in_a_mixture_is_gone_on_from_and_belongs_to_it_alone(cache):
     epochs = cache.epochs(WEIGHTS, 2)
     epoch = next(epochs)
     loader = epoch.numpy(batch_size=5)
-    whole = labels(loader)
+    whole = labels(epoch.numpy(batch_size=5))
     next(iter(loader))
     resumed = epoch.numpy(batch_size=5)
     resumed.load_state_dict(loader.state_dict())

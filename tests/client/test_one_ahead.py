@@ -152,59 +152,152 @@ def test_what_is_under_way_when_the_loader_is_closed_is_not_handed_out(loader):
     assert one.position == 1
 
 
-class FakeStream:
-    """What SideStream asks of a CUDA stream, and the one that is current."""
+class Recorder:
+    """What SideStream asks of torch's streams and events, in the order in which it asks."""
 
-    current = "the trainer's"
-    log: list  # of every tensor and stream
+    def __init__(self):
+        self.log = []
+        self.current = self.stream("the trainer's")
+        self.made = self.copies = 0
 
-    def __init__(self, device):
-        self.device = device
+    def stream(self, name):
+        recorder = self
+
+        class Stream:
+            def wait_stream(self, other):
+                recorder.log.append((name, "waits for", str(other)))
+
+            def wait_event(self, event):
+                recorder.log.append((name, "waits for", str(event)))
+
+            def __str__(self):
+                return name
+
+        return Stream()
+
+    def side(self, device):
+        self.made += 1
+        return self.stream("side" if self.made == 1 else f"side {self.made}")
 
     @contextlib.contextmanager
-    def entered(self):
-        FakeStream.current, before = "side", FakeStream.current
+    def entered(self, stream):
+        self.current, before = stream, self.current
         yield
-        FakeStream.current = before
+        self.current = before
 
-    def record_event(self):
-        self.log.append(("event", "side"))
-        return "event"
+    def event(self, blocking):
+        assert blocking  # the processor is for the reading threads meanwhile
+        recorder = self
 
-    def wait_event(self, event):
-        self.log.append(("wait", FakeStream.current, event))
+        class Event:
+            def record(self, stream):
+                recorder.copies += 1
+                self.name = f"copy {recorder.copies}"
+                recorder.log.append((str(stream), "records", self.name))
 
+            def synchronize(self):
+                recorder.log.append(("the loop", "waits for", self.name))
 
-class Logged(torch.Tensor):
-    """A tensor that notes what is done to it, and on which stream."""
+            def __str__(self):
+                return self.name
 
-    def pin_memory(self):
-        FakeStream.log.append(("pin", FakeStream.current))
-        return self
+        return Event()
 
-    def to(self, device, non_blocking):
-        assert non_blocking
-        FakeStream.log.append(("copy", FakeStream.current, str(device)))
-        return self.clone().as_subclass(Logged)
-
-    def record_stream(self, stream):
-        FakeStream.log.append(("used on", FakeStream.current))
+    def note(self, what):
+        self.log.append((str(self.current), what))
 
 
-def test_a_cuda_device_gets_pinned_copies_on_a_side_stream_that_the_trainers_waits_for(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(torch.cuda, "stream", FakeStream.entered)
-    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
-    FakeStream.log = log = []
+@pytest.fixture
+def recorder(monkeypatch):
+    recorder = Recorder()
+
+    class Logged(torch.Tensor):
+        def pin_memory(self):
+            recorder.note("pins")
+            return self
+
+        def copy_(self, other, non_blocking):
+            assert non_blocking
+            recorder.note("copies")
+            return super().copy_(other)
+
+        def record_stream(self, stream):
+            recorder.log.append((str(stream), "keeps"))
+
+    empty_like = torch.empty_like
+
+    def taken(like, *, device):
+        recorder.note(f"takes memory of {device}")
+        return empty_like(like).as_subclass(Logged)
+
+    monkeypatch.setattr(torch.cuda, "Stream", recorder.side)
+    monkeypatch.setattr(torch.cuda, "stream", recorder.entered)
+    monkeypatch.setattr(torch.cuda, "Event", recorder.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: recorder.current)
+    monkeypatch.setattr(torch, "empty_like", taken)
+    recorder.batch = lambda: {"image": torch.ones(2).as_subclass(Logged)}
+    return recorder
+
+
+def test_a_copy_waits_for_the_trainers_stream_behind_taking_its_memory(recorder):
     side = SideStream(torch.device("cuda:0"))
     column = Bytes(np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    sent = side.send({"image": torch.ones(2).as_subclass(Logged), "key": column})
-    assert log == [("pin", "side"), ("copy", "side", "cuda:0"), ("event", "side")]
-    log.clear()
+    sent = side.send(recorder.batch() | {"key": column})
+    assert recorder.log == [
+        ("side", "pins"),
+        ("side", "takes memory of cuda:0"),
+        ("side", "waits for", "the trainer's"),
+        ("side", "copies"),
+        ("side", "records", "copy 1"),
+    ]
+    recorder.log.clear()
     batch = side.receive(sent)
-    assert log == [("wait", "the trainer's", "event"), ("used on", "the trainer's")]
+    assert recorder.log == [("the trainer's", "waits for", "copy 1")]  # and keeps no memory
     assert batch["image"].tolist() == [1, 1]
     assert batch["key"] is column
+
+
+def test_the_loop_pins_no_third_batch_before_the_first_copy_is_done(recorder):
+    side = SideStream(torch.device("cuda:0"))
+    for _ in range(5):
+        side.receive(side.send(recorder.batch()))
+    loop = [entry for entry in recorder.log if entry[1] == "pins" or entry[0] == "the loop"]
+    pins = ("side", "pins")
+    assert loop == [
+        pins,
+        pins,
+        ("the loop", "waits for", "copy 1"),
+        pins,
+        ("the loop", "waits for", "copy 2"),
+        pins,
+        ("the loop", "waits for", "copy 3"),
+        pins,
+    ]
+
+
+def test_a_batch_received_on_another_stream_keeps_its_memory_for_that_stream(recorder):
+    side = SideStream(torch.device("cuda:0"))
+    with recorder.entered(recorder.stream("another")):
+        sent = side.send(recorder.batch())
+        assert recorder.log[2:4] == [
+            ("side", "waits for", "the trainer's"),
+            ("side", "waits for", "another"),
+        ]
+        recorder.log.clear()
+        side.receive(sent)
+    assert recorder.log == [("another", "waits for", "copy 1"), ("another", "keeps")]
+
+
+def test_a_device_other_than_cuda_takes_a_batch_before_its_memory_is_used_again(path, monkeypatch):
+    asked = []
+    to = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *a, **k: asked.append(k) or to(self, *a, **k)
+    )
+    next(iter(FileSet(path).torch(4, device="meta")))
+    Bytes(np.zeros(3, np.uint8), np.array([0, 3])).to_torch("meta")
+    assert asked
+    assert not any(options.get("non_blocking") for options in asked)
 
 
 def test_what_is_under_way_counts_when_it_is_handed_out(loader):
@@ -217,9 +310,8 @@ def test_what_is_under_way_counts_when_it_is_handed_out(loader):
     assert one.queue_filled == alone.queue_filled
 
 
-def test_all_loaders_copy_over_one_stream(monkeypatch):
+def test_all_loaders_copy_over_one_stream(recorder):
     """Torch's allocator gives what it has freed out again on its stream alone."""
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     device = torch.device("cuda:7")
     assert SideStream(device)._stream is SideStream(device)._stream
     assert SideStream(torch.device("cuda:6"))._stream is not SideStream(device)._stream

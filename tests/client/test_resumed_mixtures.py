@@ -139,7 +139,7 @@ def test_ranks_of_a_mixture_have_the_same_state_and_go_on_together(lender):
         for place in places:
             for epoch in cache.epochs(WEIGHTS, 1):
                 loader = epoch.numpy(4, **place)
-                wholes.append(batches_of(loader))
+                wholes.append(batches_of(epoch.numpy(4, **place)))
                 batches_of(loader, 2)
                 states.append(loader.state_dict())
         assert states[0] == states[1]

@@ -139,3 +139,21 @@ def test_what_was_read_of_a_file_that_is_away_for_a_while_does_not_come_again():
     _, sweep = sweep.take(files[[0, 2]], records[[0, 2]], 10)
     (stage,), _ = sweep.take(files, records, 50)
     assert stage.tolist() == [[0, 85, 15], [1, 80, 20], [2, 85, 15]]
+
+
+def test_whole_files_come_in_an_order_of_the_runs_seed():
+    files, records = np.arange(1, 41), np.full(40, 10)
+
+    def first(seed, sweep=None):
+        stages, after = (sweep or Sweep()).take(files, records, 100, whole_files=True, seed=seed)
+        return stages[0][:, 0].tolist(), after
+
+    orders = {tuple(first(seed)[0]) for seed in range(5)}
+    assert len(orders) == 5
+    taken, after = first(3)
+    # What goes on, in a process that resumes too, has the seed that the run began with.
+    resumed = Sweep.of_state(after.state())
+    assert resumed.seed == 3
+    rest = first(99, after)[0]
+    assert rest == first(7, resumed)[0]
+    assert not set(rest) & set(taken)

@@ -171,7 +171,7 @@ def test_a_label_makes_tuples_as_keras_takes_them(files):
 
 def test_padding_has_no_weight(files):
     *_, (features, label, weight) = files.tf(
-        batch_size=10, label="label", drop_last=False, shuffle=False
+        batch_size=10, label="label", pad_last=True, shuffle=False
     )
     assert "_valid" not in features
     assert label.numpy().tolist() == [20, 21, 22, 23] + [0] * 6

@@ -101,7 +101,7 @@ class TestOfAnEpoch:
     def test_rows_that_are_padding_do_not_count(self, cache):
         with cache.acquire("train") as epoch:
             for rank in range(3):
-                list(epoch.tf_dataset(4, drop_last=False, rank=rank, world=3))
+                list(epoch.tf_dataset(4, pad_last=True, rank=rank, world=3))
             assert epoch.report().records == 20
             assert epoch.report().steps == 6
 

@@ -63,7 +63,7 @@ def test_tensors_stay_valid_when_the_loader_is_gone(files):
 
 
 def test_added_columns_are_tensors_too(files):
-    *_, last = files.torch(batch_size=10, drop_last=False, shuffle=False, ids=True)
+    *_, last = files.torch(batch_size=10, pad_last=True, shuffle=False, ids=True)
     assert last["_valid"].dtype == torch.bool
     assert last["_valid"].tolist() == [True] * 4 + [False] * 6
     assert last["_record"][:4].tolist() == [20, 21, 22, 23]

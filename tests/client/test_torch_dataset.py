@@ -26,7 +26,7 @@ def files(tmp_path_factory):
 
 
 def rows(batches):
-    return [(b["label"].tolist(), b["image"].tolist(), b["_valid"].tolist()) for b in batches]
+    return [(b["label"].tolist(), b["image"].tolist()) for b in batches]
 
 
 def labels(batches):
@@ -57,11 +57,10 @@ def no_garbage_of_other_tests():
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_deliver_the_very_batches_of_a_loader_in_its_order(files, workers):
-    expected = rows(files.torch(**OPTIONS))
+    expected = passes_of(files, 2)
     loader = loading(files, workers)
     assert len(loader) == 16
-    for _ in range(2):
-        assert rows(loader) == expected
+    assert [rows(loader), rows(loader)] == expected
 
 
 def test_workers_that_are_not_forked_but_given_it_pickled_share_the_batches(cache):
@@ -85,7 +84,7 @@ def test_ranks_times_workers_deliver_every_record_once(files):
         loader = loading(files, 2, rank=rank, **options)
         batches = list(loader)
         assert len(batches) == len(loader) == 8
-        found += [int(n) for b in batches for n in b["label"][b["_valid"]]]
+        found += [int(n) for b in batches for n in b["label"]]
     assert sorted(found) == list(range(N))
 
 
@@ -96,7 +95,8 @@ def test_the_launchers_ranks_are_those_of_the_process_that_made_it(files, monkey
     monkeypatch.delenv("LOCAL_RANK")
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     expected = rows(files.torch(**OPTIONS, rank=1, world=2))
-    assert rows(dataset) == rows(pickle.loads(pickle.dumps(dataset))) == expected
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert rows(dataset) == rows(copied) == expected
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
@@ -113,7 +113,8 @@ def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, tak
     resumed.load_state_dict(state)
     assert rows(resumed) == expected[taken:]
     if not workers:
-        assert rows(resumed) == expected  # the pass that follows is a whole one
+        # The pass that follows is a whole one.
+        assert labels_of(rows(resumed)) == labels_of(expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -148,17 +149,76 @@ def test_a_dataset_in_the_middle_of_a_pass_starts_whole_workers(files):
     batches = iter(dataset)
     expected = rows(files.torch(**OPTIONS))
     found = rows(itertools.islice(batches, 2))
-    assert rows(DataLoader(dataset, batch_size=None, num_workers=2)) == expected
+    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert labels_of(rows(loader)) == labels_of(expected)
     assert found + rows(batches) == expected
 
 
-def test_workers_that_stay_begin_their_next_pass_from_the_start(files):
-    loader = DataLoader(
-        files.to_dataset(**OPTIONS), batch_size=None, num_workers=2, persistent_workers=True
-    )
-    expected = rows(files.torch(**OPTIONS))
-    for _ in range(3):
-        assert rows(loader) == expected
+def labels_of(found):
+    return sorted(label for labels, _ in found for label in labels)
+
+
+def passes_of(files, count, **options):
+    """The orders of a loader's first passes."""
+    loader = files.torch(**OPTIONS, **options)
+    return [rows(loader) for _ in range(count)]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_pass_of_workers_is_the_loaders_of_that_number(files, persistent):
+    dataset = files.to_dataset(**OPTIONS)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    expected = passes_of(files, 3)
+    assert expected[0] != expected[1] != expected[2]
+    assert [rows(loader) for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2, "multiprocessing_context": "spawn"}, {}])
+def test_the_number_of_a_pass_is_seen_by_whoever_makes_it(files, options):
+    dataset = files.to_dataset(**OPTIONS)
+    first, second, *_, fifth = passes_of(files, 5)
+    loader = DataLoader(dataset, batch_size=None, **options)
+    assert [rows(loader), rows(loader)] == [first, second]
+    dataset.set_epoch(4)
+    assert rows(loader) == fifth
+
+
+def test_workers_that_stay_see_the_epoch_that_was_set(files):
+    dataset = files.to_dataset(**OPTIONS)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    expected = passes_of(files, 4)
+    for epoch in (2, 0, 0, 3):
+        dataset.set_epoch(epoch)
+        assert rows(loader) == expected[epoch]
+
+
+def test_other_numbers_of_workers_and_passes_side_by_side_never_mix_orders(files):
+    dataset = files.to_dataset(**OPTIONS)
+    expected = passes_of(files, 6)
+    few, many = (DataLoader(dataset, batch_size=None, num_workers=n) for n in (1, 2))
+    assert rows(few) == expected[0]
+    assert rows(many) == expected[1]
+    for found in zip(*zip(many, few, strict=True), strict=True):  # both at once
+        assert rows(found) in expected[2:4]
+    assert rows(dataset) in expected[3:5]
+
+
+def test_a_state_holds_for_the_pass_that_follows_and_not_for_the_one_after_it(files):
+    expected = passes_of(files, 3)
+    begun = files.torch(**OPTIONS)
+    list(begun)
+    assert rows(itertools.islice(begun, 5)) == expected[1][:5]
+    dataset = files.to_dataset(**OPTIONS)
+    dataset.load_state_dict(begun.state_dict())
+    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert rows(loader) == expected[1][5:]
+    assert rows(loader) == expected[2]
+
+
+def test_without_reshuffle_workers_make_the_same_pass_again(files):
+    dataset = files.to_dataset(**OPTIONS, reshuffle=False)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    assert [rows(loader), rows(loader)] == [passes_of(files, 1)[0]] * 2
 
 
 def test_options_that_cannot_be_are_refused_when_it_is_made(files):

@@ -116,7 +116,7 @@ def test_the_reference_gives_each_keys_default_and_availability(rows, path):
     elif path == "server.endpoint":
         assert default_endpoint({}) in default
     elif field.default in (None, (), "", {}):
-        assert default.startswith(("none", "1GiB, or a quarter", "half of the machine"))
+        assert default.startswith(("none", "1GiB, or a quarter", "half of the memory of"))
     else:
         assert default.strip("`") in _written(field.default)
     assert purpose.endswith("*Not available in this version.*") == (not KEYS[path].available)

@@ -291,4 +291,4 @@ def test_a_feature_that_cannot_be_is_refused_at_once(feature, message):
 def test_two_columns_of_one_name_are_refused(name):
     features = [(n, "int64", "int64", (), False) for n in ("x", name)]
     with pytest.raises(SchemaError, match=f"'{name}': two columns"):
-        BatchReader([], features, batch_size=1, drop_last=False, pad_tail=True, ids=True)
+        BatchReader([], features, batch_size=1, drop_last=False, pad_last=True, ids=True)

@@ -95,7 +95,7 @@ def test_a_replacement_is_the_next_good_position_of_the_same_rank(
             world=world,
             threads=threads,
             drop_last=False,
-            pad_tail=True,
+            pad_last=True,
         )
         if corrupt >= set(mine):
             with pytest.raises(CorruptRecordError):

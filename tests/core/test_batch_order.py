@@ -46,7 +46,7 @@ def test_a_shuffled_order_is_the_permutations(files):
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("prefetch_bytes", [0, 1000, 1 << 30])
 def test_the_order_depends_neither_on_threads_nor_on_prefetch(files, threads, prefetch_bytes):
-    options = {"batch_size": 3, "seed": 9, "drop_last": False, "pad_tail": True, "ids": True}
+    options = {"batch_size": 3, "seed": 9, "drop_last": False, "pad_last": True, "ids": True}
     plain = batches(BatchReader(files, FEATURES, threads=1, **options))
     varied = batches(
         BatchReader(files, FEATURES, threads=threads, prefetch_bytes=prefetch_bytes, **options)
@@ -99,7 +99,7 @@ def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch
             world=world,
             shuffle=shuffle,
             drop_last=False,
-            pad_tail=True,
+            pad_last=True,
         )
         found = batches(reader)
         steps.add(len(found))
@@ -123,7 +123,7 @@ def test_more_ranks_than_records_still_step_together(tmp_path):
             world=5,
             shuffle=False,
             drop_last=False,
-            pad_tail=True,
+            pad_last=True,
         )
         (batch,) = batches(reader)
         assert batch["_valid"].tolist() == [rank < 2, False]
@@ -140,7 +140,7 @@ def test_fewer_batches_are_the_first_of_all(files):
 
 
 def test_more_batches_than_records_make_are_padding(files):
-    options = {"batch_size": 40, "drop_last": False, "pad_tail": True}
+    options = {"batch_size": 40, "drop_last": False, "pad_last": True}
     reader = BatchReader(files, FEATURES, batches=5, start=1, every=2, **options)
     assert reader.num_batches == 5
     assert [int(b["_valid"].sum()) for b in batches(reader)] == [40, 0]
@@ -161,7 +161,7 @@ def test_resuming_delivers_what_was_left(files, start, seed):
 
 
 def test_ids_tell_file_and_record(files):
-    options = {"batch_size": 10, "drop_last": False, "pad_tail": True, "ids": True, "seed": 3}
+    options = {"batch_size": 10, "drop_last": False, "pad_last": True, "ids": True, "seed": 3}
     starts = np.cumsum([0, *SIZES])
     for batch in batches(BatchReader(files, FEATURES, **options)):
         assert batch["_shard"].dtype == batch["_record"].dtype == np.int64
@@ -250,7 +250,7 @@ def test_a_missing_file_is_named(tmp_path):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 1, "rank": 2, "world": 2}, "rank 2 of 2"),
         ({"batch_size": 1, "world": 0}, "rank 0 of 0"),
-        ({"batch_size": 1, "pad_tail": True}, "drop_last=False"),
+        ({"batch_size": 1, "pad_last": True}, "drop_last=False"),
         ({"batch_size": 1, "start": N + 1}, "start is 98, there are 97 batches"),
         ({"batch_size": 1, "on_corrupt": "ignore"}, "'ignore', expected 'replace' or 'raise'"),
     ],

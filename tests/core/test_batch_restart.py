@@ -30,6 +30,15 @@ def test_a_pass_begun_anew_is_the_one_before(path):
         assert labels(several) == first
 
 
+def test_a_pass_with_another_seed_is_a_new_readers_of_that_seed(path):
+    several = reader(path)
+    labels(several)
+    several.restart(2, seed=9)
+    assert labels(several) == labels(reader(path, seed=9))[8:]
+    several.restart()
+    assert labels(several) == labels(reader(path, seed=9)), "which stays"
+
+
 @pytest.mark.parametrize("taken", [0, 1, 7, 15])
 def test_a_pass_begins_anew_from_wherever_it_was(path, taken):
     several = reader(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -170,3 +171,18 @@ def test_a_column_says_of_which_dataset_the_file_is(files):
 def test_datasets_that_cannot_be_are_refused(files, of, error, why):
     with pytest.raises(error, match=why):
         BatchReader(files, FEATURES, batch_size=1, datasets=of)
+
+
+def test_records_of_a_file_that_is_gone_are_counted_by_the_total(tmp_path):
+    """Those of one file exactly; those of several in equal parts."""
+    files = []
+    for number, size in enumerate([5, 7, 9]):
+        path = write(tmp_path / str(number), [example(i) for i in range(size)])
+        files.append((str(path), None))
+    totals = 21, sum(os.path.getsize(path) for path, _ in files)
+    for gone, counts in ((1, [5, 7, 9]), (2, [5, 8, 8])):
+        os.unlink(files[gone][0])
+        os.unlink(files[gone][0] + ".idx")
+        assert count_records(files, totals).tolist() == counts
+    with pytest.raises(FileNotFoundError):
+        count_records(files)

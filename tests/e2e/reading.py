@@ -10,11 +10,11 @@ Records = dict[bytes, tuple[int, bytes]]  # key -> label, payload
 
 
 def by_numpy(epoch: Epoch) -> Records:
-    return _collect(epoch.numpy(64, drop_last=False))
+    return _collect(epoch.numpy(64, pad_last=True))
 
 
 def by_torch(epoch: Epoch) -> Records:
-    return _collect(epoch.torch(64, drop_last=False))
+    return _collect(epoch.torch(64, pad_last=True))
 
 
 def by_tensorflow(epoch: Epoch) -> Records:

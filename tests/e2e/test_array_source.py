@@ -41,7 +41,7 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         assert epoch.schema["array"].dtype == "int16"
-        for batch in epoch.numpy(batch_size=4, drop_last=False):
+        for batch in epoch.numpy(batch_size=4, pad_last=True):
             for key, start, window, valid in zip(
                 batch["key"], batch["start"], batch["array"], batch["_valid"], strict=True
             ):

@@ -92,10 +92,7 @@ def test_a_pinned_dataset_is_leased_only_when_whole_and_then_each_record_once(
 
 def keys_of(epoch):
     """Those of its records, in their order, each once."""
-    return [
-        bytes(key) for batch in epoch.numpy(32) for key, valid in
-        zip(batch["key"], batch["_valid"], strict=True) if valid
-    ]  # fmt: skip
+    return [bytes(key) for batch in epoch.numpy(32) for key in batch["key"]]
 
 
 def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_daemon(

@@ -35,7 +35,7 @@ def run(cache, **length):
         keys = [key.decode() for batch in loader for key in batch["key"]]
         valid = None
         if "n" in length:
-            valid = [int(b["_valid"].sum()) for b in epoch.numpy(4, drop_last=False)]
+            valid = [int(b["_valid"].sum()) for b in epoch.numpy(4, pad_last=True)]
         say(records=epoch.num_records, steps=len(loader), keys=keys, valid=valid)
 
 with connect() as cache:

@@ -59,7 +59,7 @@ def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_s
 
     found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-        for batch in epoch.numpy(64, drop_last=False):
+        for batch in epoch.numpy(64, pad_last=True):
             for image, label, valid in zip(
                 batch["image"], batch["label"], batch["_valid"], strict=True
             ):

@@ -67,7 +67,7 @@ def train(served: Daemon) -> dict[str, Any]:
 
 def keys(served: Daemon) -> Counter[bytes]:
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-        batches = epoch.numpy(64, drop_last=False)
+        batches = epoch.numpy(64, pad_last=True)
         return Counter(
             bytes(key)
             for batch in batches

@@ -146,7 +146,7 @@ def check_bytes(cache: Path, status: dict[str, Any]) -> str:
 def read(epoch: Epoch) -> Records:
     """All records of an epoch, by the core, every CRC verified."""
     found: Records = {}
-    for batch in epoch.numpy(64, drop_last=False):
+    for batch in epoch.numpy(64, pad_last=True):
         for key, payload, valid in zip(
             batch["key"], batch["payload"], batch["_valid"], strict=True
         ):

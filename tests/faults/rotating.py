@@ -148,7 +148,7 @@ class Rotating:
 
         wait_until(looked, 30, f"{what}: at rest\n{self.tail()}")
         looks[-1].check(what)
-        for batch in self.held.numpy(64, drop_last=False):
+        for batch in self.held.numpy(64, pad_last=True):
             rows = zip(batch["key"], batch["payload"], batch["_valid"], strict=True)
             for key, payload in [row[:2] for row in rows if row[2]]:
                 assert self.objects[bytes(key).decode()] == bytes(payload), what

@@ -7,6 +7,7 @@ the file system that is there, and what is measured is the directory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -140,8 +141,36 @@ def inodes(folder: Path, plain: bool) -> None:
         wait_until(lambda: not rotating.stopped)
 
 
+def full_at_the_start(folder: Path, plain: bool) -> None:
+    """Others have filled the disk to the last byte when a daemon that was killed starts again."""
+    if plain:
+        return  # a file system cannot be filled that is not ours
+    disk = Disk(folder, plain, 12 * MIB)
+
+    def begun(rotating: Rotating) -> bool:
+        return len(rotating.numbers()) > 20
+
+    settings = {"limit": 64 * MIB, "objects": 1200}
+    with Rotating.started(folder, {}, begun, settings) as rotating:
+        youngest = max(rotating.numbers())
+        rotating.daemon.kill()
+        ballast = disk.cache / "of-others"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        assert os.statvfs(disk.cache).f_bavail == 0
+        rotating.daemon.start()
+        assert rotating.status()["datasets"]["train"]["shards"]
+        assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
+        wait_until(lambda: rotating.stopped, what="it says why nothing is fetched")
+        rotating.waits()
+        ballast.unlink()
+        wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest, 60)
+        wait_until(lambda: not rotating.stopped)
+
+
 SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
-    scenario.__name__: scenario for scenario in (burst, reserve_free, inodes)
+    scenario.__name__: scenario for scenario in (burst, reserve_free, inodes, full_at_the_start)
 }
 
 

@@ -97,7 +97,7 @@ def files(daemon: Daemon) -> list[Path]:
 def read(epoch: Epoch) -> Records:
     """What a pass delivers; a record that comes in place of another comes again."""
     found: Records = {}
-    for batch in epoch.numpy(16, drop_last=False):
+    for batch in epoch.numpy(16, pad_last=True):
         for key, payload, valid in zip(
             batch["key"], batch["payload"], batch["_valid"], strict=True
         ):

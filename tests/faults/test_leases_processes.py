@@ -113,7 +113,7 @@ first = next(epochs)
 child = os.fork()
 if child == 0:
     second = next(epochs)                       # the loop goes on in the child
-    records = sum(int(batch["_valid"].sum()) for batch in second.numpy(8, drop_last=False))
+    records = sum(int(batch["_valid"].sum()) for batch in second.numpy(8, pad_last=True))
     print(json.dumps([second.lease, records, second.num_records]), flush=True)
     sys.stdin.readline()
     sys.exit(0)                                 # with all that Python does at an exit
@@ -223,7 +223,7 @@ import json, sys
 from cachecd_client import connect
 with connect() as cache:
     for epoch in cache.epochs("train", 2, job=sys.argv[1], timeout=30):
-        records = sum(int(batch["_valid"].sum()) for batch in epoch.numpy(8, drop_last=False))
+        records = sum(int(batch["_valid"].sum()) for batch in epoch.numpy(8, pad_last=True))
         print(json.dumps([epoch.lease, epoch.files, records, epoch.num_records]), flush=True)
         sys.stdin.readline()
 """

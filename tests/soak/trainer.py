@@ -32,7 +32,7 @@ def of_core(loader: Any) -> Rows:
 
 
 def by_torch(epoch: Epoch, report: dict[str, Any]) -> Rows:
-    loader = epoch.torch(32, drop_last=False)
+    loader = epoch.torch(32, pad_last=True)
     yield from of_core(loader)
     report["corrupt"] += len(loader.corrupt)
 
@@ -42,7 +42,7 @@ def by_tensorflow(epoch: Epoch, report: dict[str, Any]) -> Rows:
     import tensorflow as tf
 
     if epoch.epoch % 2 == 0 or epoch.pinned:
-        loader = epoch.tf(32, drop_last=False)
+        loader = epoch.tf(32, pad_last=True)
         for batch in loader:
             real = batch["_valid"].numpy()
             columns = (batch[name] for name in ("key", "label", "payload"))

@@ -91,7 +91,7 @@ def _of_the_disk(stage: Stage, status: dict[str, Any]) -> Iterator[str]:
         shards = inventory(cache, dataset)
         yield from (f"{dataset}: unit, ordinal {pair} is there twice" for pair in repeated(shards))
         found: set[bytes] = set()
-        for batch in FileSet([str(s.path) for s in shards.values()]).numpy(64, drop_last=False):
+        for batch in FileSet([str(s.path) for s in shards.values()]).numpy(64, pad_last=True):
             real = batch["_valid"]
             rows = zip(batch["key"], batch["label"], batch["payload"], real, strict=True)
             for key, label, payload, valid in rows:

@@ -35,7 +35,8 @@ class FsspecBackend:
             ) from error
         except ValueError as error:
             raise ConfigError(f"source {self.where}: {redacted(str(error))}") from error
-        except OSError as error:  # some connect at once
+        # Some connect at once, and what their libraries raise then is no OSError.
+        except Exception as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
         self._root = str(root).rstrip("/") + "/"
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")

@@ -260,7 +260,8 @@ class S3Backend:
             if source.requester_pays:  # whatever is asked
                 client.meta.events.register("before-call.s3", _pay)
             return client
-        except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
+        # An unknown profile, a malformed endpoint; a helper for credentials that is not there (yet).
+        except (BotoCoreError, ValueError, OSError) as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
     def _explain(self, error: BotoCoreError | ClientError) -> SourceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import ssl
@@ -138,8 +139,8 @@ class WebBackend(CloudBackend):
         except urllib.error.HTTPError as error:
             error.close()
             raise refusal(error.code, "", self.where) from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or repr(error)
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise untrusted(self.where) from None
             raise TransientError(f"cannot read {url[:200]}: {redacted(str(reason))}") from None

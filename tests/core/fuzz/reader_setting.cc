@@ -53,7 +53,8 @@ Setting::Setting(const Bytes& input) {
   const uint8_t options = input[0];
   shuffle = (options & 1) != 0;
   replace = (options & 2) != 0;
-  tail = (options & 4) != 0;
+  const Last unpadded = (input[1] & 32) != 0 ? Last::kShort : Last::kDropped;
+  last = (options & 4) != 0 ? Last::kPadded : unpadded;
   has_sidecar = (options & 8) != 0;
   threads = (options & 16) != 0 ? 2 : 1;
   world = 1 + (options >> 5 & 1);
@@ -72,9 +73,10 @@ Setting::Setting(const Bytes& input) {
 Bytes Setting::Joined() const {
   Bytes input(kHead);
   input[0] =
-      static_cast<uint8_t>(shuffle | replace << 1 | tail << 2 | has_sidecar << 3 |
+      static_cast<uint8_t>(shuffle | replace << 1 | padded() << 2 | has_sidecar << 3 |
                            (threads - 1) << 4 | (world - 1) << 5 | rank << 6 | converted << 7);
-  input[1] = static_cast<uint8_t>((batch_size - 1) | restart << 3 | windowed << 4);
+  input[1] = static_cast<uint8_t>((batch_size - 1) | restart << 3 | windowed << 4 |
+                                  (last == Last::kShort) << 5);
   input[2] = static_cast<uint8_t>(sidecar.size());
   input[3] = static_cast<uint8_t>(sidecar.size() >> 8);
   input.insert(input.end(), data.begin(), data.end());
@@ -95,9 +97,8 @@ ReaderOptions Setting::options() const {
   options.order.window = window();
   options.shape.features = specs();
   options.shape.batch_size = batch_size;
-  options.shape.valid = tail;
   options.shape.ids = true;
-  options.drop_last = !tail;
+  options.last = last;
   options.threads = threads;
   options.prefetch_bytes = 64 << 10;
   options.replace = replace;

@@ -29,9 +29,11 @@ struct Setting {
 
   // Of half the file: it is only counted first, and opened when a record of it is wanted.
   uint64_t window() const { return windowed ? data.size() / 2 + 1 : 0; }
+  bool padded() const { return last == Last::kPadded; }
   bool counted_first() const { return windowed && data.size() > window(); }
 
-  bool shuffle, replace, tail, has_sidecar, converted, restart, windowed;
+  bool shuffle, replace, has_sidecar, converted, restart, windowed;
+  Last last;
   uint64_t threads, world, rank, batch_size;
   Bytes data, sidecar;
 };

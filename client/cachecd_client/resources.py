@@ -1,0 +1,99 @@
+"""How much memory, and how many processors, the cgroups of this process leave to it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# Files that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
+# trainer has the next set beside this one, and several datasets if it mixes them.
+_MAPPED = 16_384
+_NONE = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
+
+
+def memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may take: the machine's, or the least limit of its cgroups.
+
+    Every ancestor's limit counts. `root`: where `proc` and the mounts are looked for.
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [
+        number
+        for folder in _folders("memory", root)
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
+        for number in _numbers(folder / name)[:1]
+        if 0 < number < _NONE
+    ]
+    return min([machine, *limits])
+
+
+def window(root: Path = Path("/")) -> int:
+    """Bytes of a set that are read at random at a time, where nobody says: half of the memory."""
+    return max(1, memory(root) // 2)
+
+
+def window_of(size: int, files: int, most: int | None = None) -> int | None:
+    """The shuffle window of a set of `size` bytes: `most`, or `window()` if None is given.
+
+    Never of more files than a process can map. None: the set fits.
+    """
+    bound = min(window() if most is None else most, max(1, size * _MAPPED // max(1, files)))
+    return bound if size > bound else None
+
+
+def processors(root: Path = Path("/")) -> int:
+    """Processors that this process may use, at least 1: by affinity, and by its cgroups' quotas."""
+    count = len(os.sched_getaffinity(0))
+    for folder in _folders("cpu", root):
+        quota = _numbers(folder / "cpu.max")  # "max 100000" has one number: no quota
+        if len(quota) != 2:
+            quota = _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
+        if len(quota) == 2 and min(quota) > 0:
+            count = min(count, -(-quota[0] // quota[1]))
+    return max(1, count)
+
+
+def _folders(controller: str, root: Path) -> Iterator[Path]:
+    """The cgroups of this process that may limit it, each before the one that it is in."""
+    paths = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        number, names, path = line.split(":", 2)
+        if number == "0" and not names:
+            paths["cgroup2"] = path
+        elif controller in names.split(","):
+            paths["cgroup"] = path
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind not in paths or (
+            kind == "cgroup" and controller not in options.rpartition(" ")[2].split(",")
+        ):
+            continue
+        top, point = (_unescaped(field) for field in before.split(" ")[3:5])
+        mounted = root / point.lstrip("/")
+        # A container may have its own cgroup mounted as if it were the first.
+        inside = os.path.relpath(paths[kind], top)
+        folder = mounted if inside.startswith("..") else mounted / inside
+        yield folder
+        while folder != mounted:
+            folder = folder.parent
+            yield folder
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # no cgroups here, or no proc
+        return []
+
+
+def _numbers(path: Path) -> list[int]:
+    return [
+        int(word) for line in _lines(path) for word in line.split() if word.lstrip("-").isdigit()
+    ]
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

@@ -1,0 +1,178 @@
+"""Copies to a CUDA device, measured where there is one: `python -m tests.gpu.check`, within a minute.
+
+Prints figures, and a bar for each. Exit status: 0, all bars are met; 1, one is not; 2, no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cachecd_client import FileSet
+from cachecd_client.schema import infer
+from tests.client.records import write
+
+_WIDTH = 128 * 128 * 3
+_BATCH = 64
+_BATCHES = 60
+_MiB = 1 << 20
+# Three batches on the device, the one that the graph reads, and the allocator's rounding.
+_MOST_BATCHES = 5
+
+
+class Loads:
+    """Work for the device, in one launch for each batch: a CUDA graph that reads a static batch."""
+
+    def __init__(self, device: torch.device, products: int) -> None:
+        self.image = torch.zeros(_BATCH, _WIDTH, dtype=torch.uint8, device=device)
+        self.label = torch.zeros(_BATCH, 1, dtype=torch.int64, device=device)
+        #: Batches whose rows were not what their labels say.
+        self.wrong = torch.zeros((), dtype=torch.int64, device=device)
+        self._square = torch.ones(2048, 2048, device=device)
+        aside = torch.cuda.Stream(device)
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):
+            self._work(products)
+        torch.cuda.current_stream(device).wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._work(products)
+        self.wrong.zero_()
+
+    def _work(self, products: int) -> None:
+        for _ in range(products):
+            torch.mm(self._square, self._square)
+        # After the work: a batch whose memory was taken away meanwhile shows here.
+        self.wrong += (self.image != (self.label % 251).to(torch.uint8)).any().to(torch.int64)
+
+    def step(self, batch: dict[str, Any]) -> None:
+        self.image.copy_(batch["image"].reshape(_BATCH, _WIDTH))
+        self.label.copy_(batch["label"].reshape(_BATCH, 1))
+        self._graph.replay()
+
+
+class _Pinned(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The same batches in memory, for torch's own loader."""
+
+    def __init__(self, batches: list[dict[str, torch.Tensor]]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self._batches[index]
+
+
+def written(folder: Path) -> Path:
+    """Records whose bytes are all their label, so that each batch shows whether it is whole."""
+
+    def values(label: int) -> dict[str, Any]:
+        return {"image": np.full((_WIDTH,), label % 251, np.uint8), "label": label}
+
+    described = infer(values(1))
+    records = [described.encode(values(label)) for label in range(_BATCH * _BATCHES)]
+    return write(folder / "a.tfrecord", records, described)
+
+
+def on_the_device(
+    batches: Iterable[dict[str, Any]], device: torch.device
+) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def timed(batches: Iterable[dict[str, Any]], load: Loads | None = None) -> float:
+    """Seconds until the device has done all of it."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for batch in batches:
+        if load is not None:
+            load.step(batch)
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def check(device: torch.device, bars: Bars, folder: Path) -> None:
+    files = FileSet(written(folder))
+    batch_bytes = _BATCH * (_WIDTH + 8)
+
+    def ours() -> Iterable[dict[str, Any]]:
+        return files.torch(_BATCH, device=device)
+
+    timed(ours())  # reads the file, and takes pinned memory
+    held = [{n: v.clone() for n, v in batch.items()} for batch in files.torch(_BATCH)]
+    theirs = torch.utils.data.DataLoader(_Pinned(held), batch_size=None, pin_memory=True)
+    timed(on_the_device(theirs, device))
+    alone, reference = timed(ours()), timed(on_the_device(theirs, device))
+    rate = _BATCHES * batch_bytes / alone / 1e9
+    bars.say(
+        f"throughput: {rate:.2f} GB/s from files, {rate * alone / reference:.2f} GB/s of a pinned "
+        "DataLoader over batches in memory",
+        alone <= 1.25 * reference,
+    )
+
+    load = Loads(device, products=40)
+    static = {"image": load.image, "label": load.label}
+    computing = timed([static] * _BATCHES, load)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_stats(device)["active_bytes.all.current"]
+    both = timed(ours(), load)
+    most = torch.cuda.memory_stats(device)["active_bytes.all.peak"] - before
+    bars.say(
+        f"device memory: {most / batch_bytes:.1f} batches at most, with a loop that only launches graphs",
+        most <= _MOST_BATCHES * batch_bytes,
+    )
+    bars.say(
+        f"overlap: {both:.2f} s; computing alone {computing:.2f} s, copying alone {alone:.2f} s",
+        both <= 1.1 * max(computing, alone) + 0.05,
+    )
+    bars.say("every batch whole, under a CUDA graph", int(load.wrong) == 0)
+
+    load.wrong.zero_()
+    aside = torch.cuda.Stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    for number, batches in enumerate(
+        (ours(), ours())
+    ):  # on the side, then on the first stream again
+        with torch.cuda.stream(aside if number == 0 else torch.cuda.default_stream(device)):
+            for batch in batches:
+                load.step(batch)
+        torch.cuda.default_stream(device).wait_stream(aside)
+    bars.say("every batch whole, on a side stream and then on the first", int(load.wrong) == 0)
+
+
+class Bars:
+    def __init__(self) -> None:
+        self.missed = 0
+
+    def say(self, what: str, met: bool) -> None:
+        self.missed += not met
+        print(f"{'pass' if met else 'FAIL'}  {what}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda", help="a CUDA device (default: cuda)")
+    device = torch.device(parser.parse_args().device)
+    if device.type != "cuda":
+        parser.error(f"--device {device}, expected a CUDA device")
+    if not torch.cuda.is_available():
+        print("no GPU here: torch.cuda.is_available() is False; nothing was checked")
+        return 2
+    bars = Bars()
+    with tempfile.TemporaryDirectory() as folder:
+        check(torch.device("cuda", device.index or 0), bars, Path(folder))
+    return 1 if bars.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

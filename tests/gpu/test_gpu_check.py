@@ -1,0 +1,42 @@
+"""The check for GPUs, where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cachecd_client import FileSet
+from tests.gpu import check
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu.check", *options],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_a_gpu_the_check_says_so_and_exits_with_2():
+    ended = run()
+    assert ended.returncode == 2
+    assert "no GPU here" in ended.stdout
+
+
+def test_the_check_refuses_a_device_that_is_no_gpu():
+    ended = run("--device", "cpu")
+    assert ended.returncode == 2
+    assert "expected a CUDA device" in ended.stderr
+
+
+def test_the_checks_records_are_what_their_labels_say(tmp_path):
+    batch = next(iter(FileSet(check.written(tmp_path)).torch(64)))
+    assert batch["image"].shape == (64, 128 * 128 * 3)
+    assert (batch["image"] == batch["label"].reshape(64, 1) % 251).all()
