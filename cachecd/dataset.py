@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cachecd.doubt import Doubt
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
 from cachecd.generations import same_split
@@ -55,6 +56,7 @@ class DatasetState:
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
     `gaps`: of those among them that have older ones before them. `listings`: of each generation that
     had shards when the daemon started, and of the current one, the listing that numbers its units.
+    `twice`: what a start found to hold a unit that another shard holds too.
     """
 
     rules: DatasetRules
@@ -85,6 +87,8 @@ class DatasetState:
     rate: Rate = field(default_factory=Rate)
     recall: Recall = field(default_factory=Recall)
     listings: dict[str, str] = field(default_factory=dict)
+    twice: tuple[int, ...] = ()
+    doubt: Doubt = field(default_factory=Doubt)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -134,14 +138,10 @@ class DatasetState:
         return self.live.verifying(self.rules.generation)
 
     @property
-    def held_back(self) -> str:
-        """Why shards that are cached are not leased, "" if there are none such."""
-        if not (withheld := len(self.withheld)):
-            return ""
-        return (
-            f"the split was changed: none of the {withheld} shards that were made before is leased, for they "
-            "may hold records that are held out now; they make room for new ones"
-        )
+    def numbered_alike(self) -> list[str]:
+        """The generations whose shards name their units by the current listing."""
+        listing = self.listings.get(self.rules.generation)
+        return [name for name, its in self.listings.items() if its == listing]
 
     @property
     def waits_for(self) -> str:
@@ -282,14 +282,19 @@ class DatasetState:
 
     # --- the source
 
-    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> None:
-        """The listing has gone on; `fresh`: the store has just given it."""
+    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> bool:
+        """The listing has gone on; `fresh`: the store has just given it. Returns whether that is to be
+        saved."""
         self.plan.extend(complete)
         self.missing.unlisted.pop(source, None)
         self.listed, self.exhausted = complete, False
-        if fresh:
-            self.source.end()
-            self.second_chances.listed(now)
+        if not fresh:
+            return False
+        known = self.doubt.ended(source, complete)
+        self.source.refused = self.doubt.reason
+        self.source.end()
+        self.second_chances.listed(now)
+        return known
 
     def relisted(self, gone: Units, back: Units, now: float) -> tuple[int, ...]:
         """A whole listing has not shown the units `gone`, and has shown again those that are `back`.
@@ -308,21 +313,36 @@ class DatasetState:
             self.exhausted = False
 
     def listing_stopped(
-        self, reason: str, stuck: bool, down: bool, now: float, source: int = 0
+        self,
+        reason: str,
+        stuck: bool,
+        down: bool,
+        now: float,
+        source: int = 0,
+        doubted: bool = False,
     ) -> None:
         """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. Of
-        several sources the others go on without it, unless the sets are to be the same on every run."""
+        several sources the others go on without it, unless the sets are to be the same on every run. While
+        one of them is `doubted`, nothing is."""
         self.missing.unlisted[source] = reason
+        if doubted:
+            self.doubt.raised(source, reason)
+            self.source.refused = self.doubt.reason
         if down:
             self.source.begin(now, reason)
         if stuck and not (self.rules.several and self.rules.wait):
             self.plan.make_do(source)
             self.exhausted = False
 
-    def made_of(self, number: int, outcome: Outcome, now: float) -> None:
-        """A shard tells what can be read."""
+    def made_of(self, number: int, outcome: Outcome, now: float) -> Outcome:
+        """A shard tells what can be read. While nobody knows whether this is the right store, what cannot
+        be read may pass."""
+        if self.doubt.unsure:
+            asides = tuple(replace(aside, passing=True) for aside in outcome.set_aside)
+            outcome = replace(outcome, set_aside=asides)
         self.missing.read(self.plan.sources_in(number), outcome.unreachable, now)
         self.second_chances.gave_up(outcome.set_aside, now)
+        return outcome
 
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is

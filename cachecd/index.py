@@ -16,11 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,6 +47,7 @@ _LONGEST_TEXT = 1 << 16
 # Listings of a dataset that are kept: today's, the one before a change of the source, and one more for a
 # change that was mended by another mistake.
 _KEPT = 3
+_FILE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})\.[0-9a-f]{16}\.units")
 
 
 class Index:
@@ -99,21 +101,18 @@ class Index:
         index = Index._loaded(file, subject, early, sources)
         with refusing(f"cannot look after the listings in {directory}"):
             os.utime(index.path)  # used last
-            for path in unused_listings(directory, dataset, index.path)[: -(_KEPT - 1)]:
+            for path in unused_listings(directory, {index.path}, dataset)[: -(_KEPT - 1)]:
                 path.unlink(missing_ok=True)
         return index
 
     @staticmethod
-    def find(directory: Path, dataset: str, listing: str) -> Index:
-        """The listing of this id, to be read alone: a daemon may be appending to it. DiskError if it is
-        not there any more, or cannot be used."""
-        for path in unused_listings(directory, dataset):
+    def by_id(directory: Path, dataset: str, listing: str) -> Index | None:
+        """The listing of this id, to be read alone: a daemon may be appending to it. None if it is not
+        there any more, DiskError if it cannot be read."""
+        for path in unused_listings(directory, (), dataset):
             if id_of(path).hex() == listing:
                 return Index._loaded(BlockFile(path, read_only=True), None, True, 1)
-        raise DiskError(
-            f"{directory} has no listing {listing} of {dataset} any more: the source was listed anew since, "
-            "or was configured otherwise"
-        )
+        return None
 
     @staticmethod
     def _loaded(file: BlockFile, subject: bytes | None, early: bool, sources: int) -> Index:
@@ -427,7 +426,21 @@ class Index:
         return entries, self._file.read(self._texts_at[block], entries[-1][1])
 
 
-def unused_listings(directory: Path, dataset: str, used: Path | None = None) -> list[Path]:
-    """The dataset's listings but for the one that is used, those of longest ago first."""
-    others = [path for path in directory.glob(f"{dataset}.*.units") if path != used]
+def unused_listings(
+    directory: Path, used: Collection[Path], dataset: str | None = None
+) -> list[Path]:
+    """The listings of a dataset, or of all, but for those that are `used`; those of longest ago first."""
+    paths = {path: _FILE.fullmatch(path.name) for path in directory.iterdir()}
+    mine = [path for path, name in paths.items() if name and dataset in (None, name[1])]
+    others = [path for path in mine if path not in used]
     return sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def drop_unused(directory: Path, used: Collection[Path]) -> Path | None:
+    """Removes the unused listing of longest ago, of whatever dataset: what room it takes is given to those
+    that are used. None if there is none. DiskError."""
+    with refusing(f"cannot look after the listings in {directory}"):
+        for path in unused_listings(directory, used)[:1]:
+            path.unlink(missing_ok=True)
+            return path
+    return None

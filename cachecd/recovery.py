@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from cachecd.sidecarwalk import (
     speaks_of,
     start_over,
 )
+from cachecd.standing import Standing, bar_misnumbered, excluded_among, turn_to, walk_of
 from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client import resources
@@ -75,68 +75,16 @@ def recover(
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
 
-@dataclass(slots=True)
-class Standing:
-    """What the catalog says of a dataset, before the disk is looked at.
-
-    `listings`: of each generation the listing that numbers its units, "" if nobody knows it. `used`: the
-    highest number that any walk gave a shard. `excluded`: what a person took out, where another walk over
-    the same listing begins now. `lost`: the catalog knows nothing; sidecars may.
-    """
-
-    rules: DatasetRules
-    listings: dict[str, str] = field(default_factory=dict)
-    used: int = 0
-    egress: int = 0
-    excluded: list[SetAside] = field(default_factory=list)
-    lost: bool = False
-
-
-def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
-    """Has the catalog give the plan of the walk that is configured now, if it ever had it, and keep that
-    of the walk before. Repeatable, wherever it was interrupted."""
-    name = rules.name
-    plans = {"": saved} if (saved := catalog.plan(name)) else {}
-    plans |= catalog.parked(name)
-    if not plans:
-        return Standing(rules, lost=True)
-    listings: dict[str, str] = dict.fromkeys(catalog.generations(name), "")
-    for plan in plans.values():
-        listings |= {plan["generation"]: plan["index"], **plan.get("listings", {})}
-    rules = replace(rules, generation=numbered(rules.generation, index.id, listings))
-    walk, excluded = _walk_of(rules, index), []
-    if saved and (before := {key: saved.get(key) for key in walk}) != walk:
-        taken_out = excluded_among(catalog.set_aside(name))
-        if before["index"] == index.id:
-            excluded = [a for a in catalog.set_aside(name) if a.unit in taken_out]
-        else:
-            # By their numbers they cannot be found any more.
-            catalog.bar(name, holders_of(catalog, name, taken_out, before["generation"]))
-        catalog.park(name, walk_name(before))
-        saved = None
-    if saved is None:
-        catalog.unpark(name, walk_name(walk))
-    return Standing(
-        rules,
-        listings,
-        max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
-        max(plan.get("egress", 0) for plan in plans.values()),
-        excluded,
-    )
-
-
 def take_up(
     found: Found, standing: Standing, catalog: Catalog, index: Index, shard_size: int, state: State
 ) -> DatasetState:
     """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
     rules = standing.rules
+    name = rules.name
+    bar_misnumbered(found, standing, catalog, name)
     if standing.lost:
-        for kept in found.kept:
-            listing = (kept.adopted or {}).get("index", "")
-            standing.listings.setdefault(kept.shard.generation, listing)
         generation = numbered(rules.generation, index.id, standing.listings)
         rules = replace(rules, generation=generation)
-    name = rules.name
     saved = catalog.plan(name)
     strata = Strata() if rules.stratify else None
     plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
@@ -189,6 +137,8 @@ def take_up(
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
     dataset.second_chances.found(asides)
+    dataset.doubt.known = bool(saved and saved.get("known"))
+    dataset.twice = _holding_twice(dataset, catalog, found)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
@@ -212,6 +162,29 @@ def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAs
     return [aside for aside in asides if aside.unit not in again]
 
 
+def _holding_twice(dataset: DatasetState, catalog: Catalog, found: Found) -> tuple[int, ...]:
+    """The shards of the current generation that hold a whole unit that another, of a lower number, holds
+    too."""
+    plan, name = dataset.plan, dataset.rules.name
+    generation = dataset.rules.generation
+    cut = {part.unit for part in catalog.parts_held(name, generation, ())}
+    suspects = set(plan.several_hold()) - cut
+    if not suspects:
+        return ()
+    seen: set[int] = set()
+    again = []
+    for number in sorted(
+        n for some in catalog.holders(name, suspects, (generation,)) for n in some
+    ):
+        units, _ = catalog.held(ShardId(name, number))
+        mine = suspects.intersection(units.tolist())
+        if mine & seen:
+            again.append(number)
+        else:
+            seen |= mine
+    return tuple(again)
+
+
 def _poisoned(plan: dict[str, Any]) -> bool:
     """Whether a cursor of it fits into no manifest: then no lease of it could be read."""
     walks = plan.get("sources", [plan])
@@ -220,17 +193,6 @@ def _poisoned(plan: dict[str, Any]) -> bool:
     return not all(
         isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
     )
-
-
-def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
-    """What decides in which order the units come; what is not told is None."""
-    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
-    return {**walk, "stratify": True if rules.stratify else None}
-
-
-def walk_name(walk: dict[str, Any]) -> str:
-    """Names a walk among those that are parked."""
-    return hashlib.sha256(json.dumps(walk, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> list[Part]:
@@ -253,17 +215,6 @@ def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> lis
         part._replace(offset=offsets.get((part.unit, part.ordinal), 0))
         for part in gaps(part for part in parts if part.unit in cut)
     ]
-
-
-def excluded_among(asides: Iterable[SetAside]) -> set[int]:
-    """The units of these that a person has taken out."""
-    return {aside.unit for aside in asides if aside.reason == EXCLUDED}
-
-
-def holders_of(catalog: Catalog, name: str, units: set[int], generation: str) -> list[int]:
-    """The shards of a generation that hold records of these; all are looked at, if there are any units."""
-    found = catalog.holders(name, units, (generation,)) if units else ()
-    return [number for some in found for number in some]
 
 
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
@@ -338,7 +289,7 @@ def held_by(
 def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
     """What the catalog keeps of a dataset beside its shards."""
     fields = {
-        **_walk_of(dataset.rules, index),
+        **walk_of(dataset.rules, index),
         "listings": dataset.listings,
         "plan": dataset.plan.to_json(),
         "debt": dataset.debt,
@@ -347,6 +298,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "evicted_shards": dataset.evicted_shards,
         "gaps": list(dataset.gaps.items()),
         "egress": dataset.egress,
+        "known": dataset.doubt.known,
         **dataset.recall.to_json(),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
@@ -42,7 +43,12 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
     if not 0 <= record < len(sidecar):
         raise CallerError(f"record {record} of {shard}: it has {len(sidecar)} records, from 0 on")
     listing = json.loads(sidecar.meta).get("index", "")
-    index = Index.find(layout.index, shard.dataset, str(listing))
+    index = Index.by_id(layout.index, shard.dataset, str(listing))
+    if index is None:
+        raise DiskError(
+            f"{layout.index} has no listing {listing} of {shard.dataset}, by which {shard} names its "
+            "units: the source was configured otherwise since, or listed anew after damage"
+        )
     try:
         unit = index.unit(int(sidecar.units[record]))
         url, whole = origin_of(index.source, unit.key)

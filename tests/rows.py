@@ -91,13 +91,14 @@ class Rows:
 
     def holders(
         self, dataset: str, units: Container[int], generations: Container[str]
-    ) -> list[int]:
-        return [
+    ) -> list[list[int]]:
+        found = [
             shard.number
             for shard, (row, held, _) in self.rows.items()
             if shard.dataset == dataset and row.shard.generation in generations
             if not row.barred and any(int(u) in units for u in held)
         ]
+        return [found]
 
     def find_shards(
         self, dataset: str, disk: Mapping[ShardId, Records], meta: Mapping[ShardId, dict[str, Any]]
@@ -186,6 +187,13 @@ class Rows:
         self._open = {k: v for k, v in self._open.items() if k[0] != name}
         self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
         self._aside.update(((name, aside.unit), aside) for aside in asides)
+
+    def bar(self, dataset: str, numbers: Iterable[int]) -> None:
+        self._write()
+        for shard in (ShardId(dataset, number) for number in numbers):
+            if shard in self.rows:
+                row, *rest = self.rows[shard]
+                self.rows[shard] = (dataclasses.replace(row, barred=True), *rest)
 
     def park(self, dataset: str, walk: str) -> None:
         self._write()
