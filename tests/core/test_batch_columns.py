@@ -162,10 +162,15 @@ def test_rows_without_a_record_are_zero_or_empty(tmp_path):
     # Twice over the same buffers, so that what is zero has been made so.
     for _ in range(2):
         reader = BatchReader(
-            [(str(path), None)], features, batch_size=3, shuffle=False, drop_last=False
+            [(str(path), None)],
+            features,
+            batch_size=3,
+            shuffle=False,
+            drop_last=False,
+            pad_last=True,
         )
         (batch,) = batches(reader)
-        assert list(batch) == ["w", "d", "b", "k", "l", "r"]
+        assert list(batch) == ["w", "d", "b", "k", "l", "r", "_valid"]
         assert batch["w"].tolist() == [[65535] * 3, [0] * 3, [0] * 3]
         assert batch["d"].tolist() == [[1, 2], [0, 0], [0, 0]]
         assert items(*batch["b"]) == [b"bb", b"", b""]

@@ -89,7 +89,7 @@ def test_a_mixture_that_was_killed_goes_on_where_its_sets_are_and_exactly_where_
     with here.connect(timeout=20) as cache:
         for epoch in cache.epochs(WEIGHTS, **run):
             loader = epoch.numpy(10)
-            whole = texts(loader)
+            whole = texts(epoch.numpy(10))
             here.settle()
             batches = iter(loader)
             for _ in range(4):

@@ -40,6 +40,7 @@ _OF_A_KILL = (
     "shard damaged while on lease",
     "damaged manifest",
     "listing starts afresh",
+    "the catalog is made again from the shards",
 )
 PATIENCE = 60.0  # seconds; what takes longer hangs
 _ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
