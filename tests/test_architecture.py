@@ -147,7 +147,8 @@ PARTS = {
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
-    "verify": "layout client client._core client.errors client.resources",
+    "repeats": "layout client._core",
+    "verify": "layout repeats client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
     "cli": "config demo errors firstlook layout model postmortem preflight proposal quantities rules "
