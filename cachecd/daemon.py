@@ -188,6 +188,9 @@ class Daemon:
 
     async def start(self) -> None:
         """Starts samplers, listing and the clock. No request is answered before exclusions are in force."""
+        for name, state in self.state.datasets.items():  # before anything is begun
+            if not self._offline:
+                state.begin_listing(self._indexes[name].complete)
         self._look()
         for name, state in self.state.datasets.items():
             self._feed(ev.HoldersFound(name, state.twice))
@@ -198,7 +201,6 @@ class Daemon:
                 index = self._indexes[name]
                 self._feed(ev.Listed(name, len(index), index.complete))
                 dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
-                dataset.doubt.begin(len(dataset.rules.sources))
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
                 then = dataset.rules.awaits, dataset.doubt.known

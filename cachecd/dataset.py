@@ -278,9 +278,25 @@ class DatasetState:
     @property
     def preparing(self) -> bool:
         """Whether an old generation is served until the current one is ready."""
-        return len(self.live.superseded(self.rules.generation)) > 0
+        return self._leasable() not in (None, self.rules.generation)
+
+    @property
+    def idle(self) -> Numbers:
+        """The shards that no lease names any more although nothing is wrong with them, oldest first: of
+        generations that another has taken the place of."""
+        if len(self.live.generations) < 2 and not len(self.live.superseded(self.rules.generation)):
+            return np.zeros(0, np.int64)
+        return self.live.superseded(self.rules.generation, self._leasable() or "")
+
+    def _leasable(self) -> str | None:
+        return self.generation_to_lease(self.needed(0))
 
     # --- the source
+
+    def begin_listing(self, complete: bool) -> None:
+        """A run begins that lists the source; `complete`: it was listed to its end before."""
+        self.doubt.begin(len(self.rules.sources), complete)
+        self.source.refused = self.doubt.reason
 
     def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> bool:
         """The listing has gone on; `fresh`: the store has just given it. Returns whether that is to be
@@ -327,7 +343,9 @@ class DatasetState:
         self.missing.unlisted[source] = reason
         if doubted:
             self.doubt.raised(source, reason)
-            self.source.refused = self.doubt.reason
+        else:
+            self.doubt.unlisted(source)
+        self.source.refused = self.doubt.reason
         if down:
             self.source.begin(now, reason)
         if stuck and not (self.rules.several and self.rules.wait):

@@ -19,10 +19,18 @@ class Doubt:
     unsure: set[int] = field(default_factory=set)
     reasons: dict[int, str] = field(default_factory=dict)
 
-    def begin(self, sources: int) -> None:
-        """A run begins, which lists all of them."""
+    def begin(self, sources: int, complete: bool) -> None:
+        """A run begins, which lists all of them. Of a generation that is new, nothing is fetched by a
+        `complete` listing of before: its objects may have been rewritten, which is why it is new."""
         if self.known:
             self.unsure.update(range(sources))
+        elif complete:
+            self.reasons = dict.fromkeys(range(sources), "the source is listed anew first")
+
+    def unlisted(self, source: int) -> None:
+        """It cannot be listed now: then what was listed before has to do."""
+        if source not in self.unsure:
+            self.reasons.pop(source, None)
 
     def raised(self, source: int, reason: str) -> None:
         """The listing of one of them shows other contents."""

@@ -37,6 +37,13 @@ class Room:
         """Whether there is room for so many more shards."""
         return self.space(dataset) >= shards * self.ledger.footprint
 
+    def missing(self, dataset: DatasetState) -> int:
+        """What it lacks to go on beside the shards that are being made; 0 if it has nothing to make."""
+        shards = 1 + len(dataset.making)
+        return (
+            max(0, shards * self.ledger.footprint - self.space(dataset)) if dataset.has_work else 0
+        )
+
     def stuck(self, dataset: DatasetState) -> bool:
         """Whether the dataset can hold no more than it does: no room, and none on its way."""
         return (
@@ -62,15 +69,14 @@ class Room:
         beyond_first = dataset.data() >= dataset.rules.first
         for other in self.datasets.values():
             if other is not dataset and not other.whole:
-                room -= max(0, self.lacks(other, beyond_first))
+                room -= max(0, self._kept_back(other, beyond_first))
         if dataset.rules.limit is not None:
             room = min(room, dataset.rules.limit - self.ledger.of(dataset.rules.name))
         return room
 
-    def lacks(self, dataset: DatasetState, all_of_it: bool) -> int:
-        """What is kept back for this dataset, in bytes: shards that failed, and `first`; `all_of_it`: also
-        the rest of a pinned one, or what it takes to replace a shard within `refresh` while `first`
-        stays."""
+    def _kept_back(self, dataset: DatasetState, all_of_it: bool) -> int:
+        """What this dataset lacks: shards that failed, and `first`; `all_of_it`: also the rest of a
+        pinned one, or what it takes to replace a shard within `refresh` while `first` stays."""
         footprint, rules = self.ledger.footprint, dataset.rules
         if rules.pin:
             missing = dataset.plan.estimated_bytes - dataset.data() if all_of_it else 0

@@ -214,8 +214,9 @@ class State:
         if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
-        if generation is None and stuck and self._rotation.make_room(dataset, self._may_fetch, out):
-            stuck = False
+        if generation is None and stuck:
+            self._rotation.make_room(dataset, self._may_fetch, out)
+            stuck, holder = self._stuck(dataset)
         if generation is None:
             why = Hindrances(stuck, holder, no_more, self.disk.why)
             out.append(not_ready(dataset, self._room, needed, why, asked.request, now))

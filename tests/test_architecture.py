@@ -356,6 +356,7 @@ def ours() -> Iterator[Path]:
 LONG: dict[str, str] = {
     "cachecd/catalog.py": "all SQL is in one place",
     "cachecd/daemon.py": "all wiring is in one place",
+    "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
 }
 
 

@@ -126,7 +126,7 @@ class World:
     def _known(self, name: str, found: Found, lost: bool) -> None:
         """What the model goes by after a restart: what the catalog and the plan say."""
         old, dataset = self.model.of[name], self.state.datasets[name]
-        account = self.model.of[name] = Account(self.rules[name], lost=old.lost or lost)
+        account = self.model.of[name] = Account(dataset.rules, lost=old.lost or lost)
         for kept in found.kept:
             shard, records = kept.shard, self.disk[kept.shard.id]
             before = old.shards.get(shard.id.number)
@@ -338,10 +338,10 @@ class World:
         """`limit` as the ledger has it."""
         self.limit = limit
         self.rules.update({rule.name: rule for rule in rules})
-        for name, rule in self.rules.items():
-            self.model.of[name].rules = rule
         self.model.changed(limit, self.model.metadata, self.model.free)
         self.state.reconfigure(limit, self.rules.values())
+        for name, dataset in self.state.datasets.items():
+            self.model.of[name].rules = dataset.rules
         self.tick(0)
 
     def repair(self) -> None:
