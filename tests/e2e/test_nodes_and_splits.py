@@ -84,5 +84,4 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
                     batches = epoch.numpy(16, drop_last=False)
                     sides.append([bytes(key) for batch in batches for key in batch["key"]])
         assert not set(sides[0]) & set(sides[1])
-        held_out = served.status()["datasets"]["train-eval"]["records"]
-        assert abs(held_out - 250 * part) < 25
+        assert abs(len(sides[1]) - 250 * part) < 25
