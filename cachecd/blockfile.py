@@ -191,3 +191,11 @@ def _write(fd: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(fd, view, at)
         view, at = view[written:], at + written
+
+
+def id_of(path: Path) -> bytes:
+    """The id that the file's head has, b"" if it has none; what follows the head is not looked at."""
+    with refusing(f"cannot read {path}"), open(path, "rb") as file:
+        head = file.read(_HEAD.size)
+    whole = len(head) == _HEAD.size and head.startswith(_MAGIC)
+    return _HEAD.unpack(head)[3] if whole else b""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ _ROWS_AT_ONCE = 100
 # What a start reads at once, so that it takes little memory however much there is.
 _ROWS_READ = 10_000
 _UNITS_READ = 256  # shards; one may hold 4,096 units
+# Of walks that are not configured now: as many as there are listings that are not.
+_PARKED = 2
 _FILES = ("", "-wal", "-shm")
 _OF_ONE = "WHERE dataset = ? AND number = ?"
 
@@ -240,6 +242,21 @@ class Catalog:
         row = self._db.execute("SELECT plan FROM plans WHERE dataset = ?", (dataset,)).fetchone()
         return json.loads(zlib.decompress(row[0])) if row else None
 
+    def parked(self, dataset: str) -> dict[str, dict[str, Any]]:
+        """The plans that were parked, by the names of their walks."""
+        rows = self._db.execute(
+            "SELECT dataset, plan FROM plans WHERE substr(dataset, 1, ?) = ?",
+            (len(dataset) + 1, _parked(dataset, "")),
+        )
+        return {name.partition("@")[2]: json.loads(zlib.decompress(plan)) for name, plan in rows}
+
+    def generations(self, dataset: str) -> list[str]:
+        """Those that have shards."""
+        rows = self._db.execute(
+            "SELECT DISTINCT generation FROM shards WHERE dataset = ?", (dataset,)
+        )
+        return [generation for (generation,) in rows]
+
     def set_aside(self, dataset: str) -> list[SetAside]:
         """The units given up, with their reasons."""
         rows = self._db.execute(
@@ -258,12 +275,18 @@ class Catalog:
         )
         return [(_text(source), _text(key), begin) for source, key, begin in rows]
 
-    def holders(self, dataset: str, units: Iterable[int]) -> Iterator[list[int]]:
-        """The shards that hold records of any of these units and are not barred: of some shards at a
-        time, until all have been looked at."""
+    def holders(
+        self, dataset: str, units: Iterable[int], generations: Collection[str]
+    ) -> Iterator[list[int]]:
+        """The shards of these generations that hold records of any of these units and are not barred: of
+        some shards at a time, until all have been looked at."""
         wanted = np.array(sorted(units), np.uint64)
-        for some in self._pages("units, barred", dataset, _UNITS_READ):
-            blobs = [(number, zlib.decompress(blob)) for number, blob, barred in some if not barred]
+        for some in self._pages("units, generation, barred", dataset, _UNITS_READ):
+            blobs = [
+                (number, zlib.decompress(blob))
+                for number, blob, generation, barred in some
+                if generation in generations and not barred
+            ]
             held = np.frombuffer(b"".join(blob for _, blob in blobs), np.uint64)
             # At once: shard by shard it takes several times as long.
             lengths = np.array([(n, len(blob) // 8) for n, blob in blobs], np.int64).reshape(-1, 2)
@@ -391,23 +414,54 @@ class Catalog:
         """No later lease names these shards, and their units count for none. Repeatable, as `retire`."""
         self._mark("barred", dataset, numbers)
 
-    def forget_units(self, dataset: str, number: int | None = None) -> None:
-        """The unit numbers of one shard, or of all, are those of another listing. Repeatable: of all,
-        it is not one transaction."""
-        where = "WHERE dataset = ? AND (? IS NULL OR number = ?)"
-        found = self._db.execute(
-            f"SELECT number FROM shards {where} ORDER BY number", (dataset, number, number)
-        )
+    def park(self, dataset: str, walk: str) -> None:
+        """Sets apart the plan that is saved, with its open assignments and the units set aside, under the
+        name of its `walk`; of those parked before, only the latest stays. Repeatable: it is not one
+        transaction."""
+        parked = _parked(dataset, walk)
+        self._move_asides(dataset, parked)
         with self._db.transaction():
-            self._db.execute(f"DELETE FROM recipes {where}", (dataset, number, number))
-        none = zlib.compress(b"")
-        for start in range(0, len(found), _ROWS_AT_ONCE):
-            rows = [(none, dataset, n) for (n,) in found[start : start + _ROWS_AT_ONCE]]
-            with self._db.transaction():
-                self._db.executemany(
-                    "UPDATE shards SET units = ?, parts = x'' WHERE dataset = ? AND number = ?",
-                    rows,
+            for table in ("assignments", "plans"):
+                self._db.execute(
+                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
+                    (parked, dataset),
                 )
+        self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
+        plans = self.parked(dataset)
+        # Numbers go up, so a plan that was parked later has the higher ones.
+        for old in sorted(plans, key=lambda name: plans[name]["plan"]["next_number"])[:-_PARKED]:
+            self._move_asides(_parked(dataset, old), None)
+            with self._db.transaction():
+                for table in ("assignments", "plans"):
+                    self._db.execute(
+                        f"DELETE FROM {table} WHERE dataset = ?", (_parked(dataset, old),)
+                    )
+
+    def unpark(self, dataset: str, walk: str) -> None:
+        """Takes up again what was parked under this name, if anything was. Repeatable."""
+        parked = _parked(dataset, walk)
+        self._move_asides(parked, dataset)
+        with self._db.transaction():
+            for table in ("assignments", "plans"):
+                self._db.execute(
+                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
+                    (dataset, parked),
+                )
+
+    def _move_asides(self, dataset: str, to: str | None) -> None:
+        some = (
+            "WHERE dataset = ? AND unit IN"
+            f" (SELECT unit FROM set_aside WHERE dataset = ? LIMIT {_ROWS_AT_ONCE})"
+        )
+        while self._db.execute("SELECT 1 FROM set_aside WHERE dataset = ? LIMIT 1", (dataset,)):
+            with self._db.transaction():
+                if to is None:
+                    self._db.execute(f"DELETE FROM set_aside {some}", (dataset, dataset))
+                else:
+                    self._db.execute(
+                        f"UPDATE OR REPLACE set_aside SET dataset = ? {some}",
+                        (to, dataset, dataset),
+                    )
 
     def _insert_plan(self, plan: SavedPlan) -> None:
         fields = _packed(plan.fields)
@@ -463,3 +517,8 @@ def _parts(blob: bytes) -> list[Part]:
 
 def _key(shard: ShardId) -> tuple[str, int]:
     return shard.dataset, shard.number
+
+
+def _parked(dataset: str, walk: str) -> str:
+    """Under which name the rows of a parked walk are kept: no dataset can have it."""
+    return f"{dataset}@{walk}"

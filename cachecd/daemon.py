@@ -28,7 +28,7 @@ from cachecd.disk import allocated
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
-from cachecd.index import Index
+from cachecd.index import Index, drop_unused
 from cachecd.layout import Layout
 from cachecd.ledger import Ledger, footprint
 from cachecd.listings import keep_listed
@@ -50,6 +50,7 @@ from cachecd.shards import ShardWork
 from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
 from cachecd.status import document
+from cachecd.waiting import held_back
 from cachecd_client import protocol
 from cachecd_client.errors import CallerError
 
@@ -92,7 +93,13 @@ class Daemon:
         self._saver = PlanSaver(self._catalog, self._saved_plan, self._complaints)
         self._tasks: set[asyncio.Task[None]] = set()
         self._exclusions = Exclusions(
-            self._catalog, self._saver, self._indexes, self._feed, self._spawn
+            self._layout.index,
+            self._catalog,
+            self._saver,
+            self._indexes,
+            self.state.datasets,
+            self._feed,
+            self._spawn,
         )
         self._missing = MissingClasses(
             config.datasets, self._catalog, self._saver, self._indexes, self._spawn
@@ -115,6 +122,7 @@ class Daemon:
             self._complaints,
             self._feed,
             least_for_shards(found.datasets, config.cache.shard_size),
+            self._drop_index,
         )
         self._shards = ShardWork(
             self._layout,
@@ -158,11 +166,35 @@ class Daemon:
         self._asides.found(name, self._catalog.set_aside(name))
         for event, why in recovered.found.damages():
             _log.warning(event, why=why)
+        state = recovered.state
+        if why := held_back(state):
+            _log.warning("shards are held back", dataset=name, why=why)
+        elif older := state.live.superseded(state.rules.generation).size:
+            _log.info(
+                "the configuration makes other records than before: older shards are leased until there is "
+                "grow.first of the new ones",
+                dataset=name,
+                older_shards=older,
+                generation=state.rules.generation,
+            )
+        if state.twice:
+            _log.warning("shards hold units that others hold too", dataset=name, shards=state.twice)
+
+    def _drop_index(self) -> bool:
+        dropped = drop_unused(self._layout.index, {i.path for i in self._indexes.values()})
+        if dropped is not None:
+            _log.info("listing removed, to make room", path=str(dropped))
+        return dropped is not None
 
     async def start(self) -> None:
         """Starts samplers, listing and the clock. No request is answered before exclusions are in force."""
+        for name, state in self.state.datasets.items():  # before anything is begun
+            if not self._offline:
+                state.begin_listing(self._indexes[name].complete)
         self._look()
-        self._exclusions.start({n: d.excluded for n, d in self.state.datasets.items()})
+        for name, state in self.state.datasets.items():
+            self._feed(ev.HoldersFound(name, state.twice))
+        self._exclusions.start()
         if not self._offline:
             await self._executor.start(self._deliver)
             for name in self.state.datasets:
@@ -171,10 +203,8 @@ class Daemon:
                 dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
-                awaits = dataset.rules.awaits
-                listed = partial(
-                    keep_listed, name, config, self._lister, *about, self._feed, awaits
-                )
+                then = dataset.rules.awaits, dataset.doubt.known
+                listed = partial(keep_listed, name, config, self._lister, *about, self._feed, *then)
                 self._spawn(self._kept_up(f"listing of {name}", listed))
         self._spawn(self._kept_up("scrub", self._scrub.run))
         self._spawn(self._every(_PROBE_EVERY, self._probe))

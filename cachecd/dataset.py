@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cachecd.doubt import Doubt
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
+from cachecd.generations import same_split
 from cachecd.live import LiveShards
 from cachecd.missing_sources import MissingSources
 from cachecd.model import (
@@ -52,7 +54,9 @@ class DatasetState:
     `debt`: allocated bytes that rotation has freed and the sampler has not refilled; with the retired
     shards still there, never more than `refresh` of the capacity. `allowed`: data bytes the dataset may
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
-    `gaps`: of those among them that have older ones before them.
+    `gaps`: of those among them that have older ones before them. `listings`: of each generation that
+    had shards when the daemon started, and of the current one, the listing that numbers its units.
+    `twice`: what a start found to hold a unit that another shard holds too.
     """
 
     rules: DatasetRules
@@ -82,6 +86,9 @@ class DatasetState:
     excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
     recall: Recall = field(default_factory=Recall)
+    listings: dict[str, str] = field(default_factory=dict)
+    twice: tuple[int, ...] = ()
+    doubt: Doubt = field(default_factory=Doubt)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -94,8 +101,8 @@ class DatasetState:
         return float("inf") if unbounded else self.rules.first
 
     def change(self, rules: DatasetRules) -> None:
-        """New sizes while running; what is cached stays allowed."""
-        self.rules = rules
+        """New sizes while running; what is cached stays allowed, and the generation is what it is."""
+        self.rules = replace(rules, generation=self.rules.generation)
         self.plan.reweigh([source.weight for source in rules.sources])
         self.allowed = max(self._least_allowed(), self.data())
 
@@ -131,6 +138,12 @@ class DatasetState:
         return self.live.verifying(self.rules.generation)
 
     @property
+    def numbered_alike(self) -> list[str]:
+        """The generations whose shards name their units by the current listing."""
+        listing = self.listings.get(self.rules.generation)
+        return [name for name, its in self.listings.items() if its == listing]
+
+    @property
     def waits_for(self) -> str:
         """Why nothing is sampled though nothing is wrong; "" if something is, or could be."""
         if (strata := self.plan.strata) and strata.coming:
@@ -146,13 +159,24 @@ class DatasetState:
 
     def generation_to_lease(self, needed: int) -> str | None:
         """The newest generation that can be leased: the current one once it is ready, else an old
-        one that is still here; None if there is none yet."""
+        one that is still here, unless it is withheld; None if there is none yet."""
         if self.ready(needed):
             return self.rules.generation
-        old = self.live.superseded(self.rules.generation)
+        withheld = [name for name in self.live.generations if not self.may_lease(name)]
+        old = self.live.superseded(self.rules.generation, *withheld)
         if self.rules.pin or not len(old):
             return None
         return self.live[int(old[-1])].shard.generation
+
+    def may_lease(self, generation: str) -> bool:
+        """Whether a lease may be of this generation: not if it holds out other units than are
+        configured now, for what is held out now is among its records."""
+        return same_split(generation, self.rules.generation)
+
+    @property
+    def withheld(self) -> Numbers:
+        """The shards, oldest first, that no lease may name although nothing is wrong with them."""
+        return self.live.superseded(*filter(self.may_lease, self.live.generations))
 
     def ready(self, needed: int) -> bool:
         """Whether the current generation can be leased for an epoch that needs `needed` bytes."""
@@ -254,18 +278,39 @@ class DatasetState:
     @property
     def preparing(self) -> bool:
         """Whether an old generation is served until the current one is ready."""
-        return len(self.live.superseded(self.rules.generation)) > 0
+        return self._leasable() not in (None, self.rules.generation)
+
+    @property
+    def idle(self) -> Numbers:
+        """The shards that no lease names any more although nothing is wrong with them, oldest first: of
+        generations that another has taken the place of."""
+        if len(self.live.generations) < 2 and not len(self.live.superseded(self.rules.generation)):
+            return np.zeros(0, np.int64)
+        return self.live.superseded(self.rules.generation, self._leasable() or "")
+
+    def _leasable(self) -> str | None:
+        return self.generation_to_lease(self.needed(0))
 
     # --- the source
 
-    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> None:
-        """The listing has gone on; `fresh`: the store has just given it."""
+    def begin_listing(self, complete: bool) -> None:
+        """A run begins that lists the source; `complete`: it was listed to its end before."""
+        self.doubt.begin(len(self.rules.sources), complete)
+        self.source.refused = self.doubt.reason
+
+    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> bool:
+        """The listing has gone on; `fresh`: the store has just given it. Returns whether that is to be
+        saved."""
         self.plan.extend(complete)
         self.missing.unlisted.pop(source, None)
         self.listed, self.exhausted = complete, False
-        if fresh:
-            self.source.end()
-            self.second_chances.listed(now)
+        if not fresh:
+            return False
+        known = self.doubt.ended(source, complete)
+        self.source.refused = self.doubt.reason
+        self.source.end()
+        self.second_chances.listed(now)
+        return known
 
     def relisted(self, gone: Units, back: Units, now: float) -> tuple[int, ...]:
         """A whole listing has not shown the units `gone`, and has shown again those that are `back`.
@@ -284,21 +329,38 @@ class DatasetState:
             self.exhausted = False
 
     def listing_stopped(
-        self, reason: str, stuck: bool, down: bool, now: float, source: int = 0
+        self,
+        reason: str,
+        stuck: bool,
+        down: bool,
+        now: float,
+        source: int = 0,
+        doubted: bool = False,
     ) -> None:
         """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. Of
-        several sources the others go on without it, unless the sets are to be the same on every run."""
+        several sources the others go on without it, unless the sets are to be the same on every run. While
+        one of them is `doubted`, nothing is."""
         self.missing.unlisted[source] = reason
+        if doubted:
+            self.doubt.raised(source, reason)
+        else:
+            self.doubt.unlisted(source)
+        self.source.refused = self.doubt.reason
         if down:
             self.source.begin(now, reason)
         if stuck and not (self.rules.several and self.rules.wait):
             self.plan.make_do(source)
             self.exhausted = False
 
-    def made_of(self, number: int, outcome: Outcome, now: float) -> None:
-        """A shard tells what can be read."""
+    def made_of(self, number: int, outcome: Outcome, now: float) -> Outcome:
+        """A shard tells what can be read. While nobody knows whether this is the right store, what cannot
+        be read may pass."""
+        if self.doubt.unsure:
+            asides = tuple(replace(aside, passing=True) for aside in outcome.set_aside)
+            outcome = replace(outcome, set_aside=asides)
         self.missing.read(self.plan.sources_in(number), outcome.unreachable, now)
         self.second_chances.gave_up(outcome.set_aside, now)
+        return outcome
 
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is

@@ -35,6 +35,10 @@ class SourceUnreachableError(SourceError):
     """The store as a whole does not answer, or does not let us in. Trying again later may help."""
 
 
+class RewrittenError(SourceError):
+    """The source has the objects that were listed before, and most of them have other contents now."""
+
+
 class UnitError(SourceError):
     """One object cannot be used; the rest of the source can.
 

@@ -90,13 +90,15 @@ class Relisted:
 class ListingStopped:
     """A dataset's source, or one of several, cannot be listed now; `reason` is for people. `stuck`: not
     just now, so that what is listed is to be taken for all there is till then. `down`: the store does not
-    answer, or refuses, so that reading it may fail as well."""
+    answer, or refuses, so that reading it may fail as well. `doubted`: the store seems to be another than
+    the one that was listed before, so that nothing is read until a listing says otherwise."""
 
     dataset: str
     reason: str
     stuck: bool = False
     down: bool = False
     source: int = 0
+    doubted: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
 from cachecd.catalog import Catalog
+from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
 from cachecd.events import Event, HoldersFound, UnitsExcluded, UnitsIncluded
-from cachecd.excluded import Excluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
 from cachecd.saving import PlanSaver
@@ -38,15 +39,19 @@ class Exclusions:
 
     def __init__(
         self,
+        directory: Path,
         catalog: Catalog,
         saver: PlanSaver,
         indexes: Mapping[str, Index],
+        datasets: Mapping[str, DatasetState],
         feed: Callable[[Event], None],
         spawn: Callable[[Awaitable[None]], None],
     ) -> None:
+        self._directory = directory
         self._catalog = catalog
         self._saver = saver
         self._indexes = indexes
+        self._datasets = datasets
         self._feed = feed
         self._spawn = spawn
         self._sought: set[_Asked] = set()
@@ -68,7 +73,7 @@ class Exclusions:
             return Refused(request.id, "bad-request", found)
         return protocol.Excluded(request.id, *found)
 
-    def start(self, excluded: Mapping[str, Excluded]) -> None:
+    def start(self) -> None:
         """What was excluded before is looked for again: a daemon that was killed may not have come to all
         its shards, and the source may have been listed anew.
 
@@ -76,10 +81,11 @@ class Exclusions:
         name one meanwhile. Where nothing was excluded it takes no time. What a disk that fails does not
         tell now is looked for with the rest, till that is done.
         """
-        for dataset, found in excluded.items():
+        for dataset, state in self._datasets.items():
+            found, alike = state.excluded, state.numbered_alike
             if found.numbers:
                 with suppress(DiskError):
-                    for some in self._catalog.holders(dataset, found.numbers):
+                    for some in self._catalog.holders(dataset, found.numbers, alike):
                         self._feed(HoldersFound(dataset, some))
             if found.of_others:
                 _log.warning(
@@ -166,9 +172,39 @@ class Exclusions:
         self._feed(UnitsExcluded(dataset, units))
         while self._saver.behind:  # the rows of what was published before are not all there
             await asyncio.sleep(_POLL)
-        holders: list[int] = []
-        for some in self._catalog.holders(dataset, [unit.unit for unit in units]):
-            holders += some
-            await asyncio.sleep(0)  # others have their turn
+        state = self._datasets[dataset]
+        holders = await self._holders(dataset, [u.unit for u in units], state.numbered_alike)
+        names = frozenset(unit.name for unit in units)
+        for listing in {*state.listings.values()} - {self._indexes[dataset].id}:
+            generations = [name for name, its in state.listings.items() if its == listing]
+            if not any(generation in state.live.generations for generation in generations):
+                continue
+            numbers = await asyncio.to_thread(self._numbers, dataset, listing, names)
+            if numbers is None:  # nobody knows what they hold
+                holders += state.live.superseded(
+                    *set(state.live.generations).difference(generations)
+                ).tolist()
+            else:
+                holders += await self._holders(dataset, numbers, generations)
         self._feed(HoldersFound(dataset, holders))
         return len(holders)
+
+    async def _holders(
+        self, dataset: str, units: list[int], generations: Collection[str]
+    ) -> list[int]:
+        found: list[int] = []
+        for some in self._catalog.holders(dataset, units, generations) if units else ():
+            found += some
+            await asyncio.sleep(0)  # others have their turn
+        return found
+
+    def _numbers(self, dataset: str, listing: str, names: frozenset[UnitName]) -> list[int] | None:
+        """Which units of these names there are in a listing that was used before; None if it is lost."""
+        index = Index.by_id(self._directory, dataset, listing)
+        if index is None:
+            return None
+        try:
+            keys = sorted({key for key, _ in names})
+            return [u.unit for key in keys for u in index.find(key) if u.name in names]
+        finally:
+            index.close()

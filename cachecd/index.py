@@ -6,23 +6,29 @@ some thousand units takes a hundred bytes, and some hundreds more while the sour
 
 Each append is durable before it counts, so a number that was once given out means the same unit
 for ever, whatever dies. The file's format is in docs/formats.md.
+
+A dataset's listings lie side by side, a file each, named after what they list. A start with a mistyped
+source begins another one and leaves the old one as it is, so that the next start goes on with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import struct
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError
+from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError, id_of
 from cachecd.disk import refusing
 from cachecd.errors import DiskError
 from cachecd.known import KnownKeys
@@ -38,6 +44,10 @@ _UNITS, _FINISHED, _UNSORTED_UNITS, _GONE, _SOURCE_FINISHED = 1, 2, 3, 4, 5
 # With texts this long, a block's text stays below 2**32 bytes.
 UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
+# Listings of a dataset that are kept: today's, the one before a change of the source, and one more for a
+# change that was mended by another mistake.
+_KEPT = 3
+_FILE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})\.[0-9a-f]{16}\.units")
 
 
 class Index:
@@ -73,29 +83,47 @@ class Index:
 
     @staticmethod
     def open(
-        directory: Path, dataset: str, source: str | None, *, early: bool = True, sources: int = 1
+        directory: Path, dataset: str, source: str, *, early: bool = True, sources: int = 1
     ) -> Index:
-        """The index of `dataset` in `directory`, taken on as it was left, or begun. `early`: its units
+        """The listing of `source` for `dataset`, taken on as it was left, or begun. `early`: its units
         may be walked before the listing is complete. Of several `sources`, a unit's key begins with its
         source (segments.py).
 
-        A last append that was interrupted is forgotten. An index of another `source`, or one whose
-        synced part is damaged, is replaced by an empty one with a new id; see `discarded`. With None
-        for the source it is what is there, whatever it lists, to be read alone: a daemon may be
-        appending to it. Then DiskError if there is none, or it cannot be used.
+        A last append that was interrupted is forgotten. A listing whose synced part is damaged is
+        replaced by an empty one with a new id; see `discarded`. The listings of other sources that this
+        dataset had stay, but no more than three in all: those used last.
         """
-        path, subject = directory / f"{dataset}.units", None if source is None else encoded(source)
-        if subject is not None:
-            with refusing(f"cannot create the directory {directory}"):
-                directory.mkdir(exist_ok=True)
-        file = BlockFile(path, read_only=subject is None)
+        subject = encoded(source)
+        with refusing(f"cannot create the directory {directory}"):
+            directory.mkdir(exist_ok=True)
+        name = hashlib.sha256(subject).hexdigest()[:16]
+        file = BlockFile(directory / f"{dataset}.{name}.units")
+        index = Index._loaded(file, subject, early, sources)
+        with refusing(f"cannot look after the listings in {directory}"):
+            os.utime(index.path)  # used last
+            for path in unused_listings(directory, {index.path}, dataset)[: -(_KEPT - 1)]:
+                path.unlink(missing_ok=True)
+        return index
+
+    @staticmethod
+    def by_id(directory: Path, dataset: str, listing: str) -> Index | None:
+        """The listing of this id, to be read alone: a daemon may be appending to it. None if it is not
+        there any more, DiskError if it cannot be read."""
+        for path in unused_listings(directory, (), dataset):
+            if id_of(path).hex() == listing:
+                return Index._loaded(BlockFile(path, read_only=True), None, True, 1)
+        return None
+
+    @staticmethod
+    def _loaded(file: BlockFile, subject: bytes | None, early: bool, sources: int) -> Index:
+        """What the file has; begun anew about the subject, if that is given and the file is of no use."""
         try:
             index = Index(file, early, sources)
             try:
                 index._load(subject)
             except UnusableError as error:
                 if subject is None:
-                    raise DiskError(f"{path}: {error or 'it is empty'}") from error
+                    raise DiskError(f"{file.path}: {error or 'it is empty'}") from error
                 file.begin(subject)
                 index = Index(file, early, sources)
                 index.discarded = str(error)
@@ -396,3 +424,23 @@ class Index:
         taken = self._units_of(block) * _ENTRY.itemsize
         entries = np.frombuffer(self._file.read(self._entries_at[block], taken), _ENTRY).tolist()
         return entries, self._file.read(self._texts_at[block], entries[-1][1])
+
+
+def unused_listings(
+    directory: Path, used: Collection[Path], dataset: str | None = None
+) -> list[Path]:
+    """The listings of a dataset, or of all, but for those that are `used`; those of longest ago first."""
+    paths = {path: _FILE.fullmatch(path.name) for path in directory.iterdir()}
+    mine = [path for path, name in paths.items() if name and dataset in (None, name[1])]
+    others = [path for path in mine if path not in used]
+    return sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def drop_unused(directory: Path, used: Collection[Path]) -> Path | None:
+    """Removes the unused listing of longest ago, of whatever dataset: what room it takes is given to those
+    that are used. None if there is none. DiskError."""
+    with refusing(f"cannot look after the listings in {directory}"):
+        for path in unused_listings(directory, used)[:1]:
+            path.unlink(missing_ok=True)
+            return path
+    return None

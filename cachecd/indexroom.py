@@ -14,13 +14,21 @@ class IndexRoom:
 
     `measure` tells the ledger anew what lies on the disk, `ahead` included. All indexes together leave
     `least` bytes of the limit to the shards, so that sampling and training go on whatever a store
-    lists.
+    lists. `drop` removes an index that nobody uses now, and says whether there was one: those are kept as
+    long as no other index needs their room.
     """
 
-    def __init__(self, ledger: Ledger, least: int, measure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        least: int,
+        measure: Callable[[], None],
+        drop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._ledger = ledger
         self._least = least
         self._measure = measure
+        self._drop = drop
         self._claims: dict[str, int] = {}
         self._writing: set[str] = set()
 
@@ -46,6 +54,8 @@ class IndexRoom:
         """
         self._claims[dataset] = cost
         self._measure()
+        while self._lacks() and self._drop():
+            self._measure()
         left = self._ledger.limit - self._ledger.metadata
         if left < self._least:
             self.settle(dataset)
@@ -61,6 +71,9 @@ class IndexRoom:
                 f"cache.limit ({self._ledger.limit}) leaves; the next shards that are evicted make it"
             )
         self._writing.add(dataset)
+
+    def _lacks(self) -> bool:
+        return self._ledger.room < 0 or self._ledger.limit - self._ledger.metadata < self._least
 
     def settle(self, dataset: str) -> None:
         """After that: what was taken is on the disk, what was not is not needed."""

@@ -19,7 +19,7 @@ import structlog
 from numpy.typing import NDArray
 
 from cachecd.config import SourceConfig
-from cachecd.errors import LimitTooSmallError, NoRoomError, SourceUnreachableError
+from cachecd.errors import LimitTooSmallError, NoRoomError, RewrittenError, SourceUnreachableError
 from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.listpages import CircleError, Pages
@@ -48,6 +48,8 @@ class Listing:
     the index has gained a block that may be walked. `gone` are, at its end, the units that are gone and
     those that are back, None if the source was not listed before. `left_out` is why objects that are
     new were not taken up: where `more_to_come`, there will be other listings, and none waits for room.
+    Where it `judges` whether this is the store that was listed before, it calls `doubted` with the reason
+    as soon as that is in doubt; the end of the listing tells.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Listing:
         progress: Progress | None = None,
         more_to_come: bool = False,
         takes: Takes | None = None,
+        judges: bool = False,
+        doubted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.index = index
         self.progress = progress or Progress()
@@ -69,7 +73,9 @@ class Listing:
         self._room = room
         self._may_leave_out = more_to_come and index.complete
         self._progressed = progressed
-        self._relisting = Relisting(index, holds) if index.complete else None
+        self._holds = holds
+        self._doubted = doubted
+        self._relisting = Relisting(index, holds, judges) if index.complete else None
         self._begun = False
         self._lanes: Lanes | None = None  # where the listing is; None in a store of one lane
         self._after = ""  # there, everything up to this key is listed
@@ -86,7 +92,32 @@ class Listing:
     ) -> None:
         """To the end, from where the last attempt came to. `units(key)` lists those behind a key,
         `sweep(lanes)` by several requests at a time, if the store can. What was listed stays, whatever
-        is raised: SourceError, DiskError, or what the room refuses."""
+        is raised: SourceError, DiskError, or what the room refuses. After RewrittenError it begins anew."""
+        await self._list_all(units, sweep)
+        if self._relisting is not None:
+            try:
+                rewritten = self._relisting.judge()
+            except RewrittenError:
+                self._begin_anew(judges=True)
+                raise
+            if self._relisting.unheard:
+                self._begin_anew(judges=False)
+                await self._list_all(units, sweep)
+            await self._take_up(rewritten, "", again=True)
+        names = class_names(self._classes)
+        await self._write(self.index.cost((), names), lambda: self.index.finish(names))
+        if self._relisting is not None:
+            await self._compare(self._relisting)
+
+    def _begin_anew(self, judges: bool) -> None:
+        self._relisting = Relisting(self.index, self._holds, judges)
+        self._begun, self._ordered = False, True
+
+    async def _list_all(
+        self,
+        units: Callable[[str], Iterator[list[ObjectInfo]]],
+        sweep: Callable[[Lanes], Sweep | None],
+    ) -> None:
         await _aside(self._begin)
         if not await self._swept(sweep):
             self._lanes = None
@@ -95,10 +126,6 @@ class Listing:
                 await self._take_all(pages.next)
             finally:
                 pages.close()
-        names = class_names(self._classes)
-        await self._write(self.index.cost((), names), lambda: self.index.finish(names))
-        if self._relisting is not None:
-            await self._compare(self._relisting)
 
     async def _compare(self, relisting: Relisting) -> None:
         if not self._listed and len(self.index):
@@ -140,25 +167,30 @@ class Listing:
             again = self._relisting is not None
             if self._relisting is not None:
                 new = self._relisting.new(taken, numbers, rewritten)
+                if self._relisting.suspects:
+                    self._doubted(self._relisting.doubt)
             else:
                 new = [o for o, n in zip(taken, numbers.tolist(), strict=True) if n < 0]
-            # Listed again, a source needs no room for what is known: a cache that is full has none.
-            if new and not self.left_out:
-                ends, frontier = len(self.index.ends), "" if self.index.complete else position
-                cost = self.index.cost(new, (), frontier)
-                append = partial(self.index.append, new, frontier, again=again)
-                try:
-                    await self._write(cost, append)
-                except (NoRoomError, LimitTooSmallError) as error:
-                    if not self._may_leave_out:
-                        raise
-                    self.left_out = f"new objects are not taken up: {error}"
-                if len(self.index.ends) > ends:
-                    self._progressed()
+            await self._take_up(new, position, again)
             self._listed += len(taken)
             self.progress.objects = self._listed
             self._ordered = self._ordered and ordered
             self._after, self._position = batch[-1].key, position
+
+    async def _take_up(self, new: list[ObjectInfo], position: str, again: bool) -> None:
+        # Listed again, a source needs no room for what is known: a cache that is full has none.
+        if not new or self.left_out:
+            return
+        ends, frontier = len(self.index.ends), "" if self.index.complete else position
+        cost = self.index.cost(new, (), frontier)
+        try:
+            await self._write(cost, partial(self.index.append, new, frontier, again=again))
+        except (NoRoomError, LimitTooSmallError) as error:
+            if not self._may_leave_out:
+                raise
+            self.left_out = f"new objects are not taken up: {error}"
+        if len(self.index.ends) > ends:
+            self._progressed()
 
     async def _write(self, cost: int, write: Callable[[], object]) -> None:
         self._room.reserve(cost)

@@ -15,7 +15,14 @@ from functools import partial
 import structlog
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.errors import ConfigError, DiskError, NoRoomError, SourceError, SourceUnreachableError
+from cachecd.errors import (
+    ConfigError,
+    DiskError,
+    NoRoomError,
+    RewrittenError,
+    SourceError,
+    SourceUnreachableError,
+)
 from cachecd.events import Event, Listed, ListingStopped, Relisted
 from cachecd.executors.lister import Lister
 from cachecd.index import Index
@@ -45,25 +52,39 @@ async def keep_listed(
     progress: Progress,
     feed: Callable[[Event], None],
     awaits: str = "",
+    judges: bool = False,
 ) -> None:
     """Lists each source until that has succeeded once in this run; the index on disk serves till then.
     Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
 
     Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
     listing of what was known has come to its end. `holds` says which units are held, `awaits` why none may
-    be walked before the end.
+    be walked before the end. `judges`: a source whose first listing shows that most of its objects are
+    rewritten is refused, as another store than before.
     """
     if awaits and not index.complete:
         _log.info("sampling waits for the end of the listing", dataset=name, why=awaits)
     sources = config.all_sources
     if len(sources) == 1:
-        alone = _OneSource(name, config, sources[0], index, index, room, holds, progress, feed)
+        alone = _OneSource(
+            name, config, sources[0], index, index, room, holds, progress, feed, judges
+        )
         await alone.keep_listed(lister)
         return
     parts = zip(sources, SourceIndex.of(index), progress.divide(len(sources)), strict=True)
     each = [
         _OneSource(
-            name, config, source, index, its, room.of(place), its.holds(holds), part, feed, place
+            name,
+            config,
+            source,
+            index,
+            its,
+            room.of(place),
+            its.holds(holds),
+            part,
+            feed,
+            judges,
+            place,
         )
         for place, (source, its, part) in enumerate(parts)
     ]
@@ -83,12 +104,15 @@ class _OneSource:
     holds: Holds
     progress: Progress
     feed: Callable[[Event], None]
+    judges: bool
     place: int = 0
+    doubts: bool = False  # said, in this listing
 
     async def keep_listed(self, lister: Lister) -> None:
         relist, progress, index = self.config.relist, self.progress, self.index
         again = False
         while True:
+            self.doubts = False
             progress.begin(time.monotonic())
             listing = Listing(
                 self.source,
@@ -99,6 +123,8 @@ class _OneSource:
                 progress,
                 more_to_come=relist is not None,
                 takes=selection_of(self.config),
+                judges=self.judges and not again,
+                doubted=self._doubted,
             )
             await self._until_listed(listing, lister, relist if again else None)
             progress.end(time.monotonic())
@@ -123,6 +149,14 @@ class _OneSource:
     def _listed(self, fresh: bool = False) -> None:
         complete = self.whole.complete
         self.feed(Listed(self.name, len(self.whole), complete, fresh, self.place))
+
+    def _doubted(self, why: str) -> None:
+        if self.doubts:
+            return
+        self.doubts = True
+        why = self._reason(f"{why}: nothing is fetched until the listing is at its end, and tells")
+        _log.warning("source in doubt", **self._which(), why=why)
+        self.feed(ListingStopped(self.name, why, source=self.place, doubted=True))
 
     def _which(self) -> dict[str, str]:
         """For the log."""
@@ -150,17 +184,27 @@ class _OneSource:
                     error = SourceUnreachableError(
                         f"{type(error).__name__}: {for_the_log(str(error))}"
                     )
+                refused = isinstance(error, RewrittenError)
+                if refused:
+                    error = RewrittenError(
+                        f"{source.url}: {error}: this seems to be another store than before, and nothing "
+                        "is fetched from it. Is the endpoint right? If the objects were rewritten on "
+                        f"purpose, set generation: {self.config.generation + 1}"
+                    )
                 failures = failures + 1 if len(index) == length else 1
                 # The limit does not change by itself, nor does a store that goes round in circles.
                 hopeless = isinstance(error, (ConfigError, CircleError))
                 stuck = failures >= _PATIENCE or hopeless
                 down = isinstance(error, SourceError) and not isinstance(error, CircleError)
+                down = down and not refused
                 longest = min(2.0**failures, _LONGEST_PAUSE)
                 pause = random.uniform(0, longest)
                 if patient is not None:
                     # What is listed is sampled as before: whether the store is down shows there.
                     down = False
                     pause = patient if stuck or isinstance(error, NoRoomError) else pause
+                if refused:  # each look at it takes a whole listing
+                    stuck, pause = False, _LONGEST_PAUSE
                 _log.warning(
                     "source not listed",
                     **self._which(),
@@ -170,9 +214,8 @@ class _OneSource:
                 )
                 self.progress.failed = str(error)
                 why = self._reason(str(error))
-                self.feed(
-                    ListingStopped(self.name, why, stuck, down and not self._is_part, self.place)
-                )
+                down = down and not self._is_part
+                self.feed(ListingStopped(self.name, why, stuck, down, self.place, refused))
                 await asyncio.sleep(pause)
             else:
                 return

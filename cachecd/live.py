@@ -233,6 +233,15 @@ class LiveShards(Mapping[int, LiveShard]):
         known = generation in self._generations
         return self._data_bytes[self._generations.index(generation)] if known else 0
 
+    @property
+    def generations(self) -> list[str]:
+        """Those that have served shards."""
+        return [
+            name
+            for name, served in zip(self._generations, self._served, strict=True)
+            if served.shards
+        ]
+
     def verifying(self, generation: str) -> int | None:
         """The first shard of a generation that is out of service while it is looked into."""
         if not self._with(_VERIFYING):
@@ -282,6 +291,11 @@ class LiveShards(Mapping[int, LiveShard]):
         may &= table["flags"][at] & _LEASED != 0
         found: Numbers = table.numbers[at[np.logical_and.accumulate(may)]]
         return found
+
+    def first_of(self, numbers: Numbers, least: int) -> Numbers:
+        """The first of these that together occupy at least so much; all, if that is less."""
+        so_far = self._table["allocated"][self._table.places(numbers)].cumsum()
+        return numbers[: int(np.searchsorted(so_far, least)) + 1]
 
     def oldest_allocated(self, generation: str) -> int:
         """What the oldest served shard of a generation occupies; 0 if there is none."""

@@ -34,10 +34,11 @@ class Meter:
         complaints: Complaints,
         feed: Callable[[Event], None],
         least: int,
+        drop_index: Callable[[], bool],
     ) -> None:
         """`reserve_free`: what the configuration leaves to others on the file system. `least`: what
-        indexes leave to the shards."""
-        self.index_room = IndexRoom(state.ledger, least, lambda: self._measure(0))
+        indexes leave to the shards. `drop_index`: as IndexRoom has it."""
+        self.index_room = IndexRoom(state.ledger, least, lambda: self._measure(0), drop_index)
         self._layout = layout
         self._state = state
         self._ground = Ground(layout, list(state.datasets))

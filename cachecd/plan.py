@@ -305,6 +305,19 @@ class Plan:
         self.resume(compress(parts, held & ~aside))
         return [*compress(parts, aside)]
 
+    def several_hold(self) -> list[int]:
+        """The units that are held more than once: cut ones, and those that should not be."""
+        places = self._units.segments
+        return [
+            unit
+            for place, walk in enumerate(self.walks)
+            for unit in places.numbers(place, walk.count.several.astype(np.uint64)).tolist()
+        ]
+
+    def held_twice(self, units: Sequence[int]) -> list[int]:
+        """Those of these that are held more than once."""
+        return [*compress(units, self.told(units, lambda walk, found: walk.count.shared(found)))]
+
     def partly_held(self, units: Sequence[int]) -> list[int]:
         """Those of these that somebody holds something of."""
         return [*compress(units, self._held(units))]

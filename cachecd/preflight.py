@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
 
+from cachecd import generations
 from cachecd.config import EVERY_HOST, Config, DatasetConfig, SourceConfig
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
@@ -119,14 +119,17 @@ def generation_of(dataset: DatasetConfig) -> str:
             decides.append({"columns": source.columns})
         elif dataset.sources:
             decides.append(None)  # which of them has the columns
-    text = json.dumps(decides, sort_keys=True)
-    return f"{dataset.generation}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    split = dataset.split
+    # Both sides alike: what one side trains on is what the other does not hold out.
+    told = split.model_dump(mode="json", exclude={"side"}) if split is not None else None
+    return generations.configured(dataset.generation, decides, told)
 
 
 def listing_of(dataset: DatasetConfig) -> str:
     """Names what decides a listing and the classes found in it: URL, format, label pattern, what is
     said of arrays, and which units the dataset takes; of several sources, all of them in their order. Not
-    the configured classes: whoever adds them in the middle of a listing need not begin it anew."""
+    the configured classes: they may be added in the middle of a listing. Nor the endpoint: a bucket is the
+    same bucket by whatever host name it is reached, and the environment may name the host instead."""
     told: list[Any] = [_told_of(source) for source in dataset.all_sources]
     if not dataset.sources:
         (told,) = told
@@ -139,7 +142,7 @@ def listing_of(dataset: DatasetConfig) -> str:
 
 def _told_of(source: SourceConfig) -> list[Any]:
     pattern = source.label.pattern if source.label else None
-    told: list[Any] = [source.url, source.format, source.endpoint, pattern]
+    told: list[Any] = [source.url, source.format, pattern]
     if source.array is not None:
         told.append(source.array.model_dump(mode="json"))
     if source.reader is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import structlog
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
+from cachecd.generations import numbered
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, in_use, read_manifests
@@ -28,11 +29,11 @@ from cachecd.sidecarwalk import (
     Begin,
     begun_in,
     cut_units,
-    of_listing,
     offsets_in,
     speaks_of,
     start_over,
 )
+from cachecd.standing import Standing, bar_misnumbered, excluded_among, turn_to, walk_of
 from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client import resources
@@ -61,42 +62,48 @@ def recover(
 ) -> Recovered:
     """Reconciles disk and catalog, and adds the dataset to the policy.
 
-    The saved plan is continued if it still speaks of the same units in the same order. If the
-    listing began afresh, the unit numbers in old shards mean nothing any more: these shards are
-    served, but hold no unit. If only seed or generation changed, the walk starts over; what an older
-    generation's shards hold stays known, for a person may take out a unit of theirs.
+    The saved plan is continued if it still speaks of the same units in the same order. If it does not,
+    it is parked, and another one begins, or goes on if it was parked earlier: so a mistake in the
+    configuration costs nothing once it is mended. Shards whose units are numbered by another listing are
+    of another generation than what is made from now on: no set has both.
     """
     name = rules.name
     (layout.shards / name).mkdir(exist_ok=True)
-    saved = catalog.plan(name)
-    if saved and saved["index"] != index.id:
-        # By their numbers they cannot be found any more.
-        catalog.bar(name, holders_of(catalog, name, excluded_among(catalog.set_aside(name))))
-        catalog.forget_units(name)
+    standing = turn_to(catalog, index, rules)
     found = find_shards(layout, catalog, name, in_use(layout, name))
-    dataset = take_up(found, catalog, index, rules, shard_size, state)
+    dataset = take_up(found, standing, catalog, index, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
 
 def take_up(
-    found: Found, catalog: Catalog, index: Index, rules: DatasetRules, shard_size: int, state: State
+    found: Found, standing: Standing, catalog: Catalog, index: Index, shard_size: int, state: State
 ) -> DatasetState:
     """Adds a dataset to the policy, with what was found of it on disk and in the catalog."""
+    rules = standing.rules
     name = rules.name
+    bar_misnumbered(found, standing, catalog, name)
+    if standing.lost:
+        generation = numbered(rules.generation, index.id, standing.listings)
+        rules = replace(rules, generation=generation)
     saved = catalog.plan(name)
     strata = Strata() if rules.stratify else None
     plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
     dataset = DatasetState(rules, plan)
+    there = {kept.shard.generation for kept in found.kept} | {*found.known[0]}
+    dataset.listings = {n: told for n, told in standing.listings.items() if n in there}
+    dataset.listings[rules.generation] = index.id
     if saved and _poisoned(saved["plan"]):
         _log.warning(
             "the saved plan names places that no walk comes to: the walk starts over", dataset=name
         )
-        saved = {**saved, "plan": {"next_number": saved["plan"]["next_number"]}, "seed": None}
-    walk = _walk_of(rules, index)
-    same_walk = bool(saved) and {key: (saved or {}).get(key) for key in walk} == walk
-    if saved and same_walk:
+        asides = catalog.set_aside(name)
+        standing.excluded = [a for a in asides if a.unit in excluded_among(asides)]
+        saved = None
+    if saved:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         plan.extend(index.complete)  # what was listed and not yet planned
+        if standing.used >= plan.next_number:  # by another walk, while this one was parked
+            plan.overtake(standing.used)
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))
@@ -105,12 +112,9 @@ def take_up(
             dataset.recall.restore(recalled, plan, ((p.unit, p.ordinal) for p in parts))
     else:
         plan.extend(index.complete)
-        start_over(plan, found, index, saved)
+        start_over(plan, found, index, standing.used, standing.lost)
     plan.gone(index.gone.numbers())
-    if saved:  # whatever the walk is now
-        dataset.egress = saved.get("egress", 0)
-    else:
-        dataset.egress = catalog.carried_egress(name)
+    dataset.egress = catalog.carried_egress(name) if standing.lost else standing.egress
     state.add_dataset(dataset)
     begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
     _adopt_known(found, dataset, catalog, state)
@@ -125,26 +129,60 @@ def take_up(
         dataset.evict(shard)
         if retired and shard.generation == rules.generation:
             dataset.debt += shard.allocated
-    asides = catalog.set_aside(name)
-    if not same_walk:  # what a person took out, that person lets in again
-        same_units = saved is not None and saved["index"] == index.id
-        asides = [aside for aside in asides if same_units and aside.reason == EXCLUDED]
-    plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.keep(catalog.excluded(name))
+    asides = _asides(catalog, dataset, index) if saved else standing.excluded
+    plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.numbers.update(excluded_among(asides))
-    if rules.pin or not same_walk:
+    if rules.pin or not saved:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
     dataset.second_chances.found(asides)
+    dataset.doubt.known = bool(saved and saved.get("known"))
+    dataset.twice = _holding_twice(dataset, catalog, found)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
-    if not same_walk:
+    if not saved:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
         catalog.start_over(saved_plan(dataset, index), asides)
-    elif found.gone:
+    elif found.gone or saved.get("listings") != dataset.listings:
         catalog.save_progress(saved_plan(dataset, index))
     return dataset
+
+
+def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAside]:
+    """The units that are set aside; not those that a person took out and, while their walk was parked,
+    let in again."""
+    asides = catalog.set_aside(dataset.rules.name)
+    taken_out = [index.unit(a.unit) for a in asides if a.reason == EXCLUDED and a.unit < len(index)]
+    still = {unit.unit for unit in dataset.excluded.among(taken_out)}
+    again = {unit.unit for unit in taken_out} - still
+    if again:
+        catalog.save_progress(saved_plan(dataset, index), again=again)
+    return [aside for aside in asides if aside.unit not in again]
+
+
+def _holding_twice(dataset: DatasetState, catalog: Catalog, found: Found) -> tuple[int, ...]:
+    """The shards of the current generation that hold a whole unit that another, of a lower number, holds
+    too."""
+    plan, name = dataset.plan, dataset.rules.name
+    generation = dataset.rules.generation
+    cut = {part.unit for part in catalog.parts_held(name, generation, ())}
+    suspects = set(plan.several_hold()) - cut
+    if not suspects:
+        return ()
+    seen: set[int] = set()
+    again = []
+    for number in sorted(
+        n for some in catalog.holders(name, suspects, (generation,)) for n in some
+    ):
+        units, _ = catalog.held(ShardId(name, number))
+        mine = suspects.intersection(units.tolist())
+        if mine & seen:
+            again.append(number)
+        else:
+            seen |= mine
+    return tuple(again)
 
 
 def _poisoned(plan: dict[str, Any]) -> bool:
@@ -155,12 +193,6 @@ def _poisoned(plan: dict[str, Any]) -> bool:
     return not all(
         isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
     )
-
-
-def _walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
-    """What decides in which order the units come; what is not told is None."""
-    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
-    return {**walk, "stratify": True if rules.stratify else None}
 
 
 def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> list[Part]:
@@ -183,16 +215,6 @@ def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> lis
         part._replace(offset=offsets.get((part.unit, part.ordinal), 0))
         for part in gaps(part for part in parts if part.unit in cut)
     ]
-
-
-def excluded_among(asides: Iterable[SetAside]) -> set[int]:
-    """The units of these that a person has taken out."""
-    return {aside.unit for aside in asides if aside.reason == EXCLUDED}
-
-
-def holders_of(catalog: Catalog, name: str, units: set[int]) -> list[int]:
-    """The shards that hold records of these; all are looked at, if there are any units."""
-    return [number for some in catalog.holders(name, units) for number in some] if units else []
 
 
 def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignment]:
@@ -236,9 +258,6 @@ def _adopt(
     if shard.id.number >= plan.next_number:
         speaks = not kept.barred and speaks_of(kept, plan, index)
         plan.overtake(shard.id.number, cut_units([kept], index, begun) if speaks else ())
-    if kept.adopted is not None and not of_listing(kept, index):
-        catalog.forget_units(shard.id.dataset, shard.id.number)
-        return
     if kept.barred or shard.generation != plan.generation:
         return  # its units come again
     if shard.id.number in plan.open:
@@ -270,7 +289,8 @@ def held_by(
 def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
     """What the catalog keeps of a dataset beside its shards."""
     fields = {
-        **_walk_of(dataset.rules, index),
+        **walk_of(dataset.rules, index),
+        "listings": dataset.listings,
         "plan": dataset.plan.to_json(),
         "debt": dataset.debt,
         "last_retired": dataset.last_retired,
@@ -278,6 +298,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "evicted_shards": dataset.evicted_shards,
         "gaps": list(dataset.gaps.items()),
         "egress": dataset.egress,
+        "known": dataset.doubt.known,
         **dataset.recall.to_json(),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))

@@ -37,6 +37,13 @@ class Room:
         """Whether there is room for so many more shards."""
         return self.space(dataset) >= shards * self.ledger.footprint
 
+    def missing(self, dataset: DatasetState) -> int:
+        """What it lacks to go on beside the shards that are being made; 0 if it has nothing to make."""
+        shards = 1 + len(dataset.making)
+        return (
+            max(0, shards * self.ledger.footprint - self.space(dataset)) if dataset.has_work else 0
+        )
+
     def stuck(self, dataset: DatasetState) -> bool:
         """Whether the dataset can hold no more than it does: no room, and none on its way."""
         return (

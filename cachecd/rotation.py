@@ -24,12 +24,11 @@ class Rotation:
         """An epoch begins: retires what newer shards shall replace; `comes`: whether anything may be
         fetched, and so come in its place."""
         rules = dataset.rules
-        # Leases never mix generations: older ones are of no use now.
-        self._retire(dataset, dataset.live.superseded(generation, rules.generation), out)
         floor = 1 if dataset.preparing or rules.wait else min(rules.first, dataset.data(generation))
         retired = 0
         capacity, excess = self.room.capacity(dataset), self.room.excess(dataset)
-        if not self.room.fits(dataset) and (excess > 0 or comes):
+        idle = len(dataset.idle)  # then these make room
+        if not (idle or self.room.fits(dataset)) and (excess > 0 or comes):
             taken = self._taken(dataset)
             chosen = dataset.to_retire(generation, capacity, floor, excess, comes, taken)
             retired = self._retire(dataset, chosen, out)
@@ -38,15 +37,14 @@ class Rotation:
             dataset.last_retired, dataset.refilled = retired, 0
             out.append(SavePlan(rules.name))
 
-    def make_room(self, dataset: DatasetState, comes: bool, out: list[Command]) -> bool:
-        """Whether others give up what they hold beyond their share, which this pinned one waits for:
-        nobody may ever ask for their next epoch."""
+    def make_room(self, dataset: DatasetState, comes: bool, out: list[Command]) -> None:
+        """This one waits for room. Idle shards go, of whatever dataset, and for a pinned one what others
+        hold beyond their share: nobody may ever ask for their next epoch."""
         for other in self.datasets.values():
-            generation = other.generation_to_lease(0)
+            generation = other.generation_to_lease(0) if dataset.rules.pin else None
             if other is not dataset and generation and self.room.excess(other) > 0:
                 self.boundary(other, generation, comes, out)
-                self.unlink_unheld(other, out)
-        return not self.room.stuck(dataset)
+            self.unlink_unheld(other, out)
 
     def _taken(self, dataset: DatasetState) -> bool:
         """Whether the file system and not the limit is full, and others have what was freed on it last:
@@ -64,7 +62,19 @@ class Rotation:
 
     def unlink_unheld(self, dataset: DatasetState, out: list[Command]) -> None:
         """Has what is to go, and no lease names, removed."""
-        rules, live = dataset.rules, dataset.live
-        if rules.pin:  # what a pinned set of old generation takes, the new one needs
-            self._retire(dataset, live.superseded(rules.generation), out)
-        out += [UnlinkShard(ShardId(rules.name, number)) for number in live.unlink()]
+        self._give_way(dataset, out)
+        name = dataset.rules.name
+        out += [UnlinkShard(ShardId(name, number)) for number in dataset.live.unlink()]
+
+    def _give_way(self, dataset: DatasetState, out: list[Command]) -> None:
+        """Idle shards go, the oldest first, as others need their room, and not before: a configuration that
+        was a mistake may be mended, and then they are of use again."""
+        if not len(idle := dataset.idle):
+            return
+        missing = self.room.excess(dataset)
+        for other in self.datasets.values():
+            if other is dataset or other.rules.limit is None:
+                missing = max(missing, self.room.missing(other))
+        missing -= sum(each.live.retired_allocated(None) for each in self.datasets.values())
+        if missing > 0:
+            self._retire(dataset, dataset.live.first_of(idle, missing), out)

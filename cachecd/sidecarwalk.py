@@ -80,18 +80,14 @@ def offsets_in(kept: Iterable[Kept]) -> dict[Begin, int]:
     return {(part.unit, part.ordinal): part.offset for part in parts}
 
 
-def start_over(plan: Plan, found: Found, index: Index, saved: dict[str, Any] | None) -> None:
-    """Numbers go on after every number ever used; the walk where the youngest sidecar says, if it
-    is of this walk (the catalog was lost), else at its beginning."""
-    highest = int(found.known[1]["number"].max(initial=0))
+def start_over(plan: Plan, found: Found, index: Index, used: int, lost: bool) -> None:
+    """Numbers go on after every number ever `used`; the walk where the youngest sidecar of it says, if
+    the catalog is `lost`, else at its beginning."""
+    highest = max(used, int(found.known[1]["number"].max(initial=0)))
     highest = max([highest, *(k.shard.id.number for k in found.kept)])
-    if saved:
-        highest = max(highest, saved["plan"]["next_number"] - 1)
-    cursor: int | list[int] = 0
-    youngest = found.kept[-1] if found.kept else None
-    if not saved and youngest and youngest.adopted and speaks_of(youngest, plan, index):
-        found_at = youngest.adopted.get("cursor", 0)
-        places = found_at if isinstance(found_at, list) else [found_at]
-        if all(0 <= place < MOST_CURSOR for place in places):
-            cursor = found_at
+    mine = [kept for kept in found.kept if lost and kept.adopted and speaks_of(kept, plan, index)]
+    cursor: int | list[int] = (mine[-1].adopted or {}).get("cursor", 0) if mine else 0
+    places = cursor if isinstance(cursor, list) else [cursor]
+    if not all(0 <= place < MOST_CURSOR for place in places):
+        cursor = 0
     plan.skip_to(highest, cursor)

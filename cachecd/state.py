@@ -122,12 +122,14 @@ class State:
                     self.restraint.wanted(now)
                     self._ended(state, out)
             case ev.Listed(dataset, _, complete, fresh, source):
-                self.datasets[dataset].listed_on(complete, fresh, now, source)
+                if self.datasets[dataset].listed_on(complete, fresh, now, source):
+                    out.append(ev.SavePlan(dataset))
             case ev.Relisted(dataset, gone, back):
                 if again := self.datasets[dataset].relisted(gone, back, now):
                     out.append(ev.SavePlan(dataset, again=again))
-            case ev.ListingStopped(dataset, reason, stuck, down, source):
-                self.datasets[dataset].listing_stopped(reason, stuck, down, now, source)
+            case ev.ListingStopped(dataset, reason, stuck, down, source, doubted):
+                stopped = self.datasets[dataset]
+                stopped.listing_stopped(reason, stuck, down, now, source, doubted)
             case ev.BlockOrdered(dataset, block, order):
                 self.datasets[dataset].ordered(block, order)
             case ev.SchemaFound(dataset):
@@ -212,13 +214,9 @@ class State:
         if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
-        if (
-            generation is None
-            and rules.pin
-            and stuck
-            and self._rotation.make_room(dataset, self._may_fetch, out)
-        ):
-            stuck = False
+        if generation is None and stuck:
+            self._rotation.make_room(dataset, self._may_fetch, out)
+            stuck, holder = self._stuck(dataset)
         if generation is None:
             why = Hindrances(stuck, holder, no_more, self.disk.why)
             out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
@@ -323,7 +321,7 @@ class State:
         dataset = self.datasets[shard.dataset]
         self._progressed(shard, outcome.fetched_bytes, now)
         dataset.source.end()
-        dataset.made_of(shard.number, outcome, now)
+        outcome = dataset.made_of(shard.number, outcome, now)
         if outcome.records:
             dataset.making[shard.number].outcome = outcome
             out.append(ev.PublishShard(shard, outcome))
@@ -342,8 +340,14 @@ class State:
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
         dataset.refilled += shard.allocated
-        out.append(finish(dataset, shard.id.number, outcome, shard, units, event.made))
-        if not dataset.excluded.numbers.isdisjoint(units):  # excluded while it was being made
+        done = finish(dataset, shard.id.number, outcome, shard, units, event.made)
+        out.append(done)
+        cut = {part.unit for part in done.parts}
+        # Nothing that another shard holds is assigned. If it is all the same, no lease is to name it twice.
+        twice = dataset.plan.held_twice([unit for unit in units if unit not in cut])
+        if twice or not dataset.excluded.numbers.isdisjoint(
+            units
+        ):  # excluded while it was being made
             self._bar_holder(shard.id, out)
 
     def _failed(
@@ -378,7 +382,8 @@ class State:
         out.append(ev.SavePlan(shard.dataset, removed=shard.number))
 
     def _bar_holder(self, shard: ShardId, out: list[ev.Command]) -> None:
-        """It holds records of an excluded unit: barred as soon as it is known what comes again."""
+        """It holds records that no lease is to name, of an excluded unit, or of a unit that another shard
+        holds: barred as soon as it is known what comes again."""
         self.datasets[shard.dataset].excluded.shards.add(shard.number)
         self._corrupt_reported(shard, out)
 

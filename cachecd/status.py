@@ -9,6 +9,7 @@ from typing import Any
 from cachecd.dataset import DatasetState
 from cachecd.model import SetAside
 from cachecd.state import State
+from cachecd.waiting import held_back
 
 _MOST_REASONS = 100  # each may name a class, and there may be as many as objects
 
@@ -90,7 +91,8 @@ def _dataset(
         "fetched_bytes": dataset.egress,
         "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
-        "stopped": dataset.source.reason or ("; ".join(missing) if len(missing) == sources else ""),
+        "held_back": held_back(dataset),
+        "stopped": dataset.source.why or ("; ".join(missing) if len(missing) == sources else ""),
         "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {

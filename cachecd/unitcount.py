@@ -58,10 +58,15 @@ class UnitCount:
         """Which of these somebody holds."""
         return _bits(self._held, np.asarray(units))
 
+    @property
+    def several(self) -> NDArray[np.int64]:
+        """Those that are held more than once."""
+        return np.fromiter(self._more, np.int64, len(self._more))
+
     def shared(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are held more than once."""
-        numbers = np.asarray(units, np.int64).tolist()
-        return np.array([number in self._more for number in numbers], np.bool_)
+        numbers = np.asarray(units, np.int64)
+        return np.isin(numbers, self.several)
 
     def aside(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are set aside."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.layout import SIDECAR_SUFFIX, Layout
+from cachecd.repeats import Spans, repeats, spans_of
 from cachecd_client import resources
 from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
@@ -61,10 +62,12 @@ class Inventory:
 
     `files`: its TFRecord files. `is_cache`: whether it is a cache directory, where each of them
     must have a sidecar that names it. `unknown`: files that are none of ours. `unreadable`:
-    directories that could not be looked into. `lone_sidecars`: sidecars without a file.
+    directories that could not be looked into. `lone_sidecars`: sidecars without a file. `leases`: where a
+    cache has its manifests.
     """
 
     is_cache: bool
+    leases: Path | None = None
     files: list[Path] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
     unreadable: list[Fault] = field(default_factory=list)
@@ -82,6 +85,7 @@ def take_inventory(directory: Path) -> Inventory:
     layout = Layout(directory)
     ours = layout.catalog.exists() or layout.lock.exists()
     found = Inventory(is_cache=ours and layout.shards.is_dir())
+    found.leases = layout.leases if found.is_cache else None
     sidecars: list[Path] = []
     refused: list[Fault] = []
     for path in sorted(_walk(directory, refused)):
@@ -109,15 +113,25 @@ def take_inventory(directory: Path) -> Inventory:
 
 
 def check_all(inventory: Inventory) -> Iterator[Checked]:
-    """Reads every file, several at a time, and yields each in the inventory's order."""
+    """Reads every file, several at a time, and yields each in the inventory's order; last of all what
+    single files do not show: shards that hold the same record."""
     threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
-    def check(path: Path) -> Checked | None:
-        return check_file(path, of_cache=inventory.is_cache)
+    def check(path: Path) -> tuple[Checked | None, Spans | None]:
+        checked = check_file(path, of_cache=inventory.is_cache)
+        if checked is None or checked.faults or not inventory.is_cache:
+            return checked, None
+        try:
+            return checked, spans_of(path)
+        except (OSError, CorruptSidecarError):  # it has just gone: a moment ago it was sound
+            return checked, None
 
+    held: list[Spans] = []
     try:
-        for checked in pool.map(check, inventory.files):
+        for checked, spans in pool.map(check, inventory.files):
+            if spans is not None:
+                held.append(spans)
             if checked is not None:
                 yield checked
     finally:  # also when nobody wants the rest
@@ -127,6 +141,10 @@ def check_all(inventory: Inventory) -> Iterator[Checked]:
         if sidecar.exists() and not _file_of(sidecar).exists():
             fault = Fault(sidecar, "there is a sidecar, but no shard")
             yield Checked(sidecar, faults=(fault,))
+    for repeat in repeats(held, inventory.leases) if inventory.leases else ():
+        if repeat.path.exists() and repeat.other.exists():  # what was given up meanwhile is gone
+            why = f"holds a record of unit {repeat.unit} that {repeat.other.name} holds too"
+            yield Checked(repeat.path, faults=(Fault(repeat.path, why),))
 
 
 def check_file(path: Path, *, of_cache: bool) -> Checked | None:

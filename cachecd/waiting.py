@@ -48,14 +48,14 @@ def not_ready(
         return _never(request, _too_small(dataset, room, have, want))
     fetched = sum(making.fetched_bytes for making in dataset.making.values())
     missing = dataset.missing.reasons(len(dataset.rules.sources))
-    reason = dataset.source.reason or why.disk or "; ".join(missing)
+    reason = dataset.source.why or why.disk or "; ".join(missing)
     if why.stuck and why.holder is not None:
         reason = f"there is no room until lease {why.holder.id} of job {why.holder.job} ends"
     if not reason and dataset.being_verified is not None:
         reason = f"shard {dataset.being_verified} was reported corrupt and is being verified"
     if not reason and not dataset.listed and not plan.num_units:
         reason = f"listing the source: {dataset.waits_for}".removesuffix(": ")
-    reason = reason or dataset.waits_for
+    reason = reason or dataset.waits_for or held_back(dataset)
     return ReplyWaiting(request, have + fetched, want, dataset.rate.now(now), reason)
 
 
@@ -70,6 +70,16 @@ def _too_small(dataset: DatasetState, room: Room, have: int, want: int) -> str:
     if own is not None and own - ledger.of(name) < ledger.footprint:
         key, now_is = f"datasets.{name}.limit", own
     return f"{said}: raise {key} from {now_is} to about {now_is + more - room.space(dataset)} bytes"
+
+
+def held_back(dataset: DatasetState) -> str:
+    """Why shards that are cached are not leased, "" if there are none such."""
+    if not (withheld := len(dataset.withheld)):
+        return ""
+    return (
+        f"the split was changed: none of the {withheld} shards that were made before is leased, for "
+        "they may hold records that are held out now; they make room for new ones"
+    )
 
 
 def _never(request: str, message: str) -> ReplyRefused:

@@ -42,13 +42,14 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         ) from None
     if not 0 <= record < len(sidecar):
         raise CallerError(f"record {record} of {shard}: it has {len(sidecar)} records, from 0 on")
-    index = Index.open(layout.index, shard.dataset, None)
+    listing = json.loads(sidecar.meta).get("index", "")
+    index = Index.by_id(layout.index, shard.dataset, str(listing))
+    if index is None:
+        raise DiskError(
+            f"{layout.index} has no listing {listing} of {shard.dataset}, by which {shard} names its "
+            "units: the source was configured otherwise since, or listed anew after damage"
+        )
     try:
-        if json.loads(sidecar.meta).get("index") != index.id:
-            raise DiskError(
-                f"{shard} was made of an earlier listing, under which its source's objects had other "
-                "numbers: nobody knows any more where its records came from"
-            )
         unit = index.unit(int(sidecar.units[record]))
         url, whole = origin_of(index.source, unit.key)
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)

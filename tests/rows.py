@@ -57,6 +57,13 @@ class Rows:
     def plan(self, dataset: str) -> dict[str, Any] | None:
         return json.loads(self._plans[dataset]) if dataset in self._plans else None
 
+    def parked(self, dataset: str) -> dict[str, dict[str, Any]]:
+        names = [name for name in self._plans if name.startswith(f"{dataset}@")]
+        return {name.partition("@")[2]: json.loads(self._plans[name]) for name in names}
+
+    def generations(self, dataset: str) -> set[str]:
+        return {row.shard.generation for s, (row, *_) in self.rows.items() if s.dataset == dataset}
+
     def held(self, shard: ShardId) -> tuple[NDArray[np.uint64], Sequence[Part]]:
         return self.rows[shard][1:] if shard in self.rows else (np.zeros(0, np.uint64), ())
 
@@ -82,12 +89,16 @@ class Rows:
         """Their numbers, as `Units` names them."""
         return {int(key.removeprefix("key-")) for _, key, _ in self.excluded(dataset)}
 
-    def holders(self, dataset: str, units: Container[int]) -> list[int]:
-        return [
+    def holders(
+        self, dataset: str, units: Container[int], generations: Container[str]
+    ) -> list[list[int]]:
+        found = [
             shard.number
             for shard, (row, held, _) in self.rows.items()
-            if shard.dataset == dataset and not row.barred and any(int(u) in units for u in held)
+            if shard.dataset == dataset and row.shard.generation in generations
+            if not row.barred and any(int(u) in units for u in held)
         ]
+        return [found]
 
     def find_shards(
         self, dataset: str, disk: Mapping[ShardId, Records], meta: Mapping[ShardId, dict[str, Any]]
@@ -177,7 +188,31 @@ class Rows:
         self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
         self._aside.update(((name, aside.unit), aside) for aside in asides)
 
-    def forget_units(self, dataset: str, number: int) -> None:
+    def bar(self, dataset: str, numbers: Iterable[int]) -> None:
         self._write()
-        row, *_ = self.rows[ShardId(dataset, number)]
-        self.rows[row.shard.id] = (row, np.zeros(0, np.uint64), ())
+        for shard in (ShardId(dataset, number) for number in numbers):
+            if shard in self.rows:
+                row, *rest = self.rows[shard]
+                self.rows[shard] = (dataclasses.replace(row, barred=True), *rest)
+
+    def park(self, dataset: str, walk: str) -> None:
+        self._write()
+        self._move(dataset, f"{dataset}@{walk}")
+        plans = self.parked(dataset)
+        for old in sorted(plans, key=lambda name: plans[name]["plan"]["next_number"])[:-2]:
+            self._move(f"{dataset}@{old}", None)
+
+    def unpark(self, dataset: str, walk: str) -> None:
+        self._write()
+        self._move(f"{dataset}@{walk}", dataset)
+
+    def _move(self, old: str, new: str | None) -> None:
+        if old in self._plans:
+            self._plans[new or ""] = self._plans.pop(old)
+        for table in (self._open, self._aside):
+            for key in [key for key in table if key[0] == old]:
+                table[new or "", key[1]] = table.pop(key)  # type: ignore[index, assignment]
+        if new is None:
+            self._plans.pop("")
+            self._open = {key: row for key, row in self._open.items() if key[0]}
+            self._aside = {key: row for key, row in self._aside.items() if key[0]}

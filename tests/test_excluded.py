@@ -200,11 +200,12 @@ def test_the_catalog_keeps_names_over_plans_and_finds_the_shards_that_hold_a_uni
     for number, units in enumerate([[1, 2], [3], [2, 9]], 1):
         shard = Shard(ShardId("train", number), "g", 1, 1, 1)
         catalog.save_progress(plan, shard=shard, units=units)
-    assert [n for some in catalog.holders("train", [2]) for n in some] == [1, 3]
+    assert [n for some in catalog.holders("train", [2], ["g"]) for n in some] == [1, 3]
+    assert [n for some in catalog.holders("train", [2], ["h"]) for n in some] == []
     catalog.save_progress(plan, barred=3, excluded=[("u", "k", 0), ("u", "k", 5)])
-    assert [n for some in catalog.holders("train", [2, 7]) for n in some] == [1]
+    assert [n for some in catalog.holders("train", [2, 7], ["g", "h"]) for n in some] == [1]
     catalog.bar("train", [1, 2])
-    assert [n for some in catalog.holders("train", [2, 3, 9]) for n in some] == []
+    assert [n for some in catalog.holders("train", [2, 3, 9], ["g"]) for n in some] == []
     catalog.start_over(plan)
     catalog.close()
     again = Catalog(tmp_path / "catalog.sqlite")
@@ -221,7 +222,8 @@ def test_the_units_of_an_object_are_found_by_its_key_beside_who_writes_the_index
     length = index.path.stat().st_size
     with index.path.open("ab") as file:
         file.write(b"an append that is going on")
-    beside = Index.open(tmp_path, "train", None)
+    beside = Index.by_id(tmp_path, "train", index.id)
+    assert beside is not None
     assert (beside.id, beside.source, len(beside)) == (index.id, SOURCE, 102)
     for one in (index, beside):
         assert [unit.unit for unit in one.find("k042")] == [42]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cachecd import exclusions
@@ -31,8 +32,17 @@ def search(tmp_path):
         shard = Shard(ShardId("train", number), "g", 1, 1, 1)
         catalog.save_progress(SavedPlan("train", {}, ()), shard=shard, units=units)
     saver, events = SimpleNamespace(behind=False), []
-    found = Exclusions(catalog, saver, {"train": index}, events.append, asyncio.ensure_future)
-    yield SimpleNamespace(exclusions=found, events=events, saver=saver, index=index)
+    live = SimpleNamespace(generations=["g"])
+    train = SimpleNamespace(
+        excluded=Excluded(), numbered_alike=["g"], listings={"g": index.id}, live=live
+    )
+    datasets = {"train": train, "eval": SimpleNamespace(excluded=Excluded(), numbered_alike=[])}
+    found = Exclusions(
+        tmp_path, catalog, saver, {"train": index}, datasets, events.append, asyncio.ensure_future
+    )
+    yield SimpleNamespace(
+        exclusions=found, events=events, saver=saver, index=index, catalog=catalog, train=train
+    )
     catalog.close()
     index.close()
 
@@ -151,10 +161,10 @@ def test_a_disk_that_fails_is_told_and_the_next_request_looks_again(search, monk
 
 def test_a_start_names_the_shards_of_what_was_excluded_before_anybody_is_answered(search):
     async def start():
-        excluded = Excluded()
+        excluded = search.train.excluded
         excluded.keep([("", "b", 1)])
         excluded.numbers.add(2)
-        search.exclusions.start({"train": excluded})
+        search.exclusions.start()
         return list(search.events)
 
     assert asyncio.run(start()) == [HoldersFound("train", [3])]
@@ -162,7 +172,7 @@ def test_a_start_names_the_shards_of_what_was_excluded_before_anybody_is_answere
 
 def test_a_start_without_exclusions_looks_at_no_shard(search, monkeypatch):
     monkeypatch.setattr(Catalog, "holders", lambda *_: pytest.fail("shards are looked at"))
-    search.exclusions.start({"train": Excluded(), "eval": Excluded()})
+    search.exclusions.start()
     assert search.events == []
 
 
@@ -177,9 +187,9 @@ def test_a_start_whose_disk_fails_looks_until_it_does_not(search, monkeypatch):
 
     async def start():
         monkeypatch.setattr(search.index, "find", fail)
-        excluded = Excluded()
+        excluded = search.train.excluded
         excluded.keep([("", "b", 1)])
-        search.exclusions.start({"train": excluded})
+        search.exclusions.start()
         while len(search.events) < 2:
             await asyncio.sleep(0.001)
 
@@ -189,12 +199,39 @@ def test_a_start_whose_disk_fails_looks_until_it_does_not(search, monkeypatch):
 
 def test_a_start_looks_again_for_what_was_excluded_before(search):
     async def start():
-        excluded = Excluded()
-        excluded.keep([("", "b", 1), ("", "gone", 0)])
-        search.exclusions.start({"train": excluded, "eval": Excluded()})
+        search.train.excluded.keep([("", "b", 1), ("", "gone", 0)])
+        search.exclusions.start()
         while len(search.events) < 2:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(start(), 20))
     assert [unit.name for unit in search.events[0].units] == [("b", 1)]
     assert search.events[1] == HoldersFound("train", [3])
+
+
+def older(search, tmp_path, *keys: str) -> Index:
+    """A listing that was used before, of these keys, and shard 4, which names its units by it."""
+    before = Index.open(tmp_path, "train", "s3://another/")
+    before.append([ObjectInfo(key, 1) for key in keys])
+    before.close()
+    shard = Shard(ShardId("train", 4), "old", 1, 1, 1)
+    search.catalog.save_progress(SavedPlan("train", {}, ()), shard=shard, units=[1])
+    search.train.listings["old"] = before.id
+    search.train.live.generations.append("old")
+    search.train.live.superseded = lambda *but: np.array([4] if "old" not in but else [])
+    return before
+
+
+def test_shards_that_are_numbered_by_an_earlier_listing_are_found_by_that_listing(search, tmp_path):
+    older(search, tmp_path, "c", "a", "b")
+    assert asyncio.run(answer(search, "a")).shards == 2
+    assert search.events[-1] == HoldersFound("train", [1, 4])
+    assert asyncio.run(answer(search, "c")).shards == 1, (
+        "unit 1 of the one is not unit 1 of the other"
+    )
+
+
+def test_where_the_earlier_listing_is_lost_all_its_shards_are_taken_for_holders(search, tmp_path):
+    older(search, tmp_path, "c", "a", "b").path.unlink()
+    asyncio.run(answer(search, "c"))
+    assert search.events[-1] == HoldersFound("train", [2, 4])

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd.errors import DiskError
-from cachecd.index import Index
+from cachecd.index import Index, drop_unused
 from cachecd.model import ObjectInfo, UnitSlice
 
 SOURCE = "s3://bucket/train/ files"
@@ -97,7 +97,7 @@ def test_hostile_keys_come_back_as_they_were(index, pages):
         index.append([given_objects[n] for n in page])
     again = reopened(index)
     assert listed(again) == given_objects
-    assert sorted(p.name for p in again.path.parent.iterdir()) == ["train.units"]
+    assert sorted(p.name for p in again.path.parent.iterdir()) == [index.path.name]
     again.close()
 
 
@@ -144,7 +144,7 @@ def test_more_units_than_fit_a_block_are_spread_over_several(index):
 def test_a_number_outside_is_an_index_error(index):
     index.append(objects(0, 2))
     for number in (-1, 2):
-        with pytest.raises(IndexError, match=rf"unit {number}, the index of train has 2"):
+        with pytest.raises(IndexError, match=rf"unit {number}, the index of train\..* has 2"):
             index.unit(number)
     with pytest.raises(IndexError):
         index.sizes(np.array([2], np.uint64))
@@ -183,17 +183,48 @@ def test_a_finish_that_says_nothing_new_writes_nothing(index):
     assert index.path.read_bytes() == before
 
 
-def test_an_index_of_another_source_is_replaced_under_a_new_id(index):
+def test_another_source_is_listed_beside_under_another_id_and_the_first_is_found_again(index):
     index.append(objects(0, 3))
     other = reopened(index, "s3://other/ files")
-    assert len(other) == 0
+    assert (len(other), other.discarded) == (0, "")
     assert other.id != index.id
-    assert "lists another source: 's3://bucket/train/ files'" in other.discarded
-    assert listed(reopened(other, "s3://other/ files")) == []
+    back = reopened(other)
+    assert (back.id, listed(back)) == (index.id, objects(0, 3))
+    back.close()
+
+
+def test_of_a_datasets_listings_the_three_that_were_used_last_are_kept(tmp_path):
+    def used(dataset: str, source: str) -> str:
+        opened = Index.open(tmp_path, dataset, source)
+        opened.append(objects(0, 3))
+        opened.close()
+        return opened.id
+
+    neighbour, first, second = used("train-b", "a"), used("train", "a"), used("train", "b")
+    assert used("train", "a") == first
+    third, fourth = used("train", "c"), used("train", "d")
+    kept = [name for name in (first, second, third, fourth) if Index.by_id(tmp_path, "train", name)]
+    assert kept == [first, third, fourth]
+    assert Index.by_id(tmp_path, "train-b", neighbour), (
+        "another dataset's listings count for themselves"
+    )
+
+
+def test_unused_listings_go_when_room_is_needed_the_oldest_first(tmp_path):
+    opened = [Index.open(tmp_path, name, "s") for name in ("a", "b", "c")]
+    for age, index in enumerate(opened):
+        index.close()
+        os.utime(index.path, (1000 - age, 1000 - age))
+    used = {opened[1].path}
+    (tmp_path / "notes.txt").write_text("mine")
+    assert [drop_unused(tmp_path, used) for _ in range(3)] == [opened[2].path, opened[0].path, None]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [opened[1].path.name, "notes.txt"]
 
 
 def test_a_file_that_is_no_index_is_replaced(tmp_path):
-    (tmp_path / "train.units").write_bytes(b"hello" * 100)
+    index = Index.open(tmp_path, "train", SOURCE)
+    index.close()
+    index.path.write_bytes(b"hello" * 100)
     index = Index.open(tmp_path, "train", SOURCE)
     assert (len(index), index.discarded) == (0, "it is not an index")
     index.append(objects(0, 3))
@@ -271,7 +302,7 @@ def test_a_full_disk_leaves_the_index_as_it_was_and_the_append_can_be_repeated(i
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
     try:
-        with pytest.raises(DiskError, match=r"cannot extend .*train\.units: File too large"):
+        with pytest.raises(DiskError, match=r"cannot extend .*train.*units: File too large"):
             index.append(objects(100, 200))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

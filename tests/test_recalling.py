@@ -279,7 +279,7 @@ def test_of_a_shard_whose_row_is_lost_the_recipe_is_not_known(machine):
     one = machine()
     one.make(2)
     lease = one.lease()
-    one.catalog.forget_units("train", 2)
+    one.catalog.remove(ShardId("train", 2))
     known, lost = one.recipes(lease.id)
     assert known
     assert lost == ""

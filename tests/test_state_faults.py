@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from cachecd import events as ev
 from cachecd.ledger import METADATA_SLACK
 from cachecd.model import ShardId
@@ -156,19 +154,6 @@ def test_one_worker_serves_datasets_in_turn():
     for _ in range(12):
         w.work(1)
     assert {shard.dataset for shard in w.disk} == {"train", "zeta"}
-
-
-def test_of_two_old_generations_the_older_goes_at_once():
-    w = world(shards=20, units=12)
-    w.settle()
-    for generation in ("2-b", "3-c"):
-        w.rules["train"] = dataclasses.replace(w.rules["train"], generation=generation)
-        w.restart()
-        w.work(2)  # a shard of it, or none: not enough to be served
-    lease = w.manifests[granted(w.acquire("train", "job", 0))]
-    assert lease.generation == "2-b"
-    served = [s for s in w.state.datasets["train"].live.values() if s.served]
-    assert "1-a" not in {s.shard.generation for s in served}
 
 
 def test_what_was_listed_before_a_kill_is_planned_before_others_may_grow():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Container
 from typing import Any
 
 from cachecd import events as ev
@@ -25,6 +26,7 @@ from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
 from cachecd.saving import PlanSaver
 from cachecd.sidecarwalk import meta_of
+from cachecd.standing import turn_to
 from cachecd.state import State
 from tests.policy_model import Account, Records, Sealed
 from tests.rows import Rows
@@ -101,8 +103,11 @@ class World:
         self.saver = PlanSaver(self.rows, self._saved_plan, clock=itertools.count(0, 100).__next__)
         self.model.restarted()
         for name, rules in self.rules.items():
+            standing = turn_to(self.rows, self.sources[name], rules)
             found = self.rows.find_shards(name, self.disk, self.meta)
-            dataset = take_up(found, self.rows, self.sources[name], rules, SHARD_SIZE, self.state)
+            dataset = take_up(
+                found, standing, self.rows, self.sources[name], SHARD_SIZE, self.state
+            )
             dataset.described = True
             self._known(name, found, lost_catalog)
         self.model.ever_held |= self.manifests.keys()
@@ -111,7 +116,8 @@ class World:
         self.measure()
         for name, dataset in self.state.datasets.items():
             if units := dataset.excluded.numbers:  # before anybody is answered
-                self.feed(ev.HoldersFound(name, self.rows.holders(name, units)))
+                self.feed(ev.HoldersFound(name, self._holders(name, units)))
+            assert not dataset.twice
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
         for name in filter(self.rows.excluded_units, self.rules):
@@ -120,7 +126,7 @@ class World:
     def _known(self, name: str, found: Found, lost: bool) -> None:
         """What the model goes by after a restart: what the catalog and the plan say."""
         old, dataset = self.model.of[name], self.state.datasets[name]
-        account = self.model.of[name] = Account(self.rules[name], lost=old.lost or lost)
+        account = self.model.of[name] = Account(dataset.rules, lost=old.lost or lost)
         for kept in found.kept:
             shard, records = kept.shard, self.disk[kept.shard.id]
             before = old.shards.get(shard.id.number)
@@ -226,9 +232,13 @@ class World:
     def exclude(self, name: str, numbers: list[int]) -> None:
         """A person takes units out; the catalog must not be behind."""
         self.feed(ev.UnitsExcluded(name, tuple(map(self.sources[name].unit, numbers))))
-        self.feed(ev.HoldersFound(name, self.rows.holders(name, numbers)))
+        self.feed(ev.HoldersFound(name, self._holders(name, numbers)))
         # What is noted of it: a daemon may be killed before it does.
         self.model.of[name].excluded = self.rows.excluded_units(name)
+
+    def _holders(self, name: str, units: Container[int]) -> list[int]:
+        (found,) = self.rows.holders(name, units, self.state.datasets[name].numbered_alike)
+        return found
 
     # --- what trainers do
 
@@ -328,10 +338,10 @@ class World:
         """`limit` as the ledger has it."""
         self.limit = limit
         self.rules.update({rule.name: rule for rule in rules})
-        for name, rule in self.rules.items():
-            self.model.of[name].rules = rule
         self.model.changed(limit, self.model.metadata, self.model.free)
         self.state.reconfigure(limit, self.rules.values())
+        for name, dataset in self.state.datasets.items():
+            self.model.of[name].rules = dataset.rules
         self.tick(0)
 
     def repair(self) -> None:

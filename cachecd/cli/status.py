@@ -134,6 +134,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
             _say(f"    nothing comes of it: {source['missing']}")
     if dataset["waits_for"]:
         _say(f"  waits: {dataset['waits_for']}")
+    if dataset["held_back"]:
+        _say(f"  held back: {dataset['held_back']}")
     if lacking := dataset["missing_classes"]:
         names = ", ".join(map(repr, lacking["examples"]))
         _say(

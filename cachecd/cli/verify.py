@@ -21,16 +21,19 @@ def command(
     """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
 
     Nothing is changed, and a daemon may go on using the directory. Each bad file is one line, with
-    the byte at which its first bad record begins. Files that are not ours are listed as unknown.
+    the byte at which its first bad record begins. A shard that holds a record which another shard of
+    the same set holds too is bad. Files that are not ours are listed as unknown.
     """
     from cachecd.quantities import approximate_size
     from cachecd.verify import check_all, take_inventory
 
     inventory = take_inventory(directory)
     faults = list(inventory.unreadable)
-    files = records = size = 0
+    files: set[Path] = set()
+    records = size = 0
     for checked in check_all(inventory):
-        files += checked.path not in inventory.lone_sidecars
+        if checked.path not in inventory.lone_sidecars:
+            files.add(checked.path)
         records += checked.records
         size += checked.size
         faults += checked.faults
@@ -39,7 +42,7 @@ def command(
     if as_json:
         document = {
             "directory": _shown(directory),
-            "files": files,
+            "files": len(files),
             "records": records,
             "bytes": size,
             "bad": [_json(fault) for fault in faults],
@@ -52,7 +55,7 @@ def command(
         print(f"{_shown(path)}: unknown, left alone")
     bad = len({fault.path for fault in faults})
     print(
-        f"{files} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} bad, "
+        f"{len(files)} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} bad, "
         f"{len(inventory.unknown)} unknown"
     )
     return 1 if faults else 0

@@ -332,3 +332,55 @@ def test_a_directory_with_nothing_to_verify_is_exit_2_and_not_a_success(cachecd,
 def test_a_caller_error_is_what_the_function_raises_too(tmp_path):
     with pytest.raises(CallerError):
         take_inventory(tmp_path / "nowhere")
+
+
+def numbered(layout, number, units, *, listing="L", generation="1-a", ordinals=None):
+    """A shard of records of these units, as the daemon describes it."""
+    path = layout.shard(ShardId("train", number))
+    path.unlink(missing_ok=True)
+    layout.sidecar(path).unlink(missing_ok=True)
+    writer = _core.ShardWriter(str(path))
+    for unit, ordinal in zip(units, ordinals or [0] * len(units), strict=True):
+        assert writer.append(b"record %d of %d" % (ordinal, unit), unit, ordinal)
+    meta = {"dataset": "train", "number": number, "generation": generation, "index": listing}
+    writer.finish(json.dumps(meta))
+    return path
+
+
+def lease(layout, name, *shards):
+    manifest = {"dataset": "train", "shards": [[number, number] for number in shards]}
+    layout.manifest(name).write_text(json.dumps(manifest))
+
+
+def test_a_record_that_lies_in_two_shards_is_a_fault_of_the_later_shard(cachecd, cache):
+    numbered(cache, 1, [4, 5, 6])
+    second = numbered(cache, 2, [7, 6])
+    done = cachecd("verify", cache.root)
+    assert done.returncode == 1
+    assert f"{second}: holds a record of unit 6 that 0000000001.tfrecord holds too" in done.stdout
+    assert "3 TFRecord files" in done.stdout
+    assert "1 bad" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"units": [6, 7], "listing": "M"},  # unit 6 is another object there
+        {"units": [6, 7], "generation": "2-b"},  # never in one set with the first
+        {"units": [6, 6], "ordinals": [2, 3]},  # the rest of a unit that did not fit
+    ],
+)
+def test_units_of_another_listing_or_generation_and_the_rest_of_a_unit_are_no_repeats(cache, other):
+    numbered(cache, 1, [5, 6, 6], ordinals=[0, 0, 1])
+    numbered(cache, 2, **other)
+    assert faults(cache.root) == []
+
+
+def test_a_shard_that_was_given_up_and_is_still_leased_may_stand_beside_what_took_its_place(cache):
+    numbered(cache, 1, [5, 6])
+    numbered(cache, 2, [6, 7])
+    lease(cache, "before", 1)
+    assert faults(cache.root) == []
+    lease(cache, "both", 1, 2)
+    (fault,) = faults(cache.root)
+    assert "unit 6" in fault.why

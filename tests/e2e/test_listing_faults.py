@@ -50,8 +50,9 @@ def train(one: Daemon) -> dict[str, object]:
 def listed(one: Daemon) -> int:
     """How many units the index on the disk has."""
     (one.folder / "copy").mkdir(exist_ok=True)
-    found = (one.cache / "index" / "train.units").read_bytes()
-    (one.folder / "copy" / "train.units").write_bytes(found)
+    (path,) = (one.cache / "index").glob("train.*.units")
+    found = path.read_bytes()
+    (one.folder / "copy" / path.name).write_bytes(found)
     source = found[24 : 24 + int.from_bytes(found[12:16], "little")].decode()
     index = Index.open(one.folder / "copy", "train", source)
     index.close()

@@ -58,3 +58,30 @@ def test_nodes_that_share_a_source_have_a_part_each_and_what_is_held_out_is_trai
     ]
     assert not patients[0] & patients[1]
     assert all(keys.values())
+
+
+def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_on(
+    daemon, tmp_path
+):
+    root = tmp_path / "source"
+    root.mkdir()
+    for number in range(250):
+        (root / f"{number:03d}").write_bytes(b"%d" % number)
+    document = {"source": {"url": f"file://{root}", "format": "files"}}
+    served = daemon({"train": document}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"])
+    for part in (0.1, 0.3):
+        served.kill()
+        document["split"] = {"eval": part}
+        served.start()
+        said = served.said().rpartition("ready")[0]
+        assert "shards are held back" in said
+        assert "the split was changed" in served.status()["datasets"]["train"]["held_back"]
+        sides = []
+        with served.connect() as cache:
+            for name in ("train", "train-eval"):
+                with cache.acquire(name, timeout=30) as epoch:
+                    batches = epoch.numpy(16, drop_last=False)
+                    sides.append([bytes(key) for batch in batches for key in batch["key"]])
+        assert not set(sides[0]) & set(sides[1])
+        assert abs(len(sides[1]) - 250 * part) < 25

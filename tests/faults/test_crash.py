@@ -52,7 +52,7 @@ STEPS = {
     "first start": [
         Kill("growth", "start", "write", "catalog.sqlite-journal"),
         Kill("growth", "start", "write", LOG, 2),
-        Kill("growth", "start", "write", "index/train.units"),  # an index that is only begun
+        Kill("growth", "start", "write", "index/train.*.units"),  # an index that is only begun
         Kill("growth", "start", "sync", "index"),
         Kill("growth", "start", "mkdir", "shards/train"),
     ],

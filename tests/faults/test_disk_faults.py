@@ -21,7 +21,7 @@ from tests.e2e.inventory import inventory
 from tests.faults.disk import FaultyDisk
 from tests.faults.rotating import Rotating
 
-TMP, INDEX = "tmp/train.??????????.tfrecord", "index/train.units"
+TMP, INDEX = "tmp/train.??????????.tfrecord", "index/train.*.units"
 SIDECAR, SHARD = TMP + ".idx", "shards/train/??????????.tfrecord"
 CATALOG, LEASE, NEW = "catalog.sqlite", "leases/train.*.json", "leases/next.json.new"
 

@@ -1,0 +1,115 @@
+"""Which walk a dataset is on, by its configuration, and what the catalog knows of that and other walks.
+
+A walk is a listing, a seed and a generation: they decide which units come when. Another configuration is
+another walk. The walk before is parked, with all that it owes, and goes on where it was when the
+configuration is what it was: so a mistake in the configuration costs nothing once it is mended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from cachecd.catalog import Catalog
+from cachecd.generations import numbered
+from cachecd.index import Index
+from cachecd.model import EXCLUDED, SetAside
+from cachecd.reconcile import Found
+from cachecd.rules import DatasetRules
+
+_log = structlog.get_logger("cachecd.daemon")
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the catalog says of a dataset, before the disk is looked at.
+
+    `listings`: of each generation the listing that numbers its units, "" if nobody knows it. `used`: the
+    highest number that any walk gave a shard. `excluded`: what a person took out, where another walk over
+    the same listing begins now. `lost`: the catalog knows nothing; sidecars may.
+    """
+
+    rules: DatasetRules
+    listings: dict[str, str] = field(default_factory=dict)
+    used: int = 0
+    egress: int = 0
+    excluded: list[SetAside] = field(default_factory=list)
+    lost: bool = False
+
+
+def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
+    """Has the catalog give the plan of the walk that is configured now, if it ever had it, and keep that
+    of the walk before. Repeatable, wherever it was interrupted."""
+    name = rules.name
+    plans = {"": saved} if (saved := catalog.plan(name)) else {}
+    plans |= catalog.parked(name)
+    if not plans:
+        return Standing(rules, lost=True)
+    listings: dict[str, str] = dict.fromkeys(catalog.generations(name), "")
+    for plan in plans.values():
+        listings |= {plan["generation"]: plan["index"], **plan.get("listings", {})}
+    rules = replace(rules, generation=numbered(rules.generation, index.id, listings))
+    walk, excluded = walk_of(rules, index), []
+    if saved and (before := {key: saved.get(key) for key in walk}) != walk:
+        taken_out = excluded_among(catalog.set_aside(name))
+        if before["index"] == index.id:
+            excluded = [a for a in catalog.set_aside(name) if a.unit in taken_out]
+        else:
+            # By their numbers they cannot be found any more.
+            catalog.bar(name, holders_of(catalog, name, taken_out, str(before["generation"])))
+        catalog.park(name, walk_name(before))
+        saved = None
+    if saved is None:
+        catalog.unpark(name, walk_name(walk))
+    return Standing(
+        rules,
+        listings,
+        max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
+        max(plan.get("egress", 0) for plan in plans.values()),
+        excluded,
+    )
+
+
+def walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
+    """What decides in which order the units come; what is not told is None."""
+    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
+    return {**walk, "stratify": True if rules.stratify else None}
+
+
+def walk_name(walk: dict[str, Any]) -> str:
+    """Names a walk among those that are parked."""
+    return hashlib.sha256(json.dumps(walk, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def bar_misnumbered(found: Found, standing: Standing, catalog: Catalog, name: str) -> None:
+    """Shards of one generation name their units by one listing. A shard that does not, as from a copy of
+    another cache, is barred; the generation's listing is noted, where only sidecars know it."""
+    barred = []
+    for place, kept in enumerate(found.kept):
+        if kept.adopted is None:
+            continue
+        listing = kept.adopted.get("index", "")
+        generation = kept.shard.generation
+        standing.listings[generation] = standing.listings.get(generation) or listing
+        if standing.listings[generation] != listing:
+            found.kept[place] = replace(kept, barred=True)
+            barred.append(kept.shard.id.number)
+    if barred:
+        _log.warning("shards of another listing are not leased", dataset=name, shards=len(barred))
+        catalog.bar(name, barred)
+
+
+def excluded_among(asides: Iterable[SetAside]) -> set[int]:
+    """The units of these that a person has taken out."""
+    return {aside.unit for aside in asides if aside.reason == EXCLUDED}
+
+
+def holders_of(catalog: Catalog, name: str, units: set[int], generation: str) -> list[int]:
+    """The shards of a generation that hold records of these; all are looked at, if there are any units."""
+    found = catalog.holders(name, units, (generation,)) if units else ()
+    return [number for some in found for number in some]

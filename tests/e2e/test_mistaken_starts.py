@@ -1,0 +1,163 @@
+"""Starts with a mistake in the configuration: they are said, lose nothing, and no record comes twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.daemons import Daemon, wait_until
+
+RECORDS = 300
+
+
+def files(root: Path, records: int = RECORDS, content: bytes = b"first") -> Path:
+    for number in range(records):
+        path = root / f"class-{number % 3}" / f"{number:03d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content + b" %d" % number)
+    return root
+
+
+def dataset(root: Path, **keys: Any) -> dict[str, Any]:
+    source = {"url": f"file://{root}", "format": "files", "label": {"pattern": r"^class-(\d)/"}}
+    return {"source": source, **keys}
+
+
+def train(served: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = served.status()["datasets"]["train"]
+    return found
+
+
+def whole(served: Daemon) -> None:
+    wait_until(lambda: train(served)["whole"], what="all is cached")
+
+
+def keys(served: Daemon, name: str = "train", column: str = "key") -> Counter[bytes]:
+    with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
+        batches = epoch.numpy(64, drop_last=False)
+        return Counter(bytes(value) for batch in batches for value in batch[column])
+
+
+def listings(served: Daemon) -> dict[str, bytes]:
+    """Name and id of each that is kept."""
+    folder = served.cache / "index"
+    return {path.name: path.read_bytes()[16:24] for path in folder.glob("train.*.units")}
+
+
+def verified(served: Daemon) -> None:
+    command = [sys.executable, "-m", "cachecd", "verify", str(served.cache)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def mistaken_url(document: dict[str, Any], tmp_path: Path) -> None:
+    document["source"]["url"] = f"file://{files(tmp_path / 'another', 90, b'another')}"
+
+
+def no_such_folder(document: dict[str, Any], tmp_path: Path) -> None:
+    document["source"]["url"] = f"file://{tmp_path / 'sourec'}"
+
+
+def mistaken_pattern(document: dict[str, Any], tmp_path: Path) -> None:
+    document["source"]["label"]["pattern"] = r"^class-\d/(\d)"
+
+
+@pytest.mark.parametrize("mistake", [mistaken_url, no_such_folder, mistaken_pattern])
+def test_after_a_mistaken_start_every_record_is_there_once_and_none_is_fetched_again(
+    daemon, tmp_path, mistake
+):
+    root = files(tmp_path / "source")
+    served = daemon({"train": dataset(root)}).start()
+    whole(served)
+    every = keys(served)
+    assert set(every.values()) == {1}
+    assert len(every) == RECORDS
+    fetched, before = train(served)["fetched_bytes"], listings(served)
+    for _ in range(2):
+        served.kill()
+        served.document["datasets"]["train"] = dataset(root)
+        mistake(served.document["datasets"]["train"], tmp_path)
+        served.start()
+        wait_until(
+            lambda: train(served)["listed"] or train(served)["stopped"], what="the mistake shows"
+        )
+        if mistake is not no_such_folder:
+            whole(served)
+        assert max(keys(served).values()) == 1
+        verified(served)
+        again = train(served)["fetched_bytes"]
+        served.kill()
+        served.document["datasets"]["train"] = dataset(root)
+        served.start()
+        whole(served)
+        assert keys(served) == every
+        assert before.items() <= listings(served).items()
+        assert train(served)["fetched_bytes"] - again == 0, "what was cached is cached"
+        verified(served)
+    assert mistake is mistaken_url or again >= fetched
+
+
+def test_another_endpoint_of_the_same_bucket_is_the_same_source(daemon, s3, train):
+    document = train()
+    served = daemon({"train": document}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    before = served.status()["datasets"]["train"]
+    served.kill()
+    served.environ.pop("AWS_ENDPOINT_URL", None)
+    assert "127.0.0.1" in s3.endpoint
+    document["source"]["endpoint"] = s3.endpoint.replace("127.0.0.1", "localhost")
+    served.start()
+    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    after = served.status()["datasets"]["train"]
+    for name in ("generation", "records", "fetched_bytes", "units"):
+        assert after[name] == before[name]
+
+
+def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation_is_raised(
+    daemon, tmp_path
+):
+    root = files(tmp_path / "source")
+    served = daemon({"train": dataset(root)}).start()
+    whole(served)
+    every = keys(served, column="payload")
+    before = listings(served)
+    size = [path.stat().st_size for path in (served.cache / "index").iterdir()]
+    served.kill()
+    files(root, 200, b"second")
+    served.start()
+    wait_until(lambda: train(served)["stopped"], what="the start refuses it")
+    assert "200 of the 300 objects" in train(served)["stopped"]
+    assert "generation: 2" in train(served)["stopped"]
+    assert keys(served, column="payload") == every, "what is cached is served"
+    assert listings(served) == before
+    assert [p.stat().st_size for p in (served.cache / "index").iterdir()] == size
+    served.kill()
+    served.document["datasets"]["train"]["generation"] = 2
+    served.start()
+    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    whole(served)
+    assert train(served)["generation"].startswith("2-")
+    now = keys(served, column="payload")
+    assert set(now.values()) == {1}
+    assert len(now) == RECORDS
+    assert sum(payload.startswith(b"second") for payload in now) == 200
+    served.kill()
+    served.start()  # and it is not refused again
+    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    assert train(served)["stopped"] == ""
+
+
+def test_fewer_rewritten_objects_than_half_are_no_reason_to_refuse(daemon, tmp_path):
+    root = files(tmp_path / "source")
+    served = daemon({"train": dataset(root)}).start()
+    whole(served)
+    served.kill()
+    files(root, 140, b"second")
+    served.start()
+    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    assert train(served)["stopped"] == ""

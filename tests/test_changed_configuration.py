@@ -1,0 +1,151 @@
+"""What a start with another configuration makes of what is cached: kept while there is room, and leased
+or not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cachecd import events as ev
+from cachecd.generations import configured, numbered, same_split
+from cachecd.rules import DatasetRules
+from cachecd.wanted import ReplyMissing, Wanted
+from tests.units import FOOTPRINT, SHARD_SIZE, Units
+from tests.world import UNIT, World, granted, numbers, world
+
+
+def restart(w: World, generation: str, listing: str = "i") -> None:
+    (name,) = w.rules
+    w.rules[name] = dataclasses.replace(w.rules[name], generation=generation)
+    w.sources[name].id = listing
+    w.restart()
+
+
+def rotate(w: World) -> None:
+    """Until there is nothing to make, or no room."""
+    for _ in range(20):
+        w.tick()
+        w.settle()
+
+
+def generations(w: World) -> set[str]:
+    (dataset,) = w.state.datasets.values()
+    return {shard.shard.generation for shard in dataset.live.values() if shard.served}
+
+
+def test_of_two_old_generations_the_older_goes_first_when_room_is_needed_and_not_before():
+    w = world(shards=20, units=12)
+    w.settle()
+    for generation in ("2-b", "3-c"):
+        restart(w, generation)
+        w.work(2)  # a shard of it, or none: not enough to be served
+    assert w.manifests[granted(w.acquire("train", "job", 0))].generation == "2-b"
+    assert generations(w) >= {"1-a", "2-b"}
+    w.reconfigure(w.limit - 13 * FOOTPRINT)
+    w.work(4)
+    assert "1-a" not in generations(w)
+    assert "2-b" in generations(w)
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_a_configuration_that_is_mended_finds_all_that_it_had_however_often_it_was_mistaken(pin):
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, pin=pin)
+    w = World(20 * FOOTPRINT, {rules: Units([UNIT] * 9)})
+    w.settle()
+    before = numbers(w, granted(w.acquire("train", "job", 0)))
+    for mistake in ("2-b", "3-c"):
+        restart(w, mistake, "another listing")
+        w.settle()
+        lease = w.manifests[granted(w.acquire("train", mistake, 0))]
+        assert (lease.generation, lease.num_records) == (mistake, 36)
+        restart(w, "1-a")
+        assert not w.making, "nothing is missing"
+        assert numbers(w, granted(w.acquire("train", mistake, 1))) == before
+
+
+def test_the_same_generation_by_another_listing_is_another_set():
+    """Of another numbering nobody knows which of its units are the same: the set would have them twice."""
+    w = world(shards=20, units=9)
+    w.settle()
+    restart(w, "1-a", "another listing")
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    assert (lease.generation, lease.num_records) == ("1-a.another listing", 36)
+
+
+def test_a_pinned_datasets_old_generation_goes_as_the_new_needs_its_room():
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, pin=True)
+    w = World(6 * FOOTPRINT, {rules: Units([UNIT] * 9)})
+    w.settle()
+    restart(w, "2-b")
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    assert (lease.generation, lease.num_records) == ("2-b", 36)
+
+
+def test_nothing_that_was_cached_before_the_split_is_leased_after_it():
+    w = world(shards=8, units=30)
+    w.settle()
+    restart(w, "1-a-5p117")
+    reply = w.acquire("train", "job", 0)
+    assert isinstance(reply, ev.ReplyWaiting)
+    assert "the split was changed" in reply.reason
+    rotate(w)
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    assert lease.generation == "1-a-5p117"
+    restart(w, "1-a")  # and back
+    rotate(w)
+    w.drop(lease.id)
+    rotate(w)
+    assert w.manifests[granted(w.acquire("train", "job", 1))].generation == "1-a"
+
+
+def test_on_a_full_cache_what_the_split_holds_back_makes_room_for_new_shards_bit_by_bit():
+    w = world(shards=8, units=99)
+    w.settle()
+    before = w.occupied()
+    restart(w, "1-a-5p117")
+    w.work(2)
+    w.tick()
+    assert w.occupied() > before // 2, "no more goes than is needed"
+    rotate(w)
+    assert w.manifests[granted(w.acquire("train", "job", 0))].generation == "1-a-5p117"
+
+
+def test_a_set_that_was_leased_before_the_split_is_not_given_again():
+    w = world(shards=8, units=9)
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    w.drop(lease.id)
+    restart(w, "1-a-5p117")
+    again = Wanted(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+    w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, again))
+    reply = w.replies.pop("again")
+    assert isinstance(reply, ReplyMissing)
+    assert "the split was changed" in reply.reason
+
+
+def test_a_plain_name_says_number_content_and_split():
+    plain = configured(3, ["s3://b", "files"], None)
+    split = configured(3, ["s3://b", "files"], {"eval": 0.1})
+    raised = configured(3, ["s3://b", "files"], {"eval": 0.2})
+    other = configured(3, ["s3://c", "files"], {"eval": 0.1})
+    assert plain.startswith("3-")
+    assert split.startswith(f"{plain}-")
+    assert not same_split(plain, split)
+    assert not same_split(split, raised)
+    assert same_split(split, other)
+    assert same_split(split, numbered(split, "L", {split: "K"}))
+
+
+def test_a_name_is_told_from_others_of_the_plain_name_by_its_listing():
+    known = {"1-a": "K", "1-a.L": "L", "2-b": "M", "1-c": ""}
+    assert numbered("1-a", "K", known) == "1-a"
+    assert numbered("1-a", "L", known) == "1-a.L"
+    assert numbered("1-a", "M", known) == "1-a.M"
+    assert numbered("1-d", "K", known) == "1-d"
+    assert numbered("1-c", "K", known) == "1-c.K", (
+        "nobody knows by which listing its shards are numbered"
+    )
+    assert numbered("1-a", "L", {}) == "1-a"
