@@ -157,7 +157,7 @@ def test_a_shard_that_is_published_with_a_unit_which_another_holds_is_in_no_set(
     (first,) = w.disk
     ((shard, assignment),) = w.making.items()
     held = w.sources["train"].unit(next(unit for unit, _ in w.disk[first]))
-    twice = dataclasses.replace(assignment, units=(held, *assignment.units[1:]))
+    twice = dataclasses.replace(assignment, units=(held, *assignment.units))
     plan = w.state.datasets["train"].plan
     w.making[shard] = plan.open[shard.number] = twice
     plan.hold([held.unit])  # as whatever assigned it twice would
