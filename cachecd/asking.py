@@ -10,9 +10,9 @@ import numpy as np
 from cachecd.dataset import DatasetState
 from cachecd.events import AcquireAsked, ReplyDone, ReplyRefused, ReplyWaiting
 from cachecd.grant import LeaseState, fingerprint_of, walk_of
-from cachecd.model import MOST_CURSOR, Ranges
+from cachecd.model import MOST_CURSOR, Lease, Ranges
 from cachecd.room import Room
-from cachecd.shardtable import ShardSet, numbers_of, ranges_of
+from cachecd.shardtable import ALL, ShardSet, numbers_of, ranges_of
 from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
 # A shard's name has ten digits for its number, and no client's word shall use them up: a shard a second
@@ -140,6 +140,20 @@ def _not_served(dataset: DatasetState, wanted: Wanted) -> tuple[list[int], Range
     others = [number for number in known if within(number, wanted.shards)]
     here = merged([*served, *((number, number) for number in others)])
     return others, without(wanted.shards, here)
+
+
+def no_delivery(lease: Lease, shards: Ranges, shares: Sequence[int]) -> str:
+    """Why nobody can have been given this of a lease, "" if somebody can."""
+    if wrong := no_set(shards):
+        return wrong
+    if len(shares) != len(shards) or not all(0 <= share <= ALL for share in shares):
+        return f"{len(shares)} shares of {len(shards)} ranges: expected one of 0 to {ALL} for each"
+    begins = [first for first, _ in lease.shards]
+    for first, last in shards:
+        at = bisect_right(begins, first) - 1
+        if at < 0 or last > lease.shards[at][1]:
+            return f"shards {first} to {last}: they are not of lease {lease.id}"
+    return ""
 
 
 def within(number: int, ranges: Ranges) -> bool:

@@ -272,8 +272,12 @@ class Daemon:
                 return self._ask(asked_of(request), id)
             case protocol.Held(id, lease, rank):
                 return self._ask(ev.RankHolds(id, lease, rank), id)
+            case protocol.Delivered(id, lease, shards, shares):
+                ranges = tuple((first, last) for first, last in shards)
+                return self._ask(ev.Delivered(id, lease, ranges, tuple(shares)), id)
             case protocol.Released(id, lease, _):
                 if lease in self.state.leases:  # else it is no name of a file of ours
+                    self._feed(ev.LeaseReleased(lease))
                     self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):

@@ -15,6 +15,7 @@ from cachecd.model import (
     Held,
     Lease,
     Outcome,
+    Ranges,
     SetAside,
     Shard,
     ShardId,
@@ -39,6 +40,23 @@ class AcquireAsked:
     local_rank: int = 0
     local_world_size: int = 1
     wanted: Wanted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Trainers were given records of a lease: of each of these ranges of its shards so many thousandths."""
+
+    request: str
+    lease: str
+    shards: Ranges
+    shares: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    """A rank lets go of its lease, and does not die."""
+
+    lease: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +257,8 @@ class Draining:
 Event = (
     AcquireAsked
     | RankHolds
+    | Delivered
+    | LeaseReleased
     | LeaseUnheld
     | LeaseEnded
     | Listed

@@ -27,7 +27,9 @@ class LeaseState:
     grace_until: float
     since: float
     ranks: int = 0
-    read: bool = False  # some rank has held it
+    taken: bool = False  # some rank has held it
+    told: bool = False  # somebody has said what was delivered of it
+    let_go: bool = False  # by a rank that did not die
     held_by: set[int] = field(default_factory=set)
 
     def asked(self, rank: int, ranks: int, now: float) -> None:

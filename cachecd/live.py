@@ -7,7 +7,7 @@ look at all shards is remembered until one of them changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cachecd.model import Ranges, Shard, ShardId
 from cachecd.shardtable import (
+    ALL,
     ROW,
     Numbers,
     Places,
@@ -25,11 +26,13 @@ from cachecd.shardtable import (
 )
 from cachecd.walk import Walk
 
-_RETIRED, _BARRED, _VERIFYING, _UNLINKING, _LEASED, _RELEASED = (1 << bit for bit in range(6))
+_RETIRED, _BARRED, _VERIFYING, _UNLINKING, _READ, _RELEASED = (1 << bit for bit in range(6))
 # What a shard is follows from its flags: tables over all their combinations.
 _ALL = np.arange(1 << 6)
 _IS_SERVED = _ALL & (_RETIRED | _BARRED | _VERIFYING) == 0
 _IS_DOOMED = (_ALL & (_RETIRED | _BARRED) != 0) & (_ALL & (_VERIFYING | _UNLINKING) == 0)
+
+_MOST_RANGES = 1_000  # of what was delivered: they are saved with each plan
 
 _T = TypeVar("_T")
 
@@ -50,8 +53,8 @@ class _Flag:
 class LiveShard:
     """One shard of a LiveShards: *served* until it is retired or barred, kept while a lease names it.
 
-    `leased`: somebody held a lease that names it, so it was not fetched in vain. `released`: the
-    plan no longer counts its units as held. KeyError once it is removed.
+    `read`: as many of its records as it has were delivered to trainers, so it was not fetched in vain.
+    `released`: the plan no longer counts its units as held. KeyError once it is removed.
     """
 
     __slots__ = ("_shards", "number")
@@ -60,7 +63,7 @@ class LiveShard:
     barred = _Flag(_BARRED)
     verifying = _Flag(_VERIFYING)
     unlinking = _Flag(_UNLINKING)
-    leased = _Flag(_LEASED)
+    read = _Flag(_READ)
     released = _Flag(_RELEASED)
 
     def __init__(self, shards: LiveShards, number: int) -> None:
@@ -121,7 +124,7 @@ class LiveShards(Mapping[int, LiveShard]):
         """A shard is on disk; leases that name its number hold it from now on."""
         flags = flags_of(retired, barred)
         row = (
-            shard.id.number, shard.records, shard.data_bytes, shard.allocated, 0, 0, flags, shard.digest,
+            shard.id.number, shard.records, shard.data_bytes, shard.allocated, 0, 0, flags, shard.digest, 0,
         )  # fmt: skip
         self.add_all([shard.generation], np.array([row], ROW))
 
@@ -167,12 +170,31 @@ class LiveShards(Mapping[int, LiveShard]):
         self._leases[lease] = named
         self._hold(named, 1)
 
-    def read(self, named: Ranges) -> None:
-        """Somebody reads these numbers: they were not fetched in vain."""
-        unread = _ALL & _LEASED == 0
-        if self._counts[unread].any():
-            first = self._table.within(named) & unread[self._table["flags"]]
-            self.mark(self._table.numbers[first], _LEASED)
+    def deliver(self, named: Ranges, shares: Iterable[int]) -> None:
+        """Trainers were given so many thousandths more of the records of each range's shards, in ascending
+        order. What that adds up to is what counts: a pass of which half is read, twice, may have left out
+        some records, and given others twice."""
+        delivered = self._table["delivered"]
+        bounds = map(np.ndarray.tolist, self._table.bounds(named))
+        for (first, end), share in zip(zip(*bounds, strict=True), shares, strict=True):
+            delivered[first:end] = np.minimum(delivered[first:end] + min(share, ALL), ALL)
+        read = (delivered >= ALL) & (self._table["flags"] & _READ == 0)
+        if read.any():
+            self.mark(self._table.numbers[read], _READ)
+
+    @property
+    def delivered(self) -> list[list[int]]:
+        """For `deliver`, at the next start: first and last number and share, of what was delivered. Shares
+        are rounded down as far as it takes to keep this short."""
+        table = self._table
+        for unit in (ALL // 8, ALL):
+            shares = table["delivered"] // unit * unit
+            begins = np.flatnonzero(np.diff(shares, prepend=-1))
+            if len(begins) <= _MOST_RANGES:
+                break
+        ends = np.append(begins, len(shares))[1:] - 1
+        columns = (table.numbers[begins], table.numbers[ends], shares[begins])
+        return [list(row) for row in zip(*(c.tolist() for c in columns), strict=True) if row[2]]
 
     def let_go(self, lease: str) -> None:
         """The lease has ended."""
@@ -288,7 +310,7 @@ class LiveShards(Mapping[int, LiveShard]):
         table, at = self._table, self._served_of(generation)[:-1]
         stays = self.served(generation).data_bytes - table["data_bytes"][at].cumsum()
         may = (table["allocated"][at].cumsum() <= most) & (stays >= keep)
-        may &= table["flags"][at] & _LEASED != 0
+        may &= table["flags"][at] & _READ != 0
         found: Numbers = table.numbers[at[np.logical_and.accumulate(may)]]
         return found
 

@@ -122,6 +122,8 @@ def take_up(
     for kept in found.kept:
         _adopt(kept, dataset, catalog, index, begun)
     plan.drop(begun)
+    for first, last, share in saved.get("delivered", ()) if saved else ():
+        dataset.live.deliver(((first, last),), (share,))
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
     owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
     dataset.debt = max(dataset.debt, owed)
@@ -239,7 +241,7 @@ def _rows(kept: list[Kept]) -> tuple[list[str], Rows]:
     rows = [
         (
             k.shard.id.number, k.shard.records, k.shard.data_bytes, k.shard.allocated,
-            generations.index(k.shard.generation), 0, flags_of(k.retired, k.barred), k.shard.digest,
+            generations.index(k.shard.generation), 0, flags_of(k.retired, k.barred), k.shard.digest, 0,
         )
         for k in kept
     ]  # fmt: skip
@@ -299,6 +301,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "gaps": list(dataset.gaps.items()),
         "egress": dataset.egress,
         "known": dataset.doubt.known,
+        "delivered": dataset.live.delivered,
         **dataset.recall.to_json(),
     }
     return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))

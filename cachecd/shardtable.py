@@ -25,9 +25,11 @@ ROW = np.dtype(
         ("holders", np.int32),  # leases that name it
         ("flags", np.uint8),
         ("digest", np.int64),
+        ("delivered", np.int16),  # thousandths of its records, at most ALL
     ],
     align=True,
 )
+ALL = 1000
 # Odd, and their bits as good as random: no formula makes two sets of real shards alike.
 _MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 Rows = NDArray[np.void]

@@ -133,10 +133,12 @@ class SourceWalk:
         """About what the free units take."""
         return self.estimated_bytes * self.count.num_free // max(self.length, 1)
 
-    @property
-    def coverage(self) -> float:
-        """Share of it that was handed out at least once, 0..1."""
-        return 1.0 if self.cycle.passes else self.cycle.share
+    def covered(self, waiting: int) -> tuple[int, int]:
+        """How many of its units were in a shard at least once, and of how many that can be. `waiting`: so
+        many were handed out and are in no shard yet."""
+        every = max(0, self.cycle.num_units - self.count.num_aside - self.count.num_gone)
+        handed = every if self.cycle.passes else self.cycle.position - self.count.num_aside
+        return min(max(0, handed - waiting), every), every
 
     # --- assigning
 

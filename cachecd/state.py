@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.asking import cursors, go_on, refusal, set_again, take_recalled
+from cachecd.asking import cursors, go_on, no_delivery, refusal, set_again, take_recalled
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -28,7 +28,7 @@ from cachecd.restraint import Restraint
 from cachecd.room import Room
 from cachecd.rotation import Rotation
 from cachecd.rules import DatasetRules
-from cachecd.shardtable import Rows, ShardSet
+from cachecd.shardtable import ALL, Rows, ShardSet
 from cachecd.waiting import Hindrances, not_ready
 from cachecd.wanted import ShardsRecalled, Wanted
 
@@ -80,12 +80,11 @@ class State:
     def adopt_lease(self, lease: Lease, now: float, age: float = 0.0) -> None:
         """A manifest found on disk, after its shards: it stands for a fresh grace, whoever holds it,
         and its epoch goes on growing the cache."""
-        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now - age, read=True)
+        self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now - age, taken=True)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         if dataset := self.datasets.get(lease.dataset):
             dataset.allow_after(lease)
             dataset.live.hold(lease.id, lease.shards)
-            dataset.live.read(lease.shards)
 
     def reconfigure(
         self, limit: int, rules: Iterable[DatasetRules], restraint: Restraint | None = None
@@ -113,6 +112,11 @@ class State:
                 out += [told, ev.SavePlan(dataset)]
             case ev.RankHolds(request, lease, rank):
                 self._rank_holds(request, lease, rank, out)
+            case ev.Delivered():
+                self._delivered(event, out)
+            case ev.LeaseReleased(lease):
+                if state := self.leases.get(lease):
+                    state.let_go = True
             case ev.LeaseUnheld(lease):
                 state = self.leases.get(lease)
                 if state and not state.stands_without_lock(now):
@@ -279,11 +283,22 @@ class State:
             message = f"lease {lease} has ended: acquire again"
             out.append(ev.ReplyRefused(request, "lease-lost", message))
             return
-        if not state.read and (dataset := self.datasets.get(state.lease.dataset)):
-            dataset.live.read(state.lease.shards)
-        state.read = True
+        state.taken = True
         state.held_by.add(rank)
         out.append(ev.ReplyDone(request))
+
+    def _delivered(self, event: ev.Delivered, out: list[ev.Command]) -> None:
+        state = self.leases.get(event.lease)
+        dataset = self.datasets.get(state.lease.dataset) if state else None
+        if state is None or dataset is None:
+            out.append(ev.ReplyDone(event.request))  # it has ended: what it names may be gone
+            return
+        if wrong := no_delivery(state.lease, event.shards, event.shares):
+            out.append(ev.ReplyRefused(event.request, "bad-request", wrong))
+            return
+        state.told = True
+        dataset.live.deliver(event.shards, event.shares)
+        out += [ev.SavePlan(state.lease.dataset), ev.ReplyDone(event.request)]
 
     def _ended(self, state: LeaseState, out: list[ev.Command]) -> None:
         lease = state.lease
@@ -292,7 +307,11 @@ class State:
         dataset = self.datasets.get(lease.dataset)
         if dataset is None:
             return
-        if not state.read:
+        if state.taken and state.let_go and not state.told:
+            # Whoever reads files by their names counts nothing, and lets go when it is through.
+            dataset.live.deliver(lease.shards, [ALL] * len(lease.shards))
+            out.append(ev.SavePlan(lease.dataset))
+        if not state.taken:
             dataset.in_vain[lease.job] = lease.epoch
             if len(dataset.in_vain) > _IN_VAIN:  # jobs that never came back
                 del dataset.in_vain[next(iter(dataset.in_vain))]

@@ -25,7 +25,7 @@ class Sealed:
     retired: bool = False
     barred: bool = False
     suspect: bool = False
-    read: bool = False  # somebody has held a lease that names it
+    delivered: int = 0  # thousandths of its records, over all leases
     rotated: bool = False  # retired to make room, not because its generation is over
 
     @property
@@ -237,8 +237,10 @@ class Model:
 
     def held(self, lease: str) -> None:
         self.ever_held.add(lease)
+
+    def delivered(self, lease: str, share: int) -> None:
         for number, sealed in self.of[self.leases[lease].dataset].shards.items():
-            sealed.read = sealed.read or self.leases[lease].names(number)
+            sealed.delivered += share * self.leases[lease].names(number)
 
     # --- after every event
 
@@ -345,7 +347,7 @@ class Model:
             assert turns or wanted, "retired though no epoch began, and nobody waits for its room"
             assert not account.rules.pin, "a pinned shard was retired"
             assert self.was_full, "the cache shrinks before the limit"
-            assert all(s.read for s in rotated), "a shard goes that nobody has read"
+            assert all(s.delivered >= 1000 for s in rotated), "a shard goes that nobody has read"
             youngest = max(s.shard.id.number for s in rotated)
             assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"
             left = {s.shard.generation for s in account.served()}

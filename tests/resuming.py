@@ -139,6 +139,8 @@ class ResumingWorld(World):
             self.locks[reply.lease].add(0)
             self.model.held(reply.lease)
             self.feed(ev.RankHolds(f"{request} holds", reply.lease, 0))
+            if self.reads_at_once:
+                self.deliver(reply.lease)
         return lease, reply
 
     def recall(self, which: int, missing: ReplyMissing) -> bool:

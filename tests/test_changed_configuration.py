@@ -149,3 +149,39 @@ def test_a_name_is_told_from_others_of_the_plain_name_by_its_listing():
         "nobody knows by which listing its shards are numbered"
     )
     assert numbered("1-a", "L", {}) == "1-a"
+
+
+def test_a_shard_that_is_published_with_a_unit_which_another_holds_is_in_no_set():
+    w = world(shards=8, units=12, workers=1)
+    w.work(2)
+    (first,) = w.disk
+    ((shard, assignment),) = w.making.items()
+    held = w.sources["train"].unit(next(unit for unit, _ in w.disk[first]))
+    twice = dataclasses.replace(assignment, units=(held, *assignment.units))
+    plan = w.state.datasets["train"].plan
+    w.making[shard] = plan.open[shard.number] = twice
+    plan.hold([held.unit])  # as whatever assigned it twice would
+    w.make(shard)
+    w.publish(shard)
+    assert w.verifying == [shard]
+    w.settle()
+    assert shard.number not in numbers(w, granted(w.acquire("train", "job", 0)))
+
+
+def test_coverage_is_what_was_in_a_shard_whatever_was_handed_out():
+    w = world(shards=8, units=60, workers=3)
+    plan = w.state.datasets["train"].plan
+    cached: set[int] = set()
+    shares = []
+    for epoch in range(60):
+        reply = w.acquire("train", "job", epoch)
+        done = False
+        while not done:
+            done = w.work(1)
+            cached |= {unit for records in w.disk.values() for unit, _ in records}
+            assert plan.coverage == pytest.approx(len(cached) / 60), epoch
+        shares.append(plan.coverage)
+        if isinstance(reply, ev.ReplyGranted):
+            w.drop(reply.lease)
+    assert shares[0] < 0.6
+    assert shares[-1] == 1

@@ -15,7 +15,7 @@ from cachecd.model import Ranges, Shard, ShardId
 from cachecd.shardtable import ROW, ShardSet, Tally, ranges_of
 
 GENERATIONS = ("old", "new", "never used")
-FLAGS = ("retired", "barred", "verifying", "unlinking", "leased", "released")
+FLAGS = ("retired", "barred", "verifying", "unlinking", "read", "released")
 NUMBERS = st.integers(1, 15)  # few, so that things happen to the same ones
 
 
@@ -38,6 +38,7 @@ class Naive:
 
     shard: Shard
     flags: set[str] = field(default_factory=set)
+    delivered: int = 0
 
     @property
     def served(self) -> bool:
@@ -73,7 +74,7 @@ class Shards(RuleBasedStateMachine):
     @initialize(numbers=st.sets(NUMBERS), held=st.sets(NUMBERS))
     def found_at_a_start(self, numbers: set[int], held: set[int]) -> None:
         shards = [shard(n, GENERATIONS[n % 2], n, 2 * n) for n in sorted(numbers)]
-        rows = [(s.id.number, s.records, s.data_bytes, s.allocated, n % 2, 9, 0, 0)
+        rows = [(s.id.number, s.records, s.data_bytes, s.allocated, n % 2, 9, 0, 0, 0)
                 for s, n in zip(shards, sorted(numbers), strict=True)]  # fmt: skip
         self.live.add_all(GENERATIONS, np.array(rows, ROW))
         self.naive = {s.id.number: Naive(s) for s in shards}
@@ -125,11 +126,25 @@ class Shards(RuleBasedStateMachine):
         self.leases[lease] = named = ranges_of(np.array(sorted(numbers), np.int64))
         self.live.hold(lease, named)
 
-    @rule(numbers=st.sets(NUMBERS))
-    def read(self, numbers: set[int]) -> None:
-        self.live.read(ranges_of(np.array(sorted(numbers), np.int64)))
-        for number in numbers & self.naive.keys():
-            self.naive[number].flags.add("leased")
+    @rule(numbers=st.sets(NUMBERS), share=st.sampled_from([0, 1, 499, 501, 1000, 10**6]))
+    def deliver(self, numbers: set[int], share: int) -> None:
+        ranges = ranges_of(np.array(sorted(numbers), np.int64))
+        self.live.deliver(ranges, [share] * len(ranges))
+        for number, one in self.naive.items():
+            one.delivered = min(one.delivered + share * (number in numbers), 1000)
+            if one.delivered == 1000:
+                one.flags.add("read")
+
+    @rule()
+    def what_was_delivered_is_found_at_the_next_start(self) -> None:
+        again = LiveShards("train")
+        for number, one in sorted(self.naive.items()):
+            again.add(one.shard)
+            assert number in again
+        for first, last, share in self.live.delivered:
+            again.deliver(((first, last),), (share,))
+        for number, one in self.naive.items():
+            assert again[number].read == (one.delivered == 1000)
 
     @rule(lease=st.sampled_from("abc"))
     def let_go(self, lease: str) -> None:
@@ -184,7 +199,7 @@ class Shards(RuleBasedStateMachine):
         for one in self._served(generation)[:-1]:
             most -= one.allocated
             stays -= one.data_bytes
-            if most < 0 or stays < keep or "leased" not in self.naive[one.id.number].flags:
+            if most < 0 or stays < keep or "read" not in self.naive[one.id.number].flags:
                 break
             chosen.append(one.id.number)
         return chosen

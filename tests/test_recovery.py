@@ -382,3 +382,31 @@ def test_without_a_catalog_the_rest_of_a_cut_unit_is_fetched(cache):
     rest = cache.plan.assign()
     assert isinstance(rest, Assignment)
     assert (rest.units[0].unit, rest.units[0].ordinal, rest.units[0].offset) == (unit.unit, 3, 900)
+
+
+def test_a_start_bars_a_shard_that_holds_a_unit_which_another_holds(cache):
+    first = cache.make()
+    second = cache.make()
+    again = dataclasses.replace(second, units=(first.units[0], *second.units[1:]))
+    for path in cache.layout.shards.glob("*/0000000002*"):
+        path.unlink()
+    cache.catalog.remove(second.shard)
+    cache.write(again)
+    found = cache.restart().state
+    assert found.twice == (2,)
+    assert cache.restart().state.twice == (2,), "the daemon has not barred it yet"
+
+
+def test_a_shard_that_is_numbered_by_another_listing_than_its_generation_is_barred(cache):
+    cache.make()
+    cache.make()
+    cache.catalog.remove(ShardId("train", 2))
+    path = cache.layout.shard(ShardId("train", 2))
+    path.unlink()
+    cache.layout.sidecar(path).unlink()
+    writer = ShardWriter(str(path), SHARD_SIZE)
+    assert writer.append(b"x", 5, 0)
+    meta = {"dataset": "train", "number": 2, "generation": "1-a", "index": "0" * 16}
+    writer.finish(json.dumps(meta))
+    found = cache.restart().state
+    assert [number for number in found.live if not found.live[number].barred] == [1]

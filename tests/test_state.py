@@ -85,7 +85,7 @@ def test_a_restart_within_an_epoch_goes_on_with_its_growth():
     w.restart()
     w.settle()
     assert len(w.disk) == 3
-    assert w.state.datasets["train"].live[number].leased, "rotation may have it"
+    assert w.state.datasets["train"].live[number].read, "rotation may have it"
 
 
 def test_at_the_limit_the_oldest_are_retired_and_kept_until_their_last_lease_ends():

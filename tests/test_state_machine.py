@@ -121,6 +121,20 @@ class Policy(RuleBasedStateMachine):
     def holders_die(self, data):
         self.world.drop(self.pick(self.world.manifests, data))
 
+    @rule(at_once=st.booleans())
+    def trainers_read_otherwise(self, at_once):
+        self.world.reads_at_once = at_once
+
+    @precondition(lambda self: self.world.manifests)
+    @rule(data=st.data(), share=st.sampled_from([0, 100, 500, 999, 1000]))
+    def trainers_are_given_some_of_a_lease(self, data, share):
+        self.world.deliver(self.pick(self.world.manifests, data), share)
+
+    @precondition(lambda self: self.world.manifests)
+    @rule(data=st.data())
+    def holders_let_go(self, data):
+        self.world.let_go(self.pick(self.world.manifests, data))
+
     @precondition(lambda self: self.world.manifests)
     @rule(data=st.data())
     def a_probe_finds_no_lock(self, data):

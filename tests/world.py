@@ -73,6 +73,7 @@ class World:
         self.boots = 0
         self.restraint = Restraint()
         self.broken = False  # a promise did not hold
+        self.reads_at_once = True  # trainers are given all of a lease as soon as they have it
         self.kill_after: int | None = None  # so many commands more
         self.model = self.watched_by(self)
         for name, rules in self.rules.items():
@@ -130,11 +131,9 @@ class World:
         for kept in found.kept:
             shard, records = kept.shard, self.disk[kept.shard.id]
             before = old.shards.get(shard.id.number)
-            named = (m for m in self.manifests.values() if m.dataset == name)
-            # By whom it is held is not known.
-            read = any(m.names(shard.id.number) for m in named) or bool(before and before.read)
+            delivered = before.delivered if before else 0
             account.shards[shard.id.number] = Sealed(
-                shard, records, kept.retired, kept.barred, read=read, rotated=kept.retired
+                shard, records, kept.retired, kept.barred, delivered=delivered, rotated=kept.retired
             )
             if shard.generation == account.rules.generation:
                 account.history[shard.id.number] = shard.data_bytes
@@ -256,13 +255,33 @@ class World:
             self.model.held(reply.lease)
             self.requests += 1
             self.feed(ev.RankHolds(str(self.requests), reply.lease, rank))
+            if self.reads_at_once:
+                self.deliver(reply.lease)
         return reply
+
+    def deliver(self, lease: str, share: int = 1000) -> None:
+        """Trainers are given so many thousandths of a lease's records."""
+        if lease not in self.manifests:
+            return
+        shards = self.manifests[lease].shards
+        self.model.delivered(lease, share)
+        self.requests += 1
+        request = str(self.requests)
+        self.feed(ev.Delivered(request, lease, shards, (share,) * len(shards)))
 
     def drop(self, lease: str) -> None:
         """All holders of the lease die; the next probe finds out, at the latest after the grace."""
         self.locks[lease].clear()
         self.now += GRACE
         self.feed(ev.LeaseUnheld(lease))
+
+    def let_go(self, lease: str) -> None:
+        """As `drop`, but they live, and say so; who was given all counts nothing."""
+        told = self.state.leases[lease].told
+        self.feed(ev.LeaseReleased(lease))
+        if self.locks[lease] and not told:
+            self.model.delivered(lease, 1000)
+        self.drop(lease)
 
     # --- what samplers and the disk do
 

@@ -121,7 +121,7 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     going = f"{dataset['passes'] + 1}: {dataset['pass_done']:.1%} done"
     _say(
         f"  pass {'over: nothing is missing' if dataset['whole'] else going}; "
-        f"{dataset['coverage']:.1%} of the units fetched at least once"
+        f"{dataset['coverage']:.1%} of the units cached at least once"
     )
     _say(
         f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s; waiting: "

@@ -81,6 +81,7 @@ class Epoch(FileSet):
         self.agreed: Agreed | None = None
         self._over = False
         self._handed_on = False  # the leases, to a repeated epoch
+        self._told = False  # what was delivered
         self._resumed = resumed
         self._passes = Passes(self.epoch, length, self._telemetry(length), run)
         if resumed is not None:
@@ -129,6 +130,7 @@ class Epoch(FileSet):
         # Each part may be done again, so that what an interrupt has cut short is ended by another call.
         if not self._over:
             self._end_passes()
+        self.tell_delivered()
         for leased in self._sets:
             leased.release()
 
@@ -147,6 +149,33 @@ class Epoch(FileSet):
         """Tells the run what was read of it: by loaders here, or what others were given to read, of whom
         nobody tells, if that is more; all of the set once, if there is neither."""
         self._passes.tell_run()
+
+    def tell_delivered(self) -> None:
+        """Tells the daemon which records were delivered, once: shards whose records were may be replaced.
+        Before the next epoch is asked for, so that its beginning may replace them."""
+        first = self._sets[0]
+        ended = any(leased.released for leased in self._sets)
+        if self._told or ended or first.is_copy or first.reads.rank:
+            return  # the ranks of a node read alike
+        self._told = True
+        delivered = self._passes.delivered()
+        whole = sum(share for part, share in delivered if part is None)
+        parts = [(part, share) for part, share in delivered if part is not None]
+        if not parts:
+            for leased in self._sets:
+                leased.tell_delivered(float(whole))
+            return
+        counts = np.concatenate(
+            [leased.counts for leased in self._sets]
+        )  # known: a part needs them
+        taken = whole * counts
+        for part, share in parts:
+            for stage in part.stages:
+                np.add.at(taken, stage[:, 0].astype(np.int64), share * stage[:, 2])
+        shares = taken / np.maximum(counts, 1)
+        ends = np.cumsum([len(leased.files) for leased in self._sets])
+        for leased, of_it in zip(self._sets, np.split(shares, ends[:-1]), strict=True):
+            leased.tell_delivered(of_it)
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -16,13 +17,16 @@ from numpy.typing import NDArray
 from cachecd_client._core import count_records
 from cachecd_client.errors import CachecdError
 from cachecd_client.lease import HeldLease
-from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
+from cachecd_client.protocol import MAX_TEXT, Delivered, ReportCorrupt
 from cachecd_client.reads import Reads
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import ShardFiles
 from cachecd_client.transport import Transport
 
+log = logging.getLogger("cachecd")
+
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
+_RANGES_AT_ONCE = 10_000  # of shards: a request is at most 1 MiB
 _REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
 
 
@@ -116,11 +120,39 @@ class LeasedSet:
         except CachecdError:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
 
+    def tell_delivered(self, shares: NDArray[np.float64] | float) -> None:
+        """Tells the daemon what of each file, or of each alike, was delivered over all ranks, 0..1 or more.
+        Training never fails for it: what is not told stays in the cache longer."""
+        if isinstance(shares, float):
+            thousandths = [_thousandths(shares)] * len(self.manifest.shards)
+            ranges = list(self.manifest.shards)
+        else:
+            whole = np.minimum(np.floor(shares * 1000 + 1e-6), 1000).astype(np.int64)
+            numbers = self.files.numbers
+            begins = np.flatnonzero(
+                (np.diff(whole, prepend=-1) != 0) | (np.diff(numbers, prepend=-1) != 1)
+            )
+            ends = np.append(begins, len(whole))[1:] - 1
+            ranges = np.stack([numbers[begins], numbers[ends]], axis=1).tolist()
+            thousandths = whole[begins].tolist()
+        for at in range(0, len(ranges), _RANGES_AT_ONCE):
+            some = slice(at, at + _RANGES_AT_ONCE)
+            said = Delivered(uuid.uuid4().hex, self.manifest.lease, ranges[some], thousandths[some])
+            try:
+                self.transport.ask(said, _REPORT_TIMEOUT)
+            except CachecdError as error:
+                log.debug("what was read of %s not told: %s", self.manifest.lease, error)
+                return
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_release": None, "reads": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, reads=Reads(state["dataset"]))
+
+
+def _thousandths(share: float) -> int:
+    return int(min(share * 1000 + 1e-6, 1000))
 
 
 def _seed(seed: int, number: int) -> int:

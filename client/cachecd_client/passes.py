@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 class _Read(NamedTuple):
-    """By one pass so many records over all ranks, in steps of so many, of the set or of a part of it."""
+    """By one pass so many records over all ranks, in steps of so many, of the set or of a part of it, which
+    takes so many `steps`."""
 
     records: int
     step: int
     part: Part | None
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """Of what the pass would read, 0..1."""
+        return min(1.0, self.records / max(1, self.steps * self.step))
 
 
 class _Elsewhere(NamedTuple):
@@ -33,8 +40,9 @@ class _Elsewhere(NamedTuple):
     def read(self) -> _Read:
         """All, unless they tell."""
         stretch = self.lent.stretch
-        steps = self.lent.steps if stretch is None else stretch.given.steps
-        return _Read(steps * self.lent.step, self.lent.step, self.part)
+        lent = self.lent
+        steps = lent.steps if stretch is None else stretch.given.steps
+        return _Read(steps * lent.step, lent.step, self.part, lent.steps)
 
 
 class Passes:
@@ -53,6 +61,8 @@ class Passes:
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
         self._most: _Read | None = None  # of the passes that are over
+        # Of the parts that these had, with what share of each was read; None: of the whole set.
+        self._shares: list[tuple[Part | None, float]] = []
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 
@@ -101,13 +111,33 @@ class Passes:
         """Its pass is over."""
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
-        self._most = _most([self._most, _read(loader)])
+        read = _read(loader)
+        self._most = _most([self._most, read])
+        self._add(self._shares, read)
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
         """Others are to read it: what this loader would read, unless it begins itself."""
         part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
         self._elsewhere.append(_Elsewhere(lent, part, made_by))
         self.telemetry.lend(lent)
+
+    def delivered(self) -> list[tuple[Part | None, float]]:
+        """What was read: shares of parts of the set, or, of None, of all of it. All once, where nobody
+        counts; what ranks read by other loaders is as much as this rank has."""
+        shares = list(self._shares)
+        for loader in self.telemetry.running:
+            self._add(shares, _read(loader))
+        for one in self._elsewhere:
+            self._add(shares, one.read)
+        return shares if shares or self._latest is not None else [(None, 1.0)]
+
+    @staticmethod
+    def _add(shares: list[tuple[Part | None, float]], read: _Read) -> None:
+        for at, (part, share) in enumerate(shares):
+            if part is read.part:
+                shares[at] = part, share + read.share
+                return
+        shares.append((read.part, read.share))
 
     def close(self) -> None:
         """Ends those that run; none begins after that."""
@@ -154,7 +184,7 @@ class Passes:
 def _read(loader: Loader) -> _Read:
     """What its pass has delivered, in an earlier process too."""
     step = loader.batch_size * loader.world
-    return _Read(loader.position * step, step, loader.part)
+    return _Read(loader.position * step, step, loader.part, len(loader))
 
 
 def _most(passes: Iterable[_Read | None]) -> _Read | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from cachecd_client.errors import ProtocolVersionError
 
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 3
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
@@ -60,6 +60,18 @@ class Held:
     id: str
     lease: str
     local_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Says which records of a lease trainers were given, over all ranks of the node: of each of these
+    ascending ranges of its shards so many thousandths. What is said again counts again. A lease of which
+    nobody says anything counts as a whole when it is released. Since 1.3."""
+
+    id: str
+    lease: str
+    shards: list[list[int]]
+    shares: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ class Recall:
 class Granted:
     """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
 
-    `coverage`: the share of the source's units that shards were begun with so far, 0..1; since 1.1.
+    `coverage`: the share of the source's units that were in a shard at least once, 0..1; since 1.1.
     """
 
     id: str
@@ -169,7 +181,7 @@ class Recipes:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to Held, Released, ReportCorrupt and Recall."""
+    """Answer to Held, Delivered, Released, ReportCorrupt and Recall."""
 
     id: str
 
@@ -202,13 +214,33 @@ class Refused:
     message: str
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude | AskRecipes | Recall
+Request = (
+    Acquire
+    | Held
+    | Delivered
+    | Released
+    | ReportCorrupt
+    | AskStatus
+    | Exclude
+    | AskRecipes
+    | Recall
+)
 Reply = Granted | Waiting | Missing | Recipes | Done | StatusReply | Excluded | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {
     cls.__name__: cls
-    for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude, AskRecipes, Recall)
+    for cls in (
+        Acquire,
+        Held,
+        Delivered,
+        Released,
+        ReportCorrupt,
+        AskStatus,
+        Exclude,
+        AskRecipes,
+        Recall,
+    )
 }
 REPLIES: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -218,6 +250,7 @@ REPLIES: dict[str, type[Any]] = {
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Acquire: (Granted, Waiting, Missing),
     Held: (Done,),
+    Delivered: (Done,),
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),

@@ -278,6 +278,7 @@ class Cache(TensorFlowRuns):
                 current = following
                 yield current
                 current.end()
+                current.tell_delivered()
         finally:
             # Both, because an interrupt may come between the two, or while one is released.
             with ExitStack() as releasing:

@@ -1,0 +1,157 @@
+"""Shards go when trainers were given their records, and not because a lease named them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.daemons import Daemon, wait_until
+
+FILES = 400
+SIZES = {"limit": "6MiB", "shard_size": "64KiB"}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source, and a cache at its limit that holds a part of it."""
+    folder = tmp_path_factory.mktemp("delivered")
+    root = folder / "source"
+    root.mkdir()
+    for number in range(FILES):
+        (root / f"{number:04d}").write_bytes(b"%04d" % number * 4096)
+    with Daemon(folder, datasets(folder), **SIZES) as served:
+        settled(served.start())
+        assert train_of(served)["passes"] == 0
+        served.terminate()
+    return folder
+
+
+@pytest.fixture
+def full(daemon: Callable[..., Daemon], filled: Path) -> Daemon:
+    """A daemon of a cache at its limit."""
+    served = daemon(datasets(filled), **SIZES)
+    shutil.copytree(filled / "cache", served.cache)
+    settled(served.start())
+    return served
+
+
+def datasets(folder: Path) -> dict[str, Any]:
+    train = {
+        "source": {"url": f"file://{folder / 'source'}", "format": "files"},
+        "grow": {"first": "512KiB"},
+        "evict": {"refresh": 0.5},
+    }
+    return {"train": train}
+
+
+def train_of(served: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = served.status()["datasets"]["train"]
+    return found
+
+
+def settled(served: Daemon) -> None:
+    def at_rest() -> bool:
+        train = train_of(served)
+        return not (train["making"] or train["retired_shards"]) and train["shards"] > 8
+
+    wait_until(at_rest, what="the cache is at its limit")
+
+
+def evicted(served: Daemon) -> int:
+    return int(train_of(served)["evicted_shards"])
+
+
+def keys_of(batches: Any, most: int = 10**9) -> set[bytes]:
+    return {
+        bytes(key) for _, batch in zip(range(most), batches, strict=False) for key in batch["key"]
+    }
+
+
+def test_with_few_steps_an_epoch_no_record_leaves_the_cache_before_it_was_delivered(full: Daemon):
+    was_there: set[bytes] = set()
+    delivered: set[bytes] = set()
+    gone = []
+    with full.connect() as cache:
+        for epoch in cache.epochs("train", 24, steps_per_epoch=5):
+            here = keys_of(cache_files(epoch))
+            assert was_there - here <= delivered, "it left the cache, and nobody was given it"
+            was_there |= here
+            delivered |= keys_of(epoch.numpy(4))
+            gone.append(evicted(full))
+            unread = 20 * (epoch.epoch + 1) <= len(here)
+            assert not unread or gone[-1] == 0, (
+                "a set of which a part is read each time is not used up"
+            )
+    assert gone[-1] > 0, "but in the end it is"
+    assert 0 < train_of(full)["coverage"] < 1
+
+
+def cache_files(epoch: Any) -> Any:
+    """All records of its files, by a reader that the daemon does not hear of."""
+    from cachecd_client import FileSet
+
+    return FileSet(list(epoch.files)).numpy(64, shuffle=False, drop_last=False)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_passes_that_are_broken_off_add_up(full: Daemon, share: float):
+    needed = round(1 / share)
+    with full.connect() as cache:
+        for epoch in cache.epochs("train", needed + 2):
+            if epoch.epoch > needed:
+                break
+            wait_until(
+                lambda: train_of(full)["retired_shards"] == 0, what="what was retired is gone"
+            )
+            assert (evicted(full) > 0) == (epoch.epoch == needed)
+            loader = epoch.numpy(8)
+            keys_of(loader, -(-len(loader) // needed))
+
+
+def test_who_reads_the_files_by_their_names_has_read_all_when_it_lets_go(full: Daemon):
+    for number in range(3):
+        with full.connect() as cache, cache.acquire("train", number, timeout=30) as epoch:
+            assert epoch.files
+        wait_until(lambda: not full.status()["leases"], what="it has let go")
+        settled(full)
+    assert evicted(full) > 0
+
+
+def test_what_was_delivered_before_a_restart_counts_after_it(full: Daemon):
+    with full.connect() as cache, cache.acquire("train", 0, timeout=30) as epoch:
+        keys_of(epoch.numpy(8))
+    settled(full)
+    assert evicted(full) == 0, "nothing is replaced before the next epoch begins"
+    full.kill()
+    full.start()
+    settled(full)
+    with full.connect() as cache, cache.acquire("train", 1, timeout=30):
+        pass
+    wait_until(lambda: evicted(full) > 0, what="the oldest shards make room")
+    settled(full)
+
+
+def test_a_trainer_that_dies_has_been_given_nothing_that_it_did_not_say(full: Daemon):
+    from tests.e2e.daemons import said_line, trainer
+
+    code = """
+import json, time
+from cachecd_client import connect
+epoch = connect(timeout=20).acquire("train", 0, timeout=30)
+next(iter(epoch.numpy(8)))
+print(json.dumps(1), flush=True)
+time.sleep(60)
+"""
+    with trainer(full, code) as process:
+        said_line(process)
+    wait_until(lambda: not full.status()["leases"], what="its lease has ended")
+    with full.connect() as cache:
+        for number in (1, 2):
+            with cache.acquire("train", number, timeout=30) as epoch:
+                keys_of(epoch.numpy(8), 2)
+    settled(full)
+    assert evicted(full) == 0
