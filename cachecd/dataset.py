@@ -278,7 +278,7 @@ class DatasetState:
     @property
     def preparing(self) -> bool:
         """Whether an old generation is served until the current one is ready."""
-        return self._leasable() not in (None, self.rules.generation)
+        return self.leasable not in (None, self.rules.generation)
 
     @property
     def idle(self) -> Numbers:
@@ -286,9 +286,11 @@ class DatasetState:
         generations that another has taken the place of."""
         if len(self.live.generations) < 2 and not len(self.live.superseded(self.rules.generation)):
             return np.zeros(0, np.int64)
-        return self.live.superseded(self.rules.generation, self._leasable() or "")
+        return self.live.superseded(self.rules.generation, self.leasable or "")
 
-    def _leasable(self) -> str | None:
+    @property
+    def leasable(self) -> str | None:
+        """The generation of a lease that is granted now, None if there is none yet."""
         return self.generation_to_lease(self.needed(0))
 
     # --- the source

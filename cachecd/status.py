@@ -59,7 +59,7 @@ def _dataset(
     state: State, dataset: DatasetState, set_aside: Sequence[SetAside], now: float
 ) -> dict[str, Any]:
     live, plan = dataset.live, dataset.plan
-    served = live.served()
+    served = live.served(dataset.leasable or dataset.rules.generation)
     reasons = Counter(aside.reason for aside in set_aside)
     if plan.num_gone:
         reasons[_GONE] = plan.num_gone
@@ -73,6 +73,7 @@ def _dataset(
         "records": served.records,
         "data_bytes": served.data_bytes,
         "allocated": state.ledger.of(dataset.rules.name),
+        "idle_shards": live.served().shards - served.shards,
         "retired_shards": live.num_retired,
         "barred_shards": live.num_barred,
         "evicted_shards": dataset.evicted_shards,

@@ -17,9 +17,9 @@ from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped
 from cachecd.executors.lister import Lister
-from cachecd.index import Index
+from cachecd.index import Index, drop_unused
 from cachecd.indexroom import DatasetRoom, IndexRoom
-from cachecd.ledger import Ledger
+from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.listing import CircleError, Listing, _lanes_at
 from cachecd.listings import keep_listed
 from cachecd.model import ObjectInfo
@@ -414,3 +414,24 @@ def test_an_index_that_is_complete_stays_so_while_it_is_listed_again(source, mon
     source().list(Store(objects(2500)))
     fed = keep(source(), Store(objects(6000), faults=[3]), monkeypatch)
     assert {event.complete for event in fed if isinstance(event, Listed)} == {True}
+
+
+def test_a_listing_that_nobody_uses_makes_room_for_the_one_that_is_made(tmp_path):
+    unused = Index.open(tmp_path, "train", "another source")
+    unused.append(objects(20_000))
+    unused.close()
+    room_for_one = METADATA_SLACK + unused.path.stat().st_blocks * 512 * 3 // 2
+    one = Source(tmp_path, PLAIN, room_for_one)
+
+    def measure() -> None:
+        there = sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())
+        one.ledger.measured(there + one.room.ahead, float("inf"))
+
+    def drop() -> bool:
+        return drop_unused(tmp_path, {one.index.path}) is not None
+
+    one.room = IndexRoom(one.ledger, 0, measure, drop)
+    asyncio.run(one.listing().go_on(Store(objects(20_000)).list))
+    assert len(one.index) == 20_000
+    assert not unused.path.exists()
+    one.index.close()

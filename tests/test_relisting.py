@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd import listing as module
-from cachecd.errors import SourceUnreachableError
+from cachecd import relisting
+from cachecd.errors import RewrittenError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
 from cachecd.executors.lister import Lister
 from cachecd.indexroom import DatasetRoom
@@ -33,7 +34,8 @@ class Known(Source):
         super().__init__(folder, PLAIN, limit)
         self.held: set[int] = set()
 
-    def relisted(self, store: Store | Laned, more: bool = False) -> Listing:
+    def relisted(self, store: Store | Laned, more: bool = False, judges: bool = False) -> Listing:
+        self.doubts: list[str] = []
         listing = Listing(
             self.source,
             self.index,
@@ -41,6 +43,8 @@ class Known(Source):
             self._progressed,
             self.held.intersection,
             more_to_come=more,
+            judges=judges,
+            doubted=self.doubts.append,
         )
         sweep = store.sweep if isinstance(store, Laned) else lambda _: None
         asyncio.run(listing.go_on(store.list, sweep))
@@ -109,6 +113,57 @@ def test_a_rewritten_object_is_a_unit_of_its_own_once_nothing_of_the_old_one_is_
     assert len(one.index) == 3004
     assert one.gone_and_back(kind(now)) == ([], [])
     assert len(one.index) == 3004
+
+
+@STORES
+def test_a_start_at_another_store_leaves_no_trace_in_the_index_and_is_in_doubt_before_its_end(
+    known, kind
+):
+    one = known()
+    one.relisted(kind(objects(5000)))
+    size = one.index.path.stat().st_size
+    others = [ObjectInfo(o.key, o.size, "another") for o in objects(5000)[:2600]]
+    with pytest.raises(RewrittenError, match="2600 of the 5000 objects"):
+        one.relisted(kind(others + objects(5000)[2600:]), judges=True)
+    assert one.doubts
+    assert (len(one.index), one.index.path.stat().st_size) == (5000, size)
+    assert one.relisted(kind(objects(5000)), judges=True).gone is not None
+
+
+def test_the_verdict_falls_at_the_end_whatever_the_listing_begins_with(known):
+    one = known()
+    one.relisted(Store(objects(5000)))
+    others = [ObjectInfo(o.key, o.size, "another") for o in objects(5000)[:2400]]
+    gone = one.relisted(Store(others + objects(5000)[2400:]), judges=True).gone
+    assert one.doubts, "it begins with objects that are all rewritten"
+    assert gone is not None
+    assert (len(gone[0]), len(one.index)) == (2400, 7400)
+
+
+def test_after_a_listing_that_was_refused_the_next_try_begins_anew(known):
+    one = known()
+    one.relisted(Store(objects(50)))
+    listing = Listing(
+        one.source, one.index, DatasetRoom(one.room, "train"), one._progressed, judges=True
+    )
+    others = [ObjectInfo(o.key, o.size, "another") for o in objects(50)]
+    for _ in range(2):
+        with pytest.raises(RewrittenError, match="50 of the 50"):
+            asyncio.run(listing.go_on(Store(others).list))
+    asyncio.run(listing.go_on(Store(objects(51)).list))
+    assert len(one.index) == 51
+
+
+def test_rewritten_objects_that_are_too_many_to_wait_for_the_verdict_are_listed_once_more(
+    known, monkeypatch
+):
+    monkeypatch.setattr(relisting, "_MOST_WAITING", 100)
+    one = known()
+    one.relisted(Store(objects(5000)))
+    now = [ObjectInfo(o.key, o.size, "f") for o in objects(2000)] + objects(5000)[2000:]
+    gone = one.relisted(Store(now), judges=True).gone
+    assert gone is not None
+    assert (len(gone[0]), len(one.index)) == (2000, 7000)
 
 
 def test_a_listing_that_fails_in_its_middle_takes_nothing_for_gone(known):

@@ -116,6 +116,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{size(dataset['data_bytes'])}; {dataset['evicted_shards']} shards evicted, "
         f"{dataset['retired_shards']} retired and held"
     )
+    if idle := dataset["idle_shards"]:
+        _say(f"  idle: {idle} shards of other generations, which go when room is needed")
     listed = "complete" if dataset["listed"] else f"still listing: {dataset['units_listed']} so far"
     _say(f"  listing: {dataset['units']} units may be sampled ({listed})")
     going = f"{dataset['passes'] + 1}: {dataset['pass_done']:.1%} done"

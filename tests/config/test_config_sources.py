@@ -80,5 +80,10 @@ def test_a_weight_is_no_part_of_listing_and_generation_and_the_sources_are():
     one, other = dataset(1.0, 2.0), dataset(0.5, 7.0)
     assert (listing_of(one), generation_of(one)) == (listing_of(other), generation_of(other))
     turned = DatasetConfig(sources=tuple(reversed(one.sources)))
-    every = [one, turned, dataset(1.0, 2.0, 3.0), dataset(1.0, 2.0, endpoint="https://x.example")]
+    elsewhere = dataset(1.0, 2.0, endpoint="https://x.example")
+    assert (listing_of(one), generation_of(one)) == (
+        listing_of(elsewhere),
+        generation_of(elsewhere),
+    )
+    every = [one, turned, dataset(1.0, 2.0, 3.0)]
     assert len(set(map(listing_of, every))) == len(set(map(generation_of, every))) == len(every)
