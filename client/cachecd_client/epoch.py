@@ -20,6 +20,7 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
+from cachecd_client.replicas import Replica
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
@@ -99,6 +100,16 @@ class Epoch(FileSet):
         """Reads so much of it, whatever the loaders that are made from now on."""
         self.agreed = agreed
         self._passes.length = agreed.least
+
+    def share(self, replica: Replica, share: tuple[int, int]) -> None:
+        """Its loaders are of this replica of the model, which has this (rank, world) in the set."""
+        self._replica, self._shared = replica, share
+
+    def _share(self) -> tuple[int, int] | None:
+        return self._shared
+
+    def _look_for_other_nodes(self) -> None:
+        """They have caches of their own."""
 
     @property
     def progress(self) -> float:
@@ -286,6 +297,7 @@ class Epoch(FileSet):
             ended=self._passes.ended,
             part=self._part,
             agreed=self.agreed,
+            share=self._share(),
             about=self._about,
             corrupt=self._report,
         )

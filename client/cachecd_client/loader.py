@@ -59,8 +59,10 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
-    rank, world: among the ranks that share the set; by default those on this node, as its launcher
-        says (`cachecd_client.launcher`), which is right for files of this node alone.
+    rank, world: among the data-parallel ranks that share the set: the processes of one replica of the
+        model, as under tensor parallelism, have one rank. By default what `mesh=` found, where the set was
+        given one; or else the ranks on this node, as its launcher says (`cachecd_client.launcher`), which
+        is right for files of this node alone.
     every: of the batches from `position` on, only each so-many-th: for readers that take turns. `len`
         and `position` count those of the others too.
 
@@ -109,7 +111,7 @@ class Loader:
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         self.reshuffle = flag("reshuffle", reshuffle)
         self.drop_last, self.pad_last = last == "drop", last == "pad"
-        self.rank, self.world = place(rank, world)
+        self.rank, self.world = place(rank, world, reading.share)
         #: What is read, if that is not one pass of the set; and how it is divided.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
         self._batches = self.division.steps
