@@ -71,7 +71,7 @@ class FileSet:
         window: bytes of files that are read at random from at a time. A set that fits is shuffled
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
             each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
-            no more than 16,384 files. None: the whole set, whatever its size.
+            no more than 16,384 files. None or 0: the whole set, whatever its size.
         cache_index: a directory that keeps what was found about files without a sidecar, inflated
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it
@@ -98,10 +98,9 @@ class FileSet:
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
-        if window is None or window == "auto":
-            self._asked: int | str | None = window
-        else:
-            self._asked = integer("window", window, 1)
+        self._asked: int | str | None = window
+        if window is not None and window != "auto":
+            self._asked = integer("window", window, 0) or None
         self._replica = None if mesh is None else replica_of(mesh)
         index = None if cache_index is None else os.fsdecode(cache_index)
         self._whereabouts = Whereabouts(self._files, index)
