@@ -379,6 +379,11 @@ class FileSet:
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1
     ) -> Loader:
+        if "mesh" in options:
+            raise CallerError(
+                "mesh= is no loader's: give it to epochs(), acquire() or FileSet, whose loaders then "
+                "are of one replica each"
+            )
         if unknown := options.keys() - Options.__optional_keys__:
             raise TypeError(
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "

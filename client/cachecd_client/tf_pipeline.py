@@ -353,7 +353,8 @@ def refuse_keras_sharding(placed: bool) -> None:
     replicas = getattr(current, "num_model_replicas", processes)
     if replicas < processes and not placed:
         raise CallerError(
-            f"{type(current).__name__} has {replicas} replicas of the model over {processes} processes: "
-            "those that hold one replica need the same records, and would read different ones; give "
-            "mesh= to epochs(), or rank= and world=, the replica's number on the node and how many it has"
+            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
+            "those that hold one replica need the same records, and would read different ones; give mesh= "
+            "to epochs() or FileSet, or rank= and world=, the replica's number on the node and how many there "
+            "are"
         )

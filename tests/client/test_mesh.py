@@ -132,6 +132,33 @@ def test_of_a_run_of_records_each_replica_has_its_share(node, four, ranks):
     assert four(run) == [16] * 4
 
 
+@pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
+def test_a_run_resumes_where_its_replicas_were(node, four, ranks):
+    nodes = node("one", 2), node("other", 2)
+
+    def run(rank):
+        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
+        with connect(nodes[rank // 2].endpoint) as cache:
+            whole = [labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 2, mesh=mesh)]
+            epochs = cache.epochs("train", 2, mesh=mesh)
+            loader = next(epochs).numpy(BATCH)
+            for _ in zip(range(3), loader, strict=False):
+                pass
+            state = loader.state_dict()
+            epochs.close()
+            again = cache.epochs("train", 2, mesh=mesh, state=state)
+            return whole, [labels(epoch.numpy(BATCH)) for epoch in again]
+
+    for whole, rest in four(run):
+        assert rest == [whole[0][3 * BATCH :], whole[1]]
+
+
+def test_a_loader_is_given_no_mesh(tmp_path):
+    path = write(tmp_path / "a.tfrecord", examples(range(20)))
+    with pytest.raises(CallerError, match="give it to epochs"):
+        FileSet(path).numpy(BATCH, mesh="mesh")
+
+
 @pytest.mark.parametrize(
     "changes", [{"shards": 3}, {"seed": 5}, {"window": 500}], ids=["set", "seed", "window"]
 )

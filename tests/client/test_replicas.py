@@ -114,6 +114,6 @@ def test_keras_that_would_divide_each_processs_share_again_is_refused(monkeypatc
     one.auto_shard_dataset = False
     refuse_keras_sharding(False)
     one.num_model_replicas = 2
-    with pytest.raises(CallerError, match=r"2 replicas of the model over 4 processes.*rank="):
+    with pytest.raises(CallerError, match=r"4 processes for 2 replicas of the model.*rank="):
         refuse_keras_sharding(False)
     refuse_keras_sharding(True)
