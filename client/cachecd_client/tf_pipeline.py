@@ -354,7 +354,7 @@ def refuse_keras_sharding(placed: bool) -> None:
     if replicas < processes and not placed:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "those that hold one replica need the same records, and would read different ones; give mesh= "
-            "to epochs() or FileSet, or rank= and world=, the replica's number on the node and how many there "
-            "are"
+            "those that hold one replica need the same records, and would read different ones; give "
+            "mesh= to epochs() or FileSet, or rank= and world=, the replica's number on the node and how "
+            "many there are"
         )
