@@ -24,6 +24,8 @@ log = logging.getLogger("cachecd")
 AllGather = Callable[[int], Sequence[int]]
 
 _FAILED = -1
+_MESH = 1 << 40  # is added to the first number by who has a mesh, and agrees on more than others
+_COUNT = 1 << 24  # of replicas
 _LONG = 10.0  # seconds of waiting for other nodes that are worth a line
 
 
@@ -167,7 +169,8 @@ class Agreement:
 
     def _begun(self, gather: AllGather, number: int) -> int:
         """How many ranks all nodes have, which all begin with epoch `number`."""
-        found = self._gathered(gather, number, "the epoch to begin with")
+        begins = number + _MESH * self._has_mesh
+        found = self._gathered(gather, begins, "the epoch to begin with")
         if len(found) < self._processes:
             raise CallerError(
                 f"agree= gathered {len(found)} numbers where this node alone has {self._processes} ranks: "
@@ -178,6 +181,12 @@ class Agreement:
                 f"{found.count(_FAILED)} of {len(found)} processes could not begin, the first is process "
                 f"{found.index(_FAILED)}: its log says why"
             )
+        if len({one // _MESH for one in found}) > 1:
+            raise CallerError(
+                "mesh= was given by some processes of the run and not by others: expected the same mesh "
+                "in all"
+            )
+        found = [one % _MESH for one in found]
         if len(set(found)) > 1:
             raise CallerError(
                 f"this process begins with epoch {number}, others with epochs {sorted(set(found))}: give "
@@ -186,13 +195,15 @@ class Agreement:
         if self._replica is None:
             return len(found)
         own = self._replica.number, self._node
-        numbers = self._gathered(gather, own[0], "who holds which replica")
+        told = own[0] * _COUNT + self._replica.count
+        told_by_all = self._gathered(gather, told, "who holds which replica")
         nodes = self._gathered(gather, own[1], "who is on which node")
-        self._sharing = Sharing.of(own, numbers, nodes)
-        if self._sharing.count != self._replica.count:
+        self._sharing = Sharing.of(own, [one // _COUNT for one in told_by_all], nodes)
+        # Seen on all processes, so that none waits for another.
+        if {one % _COUNT for one in told_by_all} != {self._sharing.count}:
             raise CallerError(
-                f"mesh=: it has {self._replica.count} replicas, and the processes that agree hold "
-                f"{self._sharing.count}: expected the same mesh in all processes of the run"
+                f"mesh=: it has {self._replica.count} replicas here, and the {len(nodes)} processes that "
+                f"agree hold {self._sharing.count}: expected the same mesh in all processes of the run"
             )
         self._world = len(self._sharing.replicas)
         return self._sharing.count

@@ -185,6 +185,25 @@ def test_a_name_that_is_not_known_on_one_process_ends_the_run_on_all(node, four)
         )
 
 
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [(None, "mesh= was given by some processes"), ("other", "expected the same mesh in all")],
+    ids=["none", "another"],
+)
+def test_a_mesh_that_another_process_does_not_have_ends_the_run_on_all(node, four, other, told):
+    nodes = node("one", 2), node("other", 2)
+
+    def run(rank):
+        names = ("dp_replicate", "dp_shard") if rank == 3 and other else ("dp", "tp")
+        mesh = DeviceMesh("cpu", WITHIN, mesh_dim_names=names)
+        with connect(nodes[rank // 2].endpoint) as cache:
+            next(cache.epochs("train", 2, mesh=None if rank == 3 and not other else mesh))
+
+    for found in four(run):
+        assert found.startswith("CallerError: ")
+        assert told in found
+
+
 def test_agree_false_has_no_place_for_a_mesh(node, four):
     nodes = node("one", 2), node("other", 2)
     for found in four(partial(train, nodes, WITHIN, agree=False)):
