@@ -82,7 +82,8 @@ def test_jax_processes_that_hold_the_same_rows_are_refused_until_a_mesh_or_a_ran
     finally:
         for process in processes:
             process.kill()
-    for number, (out, _) in enumerate(ends):
+    ends = [(*end, process.returncode) for end, process in zip(ends, processes, strict=True)]
+    for number, (out, _, _) in enumerate(ends):
         said = [line for line in out.splitlines() if "Gloo" not in line]
         assert said == [
             "refused True",
