@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
-import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ from cachecd.model import Held, Shard, ShardId
 from cachecd.sampler.throttle import CREDIT
 from cachecd.scrub import Scrub
 from tests.core.shards import example, flip, write
+from tests.pagecache import dropped, resident
 
 
 class Cache:
@@ -234,25 +233,12 @@ def test_without_a_rate_nothing_is_read_until_it_is_given_one(tmp_path: Path):
     asyncio.run(test())
 
 
-def resident(path: Path) -> list[bool]:
-    """Which blocks of a file are in the page cache."""
-    size = path.stat().st_size
-    told = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as at:
-        start = (ctypes.c_char * size).from_buffer(at)
-        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), size, told) == 0
-        del start
-    return [bool(page & 1) for page in told]
-
-
 @pytest.mark.parametrize("warm", [True, False])
 def test_the_page_cache_is_left_as_it_is(tmp_path: Path, warm: bool):
     path = Cache(tmp_path, 1, each=2000).path(1)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if warm:
-            file.read()
+    dropped(path)
+    if warm:
+        path.read_bytes()
     before = resident(path)
     assert len(before) > 10
     assert sum(scrub._read(path)) > path.stat().st_size

@@ -233,7 +233,10 @@ class BatchReader:
     pad_last (only without drop_last): every batch has batch_size rows instead. What is no record is zero or
       empty (padded: filled up), whatever the default; adds the column "_valid", bool [rows].
     start: the first batch to deliver (resume). every: from there on only each so-many-th one, for
-      readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses.
+      readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses, of at
+      most `processors`, by default those of this process's affinity.
+    memory: bytes that this process may use. A set that is read at random, and of which half of that cannot
+      keep all, is not read ahead of what is wanted.
     on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
       another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`;
       if none is good, CorruptRecordError. A sidecar that is damaged is noted too and replaced by
@@ -299,6 +302,8 @@ class BatchReader:
         datasets: NDArray[np.int64] | None = None,
         batches: int | None = None,
         totals: tuple[int, int] | None = None,
+        memory: int | None = None,
+        processors: int | None = None,
     ) -> None: ...
     @property
     def num_records(self) -> int:

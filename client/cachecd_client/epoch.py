@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client import resources
 from cachecd_client.agreement import Agreed
 from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
@@ -20,11 +22,30 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
+from cachecd_client.replicas import Replica
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
 from cachecd_client.standing import Standing, Telling
 from cachecd_client.telemetry import Counted, Telemetry
+
+log = logging.getLogger("cachecd")
+
+
+_warned: set[str] = set()  # datasets
+
+
+def _warn_of_window(dataset: str, at_random: int) -> None:
+    """Once, where the daemon chose the window by more memory than this process has."""
+    if at_random <= (memory := resources.memory()) or dataset in _warned:
+        return
+    _warned.add(dataset)
+    log.warning(
+        "%s: the set is read at random, %.3g GB of it at a time, and the cgroup of this process allows "
+        "%.3g GB of memory, so much is read from the disk again and again: set cache.window to half of the "
+        "memory that trainers have",
+        dataset, at_random / 1e9, memory / 1e9,
+    )  # fmt: skip
 
 
 class Epoch(FileSet):
@@ -99,6 +120,16 @@ class Epoch(FileSet):
         """Reads so much of it, whatever the loaders that are made from now on."""
         self.agreed = agreed
         self._passes.length = agreed.least
+
+    def share(self, replica: Replica, share: tuple[int, int]) -> None:
+        """Its loaders are of this replica of the model, which has this (rank, world) in the set."""
+        self._replica, self._shared = replica, share
+
+    def _share(self) -> tuple[int, int] | None:
+        return self._shared
+
+    def _look_for_other_nodes(self) -> None:
+        """They have caches of their own."""
 
     @property
     def progress(self) -> float:
@@ -270,6 +301,7 @@ class Epoch(FileSet):
         return np.concatenate([leased.files.numbers for leased in self._sets])
 
     def _reading(self, schema: Schema) -> Reading:
+        _warn_of_window(self.dataset, min(self.window or self.num_bytes, self.num_bytes))
         return Reading(
             files=[(path, None) for path in self._files],
             schema=schema,
@@ -286,6 +318,7 @@ class Epoch(FileSet):
             ended=self._passes.ended,
             part=self._part,
             agreed=self.agreed,
+            share=self._share(),
             about=self._about,
             corrupt=self._report,
         )

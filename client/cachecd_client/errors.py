@@ -12,6 +12,7 @@
         ├── SetGoneError           the set that a run shall resume with cannot be had again
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
+        ├── ReplicasDifferError    processes of one replica of the model have different sets
         ├── NoSpaceError           a disk has no room for what has to be written
         └── CorruptError           bytes on disk are not what was written
             ├── CorruptRecordError a record of a TFRecord file
@@ -71,6 +72,11 @@ class LeaseLostError(WorldError):
 
 class OtherNodeError(WorldError):
     """Another node of the run could not take its set for an epoch; the message names its process."""
+
+
+class ReplicasDifferError(WorldError):
+    """Processes that hold one replica of the model, on several nodes, have sets that differ, or would
+    read them in different orders; the message says which processes, and what to set."""
 
 
 class NoSpaceError(WorldError, OSError):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from cachecd_client import resources
+from cachecd_client.agreement import gathering
 from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
@@ -21,6 +23,7 @@ from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading
+from cachecd_client.replicas import Replica, refuse_different, replica_of
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
@@ -28,10 +31,19 @@ if TYPE_CHECKING:
     from torch.utils.data import IterableDataset
 
 
+log = logging.getLogger("cachecd")
+
 # What TensorFlow reads: it is told paths, and holds nothing that says for how long.
 _until_the_end: set[object] = set()
 
 Path = str | os.PathLike[str]
+
+_DIFFERING = {
+    "the files' fingerprint": "put the files on storage that all nodes share, and name them in one order; "
+    "of files that each node has for itself give loaders rank= and world=, the replica's number on the "
+    "node and how many the node has",
+    "the shuffle window": "give window= one figure: by default it follows the memory",
+}
 
 
 class FileSet:
@@ -51,6 +63,7 @@ class FileSet:
         schema: Schema | None = None,
         window: int | Literal["auto"] | None = "auto",
         cache_index: Path | None = None,
+        mesh: Any = None,
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
@@ -58,11 +71,15 @@ class FileSet:
         window: bytes of files that are read at random from at a time. A set that fits is shuffled
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
             each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
-            no more than 16,384 files. None: the whole set, whatever its size.
+            no more than 16,384 files. None or 0: the whole set, whatever its size.
         cache_index: a directory that keeps what was found about files without a sidecar, inflated
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it
             cannot be written to, that is said in the log and nothing is kept.
+        mesh: a torch DeviceMesh, a jax.sharding.Mesh, or a JAX sharding of the batches, where all its
+            processes see these files: they are divided among the replicas of the model, and all processes
+            of one replica read the same records. The processes make their first loader together, as
+            they compare what they read then: ReplicasDifferError if that is not the same.
 
         CallerError if there are no paths, one names no file, or an option cannot be.
         """
@@ -81,10 +98,10 @@ class FileSet:
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
-        if window is None or window == "auto":
-            self._asked: int | str | None = window
-        else:
-            self._asked = integer("window", window, 1)
+        self._asked: int | str | None = window
+        if window is not None and window != "auto":
+            self._asked = integer("window", window, 0) or None
+        self._replica = None if mesh is None else replica_of(mesh)
         index = None if cache_index is None else os.fsdecode(cache_index)
         self._whereabouts = Whereabouts(self._files, index)
 
@@ -172,7 +189,9 @@ class FileSet:
         from cachecd_client.torch_dataset import BatchDataset
 
         if "rank" not in options and "world" not in options:
-            options["rank"], options["world"] = local_ranks()  # as this process's launcher says
+            # As this process has it: a worker has no process group.
+            self._look_for_other_nodes()
+            options["rank"], options["world"] = self._share() or local_ranks()
         make = partial(self._torch, batch_size, None, channels_last, options)
         with self._resuming() as begin:
             dataset = BatchDataset(make, begin)
@@ -218,9 +237,9 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        return self._loader(
-            batch_size, Jax(device, batch_size, options.get("world") is not None), options
-        )
+        placed = options.get("world") is not None
+        holders = (self._replica and self._replica.holders) or None
+        return self._loader(batch_size, Jax(device, batch_size, placed, holders), options)
 
     def tf_dataset(
         self,
@@ -249,6 +268,8 @@ class FileSet:
         """
         from cachecd_client import tf_pipeline
 
+        if rank is None and world is None:
+            self._look_for_other_nodes()
         reading = self._reading(self.schema)
         reading.begin()
         _until_the_end.update(reading.keep)
@@ -296,7 +317,23 @@ class FileSet:
             window=self.window,
             keep={file.keep for file in located if file.keep is not None},
             begin=partial(check, located),
+            share=self._share(),
         )
+
+    def _share(self) -> tuple[int, int] | None:
+        """Its rank and world by the mesh, if there is one."""
+        if self._replica is None:
+            return None
+        if self._shared is None:
+            if (gather := gathering(1)) is not None:
+                refuse_different(
+                    lambda number, _: gather(number),
+                    None,
+                    dict(zip(_DIFFERING, (self.fingerprint, self.window), strict=True)),
+                    _DIFFERING,
+                )
+            self._shared = self._replica.number, self._replica.count
+        return self._shared
 
     def begin_anew(self) -> None:
         """What reads it begins with the first batch, wherever an earlier process was."""
@@ -306,6 +343,17 @@ class FileSet:
         """The state at which the first loader's first pass begins, for whoever asks first and does not
         fail."""
         yield None
+
+    def _look_for_other_nodes(self) -> None:
+        """Warns where ranks are counted on this node, and others may read the same files."""
+        rank, world = local_ranks()
+        if self._replica is None and gathering(world) is not None:
+            _warn_of_other_nodes(rank, world)
+
+    #: By a mesh: the replica of the model that this process holds, and its (rank, world) in the set, once
+    #: that is known.
+    _replica: Replica | None = None
+    _shared: tuple[int, int] | None = None
 
     #: Whether it tells of what is read of it.
     _tells = False
@@ -331,13 +379,31 @@ class FileSet:
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1
     ) -> Loader:
+        if "mesh" in options:
+            raise CallerError(
+                "mesh= is no loader's: give it to epochs(), acquire() or FileSet, whose loaders then "
+                "are of one replica each"
+            )
         if unknown := options.keys() - Options.__optional_keys__:
             raise TypeError(
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
                 f"{', '.join(Options.__annotations__)}"
             )
+        if options.get("rank") is None and options.get("world") is None:
+            self._look_for_other_nodes()
         reading = self._reading(self._schema_for(options))
         return Loader(reading, batch_size, framework, every=every, **options)
+
+
+@cache
+def _warn_of_other_nodes(rank: int, world: int) -> None:
+    log.warning(
+        "a FileSet is divided among the ranks of this node (this is rank %d of %d), and the run has more "
+        "processes: each node reads all of its files. If all nodes see the same files, give loaders the "
+        "rank= and world= of the whole run, or FileSet mesh=; if each node has files of its own, rank=%d, "
+        "world=%d say so",
+        rank, world, rank, world,
+    )  # fmt: skip
 
 
 def _hint(path: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import jax
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
+from cachecd_client.replicas import rows_of
 from cachecd_client.schema import Feature, Schema
 
 Place: TypeAlias = jax.Device | jax.sharding.Sharding | None
@@ -48,10 +50,18 @@ class Jax:
     finish = None
     lane = None
 
-    def __init__(self, device: Place, batch_size: int, placed: bool = False) -> None:
-        """`placed`: the caller has given the rank, by which processes can have the same records."""
+    def __init__(
+        self,
+        device: Place,
+        batch_size: int,
+        placed: bool = False,
+        holders: Mapping[int, int] | None = None,
+    ) -> None:
+        """`placed`: the caller has given the rank, by which processes can have the same records.
+        `holders`: the replica of each process, by a mesh."""
         self._device = device
         self._placed = placed
+        self._holders = holders
         self._batch_size = batch_size
         devices: Iterable[Any]
         if isinstance(device, jax.sharding.Sharding):
@@ -69,7 +79,7 @@ class Jax:
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
             if not self._placed:
-                _refuse_replicas(self._device, feature)
+                _refuse_replicas(self._device, feature, self._holders)
             try:
                 array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)
             except ValueError as error:
@@ -104,27 +114,33 @@ class Jax:
                     raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
 
 
-def _refuse_replicas(sharding: jax.sharding.Sharding, feature: Feature) -> None:
-    """CallerError if two processes hold the same rows of a batch: each would give its own records."""
+def _refuse_replicas(
+    sharding: jax.sharding.Sharding, feature: Feature, holders: Mapping[int, int] | None
+) -> None:
+    """CallerError if two processes hold the same rows of a batch and would read different records for them,
+    or the other way round."""
     if sharding.is_fully_addressable:
         return
     assert feature.shape is not None
-    whole = (len(sharding.device_set), *feature.shape)
     try:
-        held = sharding.devices_indices_map(whole)
+        held = rows_of(sharding, (len(sharding.device_set), *feature.shape))
     except ValueError as error:
         raise CallerError(f"feature {feature.name!r}, device: {error}") from error
-    of_process: dict[int, int] = {}
-    device: Any
-    for device, indices in held.items():
-        for row in range(*indices[0].indices(whole[0])):
-            other = of_process.setdefault(row, device.process_index)
-            if other != device.process_index:
-                raise CallerError(
-                    f"device={sharding}: processes {other} and {device.process_index} hold the same "
-                    "rows of each batch, and would read different records for them; give both the same "
-                    "rank= of world= replicas, and the same files, or let no model axis span processes"
-                )
+    for (one, rows), (other, others) in combinations(sorted(held.items()), 2):
+        same = holders is not None and holders.get(one) == holders.get(other)
+        if same and rows != others:
+            raise CallerError(
+                f"device={sharding}: processes {one} and {other} hold different rows of each batch, but "
+                "by the mesh= that the set was given one replica, so they would read the same records "
+                "for these rows; give the sharding of the batches as mesh="
+            )
+        if not same and rows & others:
+            raise CallerError(
+                f"device={sharding}: processes {one} and {other} hold the same rows of each batch, and "
+                "would read different records for them; give the mesh, or this sharding, as mesh= to "
+                "epochs(), acquire() or FileSet, or both processes the same rank= of world= replicas, and "
+                "the same files"
+            )
 
 
 def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:

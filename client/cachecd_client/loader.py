@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NoReturn, Self
 
-from cachecd_client import _core
+from cachecd_client import _core, resources
 from cachecd_client.ahead import OneAhead
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError, SchemaError
@@ -21,6 +21,8 @@ from cachecd_client.schema import Feature, Schema
 Batch = dict[str, Any]
 
 _STATE_VERSION = 1
+_PREFETCH = 64 << 20
+_PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 _IDS = ("_shard", "_record", "_dataset")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -45,8 +47,9 @@ class Loader:
         has no record left for it takes the last one of its batch before.
     pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill up the
         last ones, and `_valid`, bool [batch_size], says which rows are records.
-    threads: native reading threads, 0 to let the core choose. prefetch_bytes: how far they run
-        ahead.
+    threads: native reading threads; 0: up to four, of the processors that the cgroup leaves.
+        prefetch_bytes: how far they run ahead; by default 64 MiB, or 1/16 of the cgroup's memory if that
+        is less.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
     features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64, and where
         several datasets are mixed `_dataset`.
@@ -59,8 +62,10 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
-    rank, world: among the ranks that share the set; by default those on this node, as its launcher
-        says (`cachecd_client.launcher`), which is right for files of this node alone.
+    rank, world: among the data-parallel ranks that share the set: the processes of one replica of the
+        model, as under tensor parallelism, have one rank. By default what `mesh=` found, where the set was
+        given one; or else the ranks on this node, as its launcher says (`cachecd_client.launcher`), which
+        is right for files of this node alone.
     every: of the batches from `position` on, only each so-many-th: for readers that take turns. `len`
         and `position` count those of the others too.
 
@@ -81,7 +86,7 @@ class Loader:
         drop_last: bool | None = None,
         pad_last: bool | None = None,
         threads: int = 0,
-        prefetch_bytes: int = 64 << 20,
+        prefetch_bytes: int | None = None,
         on_corrupt: Literal["replace", "raise"] = "replace",
         features: Sequence[str] | None = None,
         cast: Cast = _NONE,
@@ -109,12 +114,14 @@ class Loader:
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         self.reshuffle = flag("reshuffle", reshuffle)
         self.drop_last, self.pad_last = last == "drop", last == "pad"
-        self.rank, self.world = place(rank, world)
+        self.rank, self.world = place(rank, world, reading.share)
         #: What is read, if that is not one pass of the set; and how it is divided.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
         self._batches = self.division.steps
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
+        if prefetch_bytes is None:
+            prefetch_bytes = min(_PREFETCH, resources.memory() // _PREFETCH_SHARE)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)
@@ -362,6 +369,8 @@ class Loader:
             datasets=self._reading.datasets if self._ids else None,
             batches=None if self._reading.agreed is None else self._batches,
             totals=(self._reading.num_records, self._reading.num_bytes),
+            memory=resources.memory(),
+            processors=resources.processors(),
         )
         expected = self._reading.num_records if self.part is None else self.division.records
         if (records := reader.num_records) != expected:

@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     drop_last: bool | None
     pad_last: bool | None
     threads: int
-    prefetch_bytes: int
+    prefetch_bytes: int | None
     on_corrupt: Literal["replace", "raise"]
     features: Sequence[str] | None
     cast: Cast

@@ -61,6 +61,7 @@ class Reading:
     ended: Callable[[Loader], None] = _ignore
     part: Callable[[int, int], Part | None] = lambda _, __: None
     agreed: Agreed | None = None  # how much of it, where other nodes read other sets
+    share: tuple[int, int] | None = None  # rank and world; None: as the launcher says
     about: Callable[[Loader], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
@@ -86,10 +87,13 @@ class Reading:
         return None, Division.of(self.num_records, batch_size, world, last, *agreed)
 
 
-def place(rank: int | None, world: int | None) -> tuple[int, int]:
-    """This process's rank, and how many ranks share the set; CallerError if that cannot be."""
+def place(
+    rank: int | None, world: int | None, share: tuple[int, int] | None = None
+) -> tuple[int, int]:
+    """This process's rank, and how many ranks share the set: as these say, or else the set's `share`, or
+    else the launcher. CallerError if that cannot be."""
     if rank is None and world is None:
-        rank, world = local_ranks()
+        rank, world = local_ranks() if share is None else share
     elif rank is None or world is None:
         raise CallerError(f"rank={rank}, world={world}: expected both, or neither")
     else:

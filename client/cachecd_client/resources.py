@@ -10,6 +10,7 @@ from pathlib import Path
 # Files that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
 # trainer has the next set beside this one, and several datasets if it mixes them.
 _MAPPED = 16_384
+_LEAST = "hierarchical_memory_limit "
 _NONE = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 
 
@@ -19,14 +20,14 @@ def memory(root: Path = Path("/")) -> int:
     Every ancestor's limit counts. `root`: where `proc` and the mounts are looked for.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [
-        number
-        for folder in _folders("memory", root)
-        for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
-        for number in _numbers(folder / name)[:1]
-        if 0 < number < _NONE
-    ]
-    return min([machine, *limits])
+    found: list[int] = []
+    for folder in _folders("memory", root):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            found += _numbers(folder / name)[:1]
+        # Version 1 names the least of all ancestors, those that a container does not see included.
+        stat = _lines(folder / "memory.stat")
+        found += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
+    return min([machine, *(limit for limit in found if 0 < limit < _NONE)])
 
 
 def window(root: Path = Path("/")) -> int:

@@ -41,6 +41,7 @@ from cachecd_client.protocol import (
 )
 from cachecd_client.reads import JobReads
 from cachecd_client.regaining import Regaining, on_lease
+from cachecd_client.replicas import node_of
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.standing import Standing
@@ -117,18 +118,28 @@ class Cache(TensorFlowRuns):
         epoch: int = 0,
         job: str | None = None,
         timeout: float | None = None,
+        *,
+        mesh: Any = None,
     ) -> Epoch:
         """The dataset's file set for this epoch, on lease to this process.
 
         Every rank of `job` on this node that asks for this epoch gets the same set; a later epoch
         sees everything the cache has gained since. While the cache holds less than the
         dataset's `grow.first` (or, pinned, is not whole) it waits, up to `timeout` seconds, and
-        says in the log how far it is. `job`: the launcher's id by default.
+        says in the log how far it is. `job`: the launcher's id by default. `mesh`: as in `epochs`; then all
+        processes of the run acquire together, and take as many steps. Without it nothing is agreed on.
 
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-        return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
+
+        def lease() -> Epoch:
+            return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
+
+        if mesh is None:
+            return lease()
+        agreement = Agreement(True, self._world, mesh, node_of(self.endpoint))
+        return agreement.one(epoch, lease)
 
     def epochs(
         self,
@@ -143,6 +154,7 @@ class Cache(TensorFlowRuns):
         agree: bool | AllGather = True,
         state: Mapping[str, Any] | None = None,
         resume: Literal["continue", "exact"] = "continue",
+        mesh: Any = None,
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
@@ -165,6 +177,13 @@ class Cache(TensorFlowRuns):
         these, a function that gathers a number from all processes (mpi4py's `comm.allgather`); or False,
         where each process is for itself.
 
+        `mesh`: a torch DeviceMesh, a jax.sharding.Mesh, or a JAX sharding of the batches, where a replica
+        of the model spans processes: those of one replica get the same records, and the node's records
+        are divided among its replicas. A mesh's dimensions are known by their names: dp, data, batch,
+        dp_replicate, dp_shard, fsdp and their like take different records, tp, pp, cp, sp, model and
+        theirs the same; CallerError for others. Where a replica spans nodes, their sets have to be the
+        same: ReplicasDifferError, on all processes, if they are not.
+
         The next set is acquired before the last one is released, so what both hold is never
         evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
         then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
@@ -180,14 +199,15 @@ class Cache(TensorFlowRuns):
         A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
         another dataset.
         """
-        standing = None if state is None else Standing.of_state(state, dataset)
-        start = start if standing is None else standing.epoch
-        run = Run(n, records, steps_per_epoch, start, resume)
-        if standing is not None:
-            run.resumed(standing, same=False)
-        sets = dataset if isinstance(dataset, str) else Weights(dataset)
-        steps = self._steps(sets, run, job, timeout, standing)
-        return Agreement(agree, self._world).over(steps, run)
+        agreement = Agreement(agree, self._world, mesh, node_of(self.endpoint))
+        with agreement.telling():
+            standing = None if state is None else Standing.of_state(state, dataset)
+            start = start if standing is None else standing.epoch
+            run = Run(n, records, steps_per_epoch, start, resume)
+            if standing is not None:
+                run.resumed(standing, same=False)
+            sets = dataset if isinstance(dataset, str) else Weights(dataset)
+        return agreement.over(self._steps(sets, run, job, timeout, standing), run)
 
     def report(self, dataset: str | None = None) -> EpochReport:
         """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.

@@ -150,7 +150,6 @@ class Pipeline:
     ) -> tf.data.Dataset:
         """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
         takes is counted."""
-        _refuse_sharding()
         calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
@@ -219,7 +218,8 @@ def dataset(
     """The pipeline that `FileSet.tf_dataset` describes, and what it gives, which it counts if it is to be
     `timed`; its options are settled by now. `begin` is called once they are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
-    rank, world = place(rank, world)
+    refuse_keras_sharding(rank is not None or reading.share is not None)
+    rank, world = place(rank, world, reading.share)
     part, division = reading.divided(batch_size, world, last, seed)
     check_replicas(division.is_full)
     begin()
@@ -334,13 +334,27 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
 
 
-def _refuse_sharding() -> None:
-    """CallerError if Keras would divide among processes what is one process's share already."""
+def refuse_keras_sharding(placed: bool) -> None:
+    """CallerError if Keras would divide among processes what is one process's share already, or if
+    processes that hold one model replica would take different records.
+
+    `placed`: they were given their rank.
+    """
     library = sys.modules.get("keras.distribution")
     current: Any = getattr(library, "distribution", lambda: None)()
     processes = getattr(current, "num_processes", 1)
-    if getattr(current, "auto_shard_dataset", False) and processes > 1:
+    if processes <= 1:
+        return
+    if getattr(current, "auto_shard_dataset", False):
         raise CallerError(
             f"{type(current).__name__} of {processes} processes divides each dataset among "
             "them, and each has its own share already: make it with auto_shard_dataset=False"
+        )
+    replicas = getattr(current, "num_model_replicas", processes)
+    if replicas < processes and not placed:
+        raise CallerError(
+            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
+            "those that hold one replica need the same records, and would read different ones; give "
+            "mesh= to epochs() or FileSet, or rank= and world=, the replica's number on the node and how "
+            "many there are"
         )

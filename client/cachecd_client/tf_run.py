@@ -29,7 +29,13 @@ from cachecd_client.reading import LARGEST_SEED, place
 from cachecd_client.schema import Feature
 from cachecd_client.tensorflow import check_replicas
 from cachecd_client.tf_clock import Clock
-from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline, clock_here
+from cachecd_client.tf_pipeline import (
+    PASS_SPEC,
+    Pass,
+    Pipeline,
+    clock_here,
+    refuse_keras_sharding,
+)
 
 if TYPE_CHECKING:
     from cachecd_client.tf_session import TensorFlowRuns
@@ -83,6 +89,7 @@ def dataset(
         first = sets.first
         last = last_of(drop_last, pad_last, not first.pinned)
         check_replicas(last != "short")
+        refuse_keras_sharding(rank is not None)
         rank, world = place(rank, world)
         integer("batch_size", batch_size, 1)
         sets.pipeline = pipeline = Pipeline(

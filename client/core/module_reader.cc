@@ -366,7 +366,8 @@ void BindReader(nb::module_& module) {
              uint64_t prefetch_bytes, const std::string& on_corrupt, bool ids, uint64_t window,
              nb::object names, nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report,
              nb::object stages, nb::object datasets, std::optional<uint64_t> batches,
-             std::optional<std::pair<uint64_t, uint64_t>> totals) {
+             std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
+             std::optional<uint64_t> processors) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
             options.shape = {FeaturesArgument(features), batch_size, false, ids,
@@ -377,6 +378,8 @@ void BindReader(nb::module_& module) {
             options.start = start;
             options.every = every;
             options.threads = threads;
+            options.memory = memory.value_or(options.memory);
+            options.processors = processors.value_or(options.processors);
             options.prefetch_bytes = prefetch_bytes;
             options.replace = ReplaceArgument(on_corrupt);
             new (self) PyReader(FilesArgument(files, names), std::move(options), std::move(wrap),
@@ -391,7 +394,8 @@ void BindReader(nb::module_& module) {
           nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
           nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
           nb::arg("stages") = nb::none(), nb::arg("datasets") = nb::none(),
-          nb::arg("batches") = nb::none(), nb::arg("totals") = nb::none())
+          nb::arg("batches") = nb::none(), nb::arg("totals") = nb::none(),
+          nb::arg("memory") = nb::none(), nb::arg("processors") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -13,7 +13,7 @@ namespace cachecd {
 namespace {
 
 // More than this no trainer consumes, and every rank of a node has its own.
-constexpr size_t kMostDefaultThreads = 4;
+constexpr uint64_t kMostDefaultThreads = 4;
 
 // Reading goes on when what is ahead has sunk to this part of its bound, and not for every batch.
 constexpr size_t kLowMark = 2;
@@ -63,7 +63,8 @@ BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions option
     : generation_(ForkGeneration()),
       options_(Checked(std::move(options))),
       files_(std::move(files), options_.replace, options_.order.window, options_.totals),
-      records_(std::make_unique<RecordSource>(files_, options_.order, options_.replace)),
+      records_(std::make_unique<RecordSource>(files_, options_.order, options_.replace,
+                                              options_.memory)),
       pool_(BufferPool::Create(options_.prefetch_bytes)),
       division_(records_->num_records(), options_.order.rank, options_.order.world,
                 options_.shape.batch_size, options_.last, options_.batches),
@@ -86,7 +87,7 @@ void BatchReader::Start(uint64_t start) {
     closed_ = false;
   }
   uint64_t threads = options_.threads;
-  if (threads == 0) threads = std::min(kMostDefaultThreads, AvailableProcessors());
+  if (threads == 0) threads = std::clamp(options_.processors, uint64_t{1}, kMostDefaultThreads);
   const uint64_t left = num_batches() - start;
   threads = std::min(threads, left / options_.every + (left % options_.every != 0));
   try {
@@ -102,7 +103,8 @@ void BatchReader::Restart(uint64_t start, std::optional<uint64_t> seed) {
   const std::lock_guard<std::mutex> closing(closing_);
   Stop();
   options_.order.seed = seed.value_or(options_.order.seed);
-  records_ = std::make_unique<RecordSource>(files_, options_.order, options_.replace);
+  records_ =
+      std::make_unique<RecordSource>(files_, options_.order, options_.replace, options_.memory);
   Start(start);
 }
 

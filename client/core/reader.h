@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@
 #include "division.h"
 #include "fileset.h"
 #include "records.h"
+#include "threads.h"
 
 namespace cachecd {
 
@@ -38,6 +40,9 @@ struct ReaderOptions {
   uint64_t start = 0;                          // the first batch to deliver
   uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
   uint64_t threads = 0;  // 0: as many as are of use
+  // What this process may use of its machine: bytes, and where `threads` is 0.
+  uint64_t memory = std::numeric_limits<uint64_t>::max();
+  uint64_t processors = AvailableProcessors();
   uint64_t prefetch_bytes = 64 << 20;
   bool replace = true;  // a corrupt record, rather than deliver it as an error
 };

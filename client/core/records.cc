@@ -10,14 +10,14 @@ constexpr size_t kMostFindings = 100000;
 
 }  // namespace
 
-RecordSource::RecordSource(const FileSet& files, const Order& order, bool replace)
+RecordSource::RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory)
     : rank_(order.rank),
       world_(order.world),
       order_(files.extents(), order),
       positions_(order_.num_records() / order.world +
                  (order.rank < order_.num_records() % order.world ? 1 : 0)),
       replace_(replace),
-      window_(files, order_, [this](uint32_t file, const Window::Findings& findings) {
+      window_(files, order_, memory, [this](uint32_t file, const Window::Findings& findings) {
         NoteFile(file, findings);
       }) {
   if (!files.opened()) return;

@@ -33,8 +33,8 @@ struct Record {
 class RecordSource {
  public:
   // `replace`: a corrupt record is replaced by the next good one of the same rank, cyclically;
-  // otherwise it is thrown as CorruptRecord. `files` must outlive the source.
-  RecordSource(const FileSet& files, const Order& order, bool replace);
+  // otherwise it is thrown as CorruptRecord. `memory`: see Window. `files` must outlive the source.
+  RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory);
 
   // Of all ranks.
   uint64_t num_records() const { return order_.num_records(); }

@@ -1,7 +1,5 @@
 #include "window.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <system_error>
@@ -10,21 +8,13 @@
 #include "threads.h"
 
 namespace cachecd {
-namespace {
 
-uint64_t MemoryBytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
-
-Window::Window(const FileSet& files, const RecordOrder& order,
+Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
                std::function<void(uint32_t, const Findings&)> note)
     : files_(files), order_(order), note_(std::move(note)) {
   // What memory cannot keep is not worth reading before it is wanted.
   if (order_.num_blocks() == 0 ||
-      ((files_.opened() || order_.num_blocks() == 1) && files_.num_bytes() > MemoryBytes() / 2)) {
+      ((files_.opened() || order_.num_blocks() == 1) && files_.num_bytes() > memory / 2)) {
     return;
   }
   try {

@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,9 +29,10 @@ class Window {
 
   using Findings = std::vector<CorruptRecord>;
 
-  // Reads ahead once it is told what is wanted. Both must outlive the window. `note` gets what is
-  // found damaged in a file that was only counted before, each time that it is opened.
-  Window(const FileSet& files, const RecordOrder& order,
+  // Reads ahead once it is told what is wanted, but for a set of one block of which `memory` bytes
+  // cannot keep all. Both must outlive the window. `note` gets what is found damaged in a file that
+  // was only counted before, each time that it is opened.
+  Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
          std::function<void(uint32_t file, const Findings&)> note);
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;

@@ -390,3 +390,19 @@ def test_states_of_different_steps_are_no_exact_run(two_nodes):
 def test_processes_that_begin_with_different_epochs_are_told(two_nodes):
     found = together(two_nodes, lambda node, gather, place: refused(node, gather, n=3, start=place))
     assert found[0].startswith("this process begins with epoch 0, others with epochs [0, 1]")
+
+
+def test_a_state_that_is_damaged_on_one_node_is_an_error_on_all(two_nodes):
+    _, state = two_nodes[0].read(False, (0, 2), n=2)
+
+    def resume(node, gather, place):
+        try:
+            return node.read(gather, state=state if place else {**state, "run": {}}, n=2)
+        except CachecdError as error:
+            return f"{type(error).__name__}: {error}"
+
+    damaged, told = together(two_nodes, resume)
+    assert damaged.startswith("CallerError: state: version None of a run")
+    assert told == (
+        "OtherNodeError: 1 of 2 processes could not begin, the first is process 0: its log says why"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import _core, protocol
+from cachecd_client import _core, protocol, resources
 from cachecd_client import leased as leased_sets
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, CorruptRecordError
@@ -65,6 +65,26 @@ def test_a_pinned_set_is_the_same_each_time_it_is_leased_and_read(by_hand):
             loader = evaluation.numpy(batch_size=16)
             read += [[batch["label"].tolist() for batch in loader] for _ in range(2)]
     assert read == [read[0]] * 4
+
+
+def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
+    by_hand, monkeypatch, caplog
+):
+    monkeypatch.setattr("cachecd_client.epoch._warned", set())
+    with by_hand() as whole:
+        size = whole.num_bytes
+        monkeypatch.setattr(resources, "memory", lambda *_: size)
+        whole.numpy(batch_size=10)
+        assert not caplog.records, "it fits"
+        monkeypatch.setattr(resources, "memory", lambda *_: size - 1)
+        whole.numpy(batch_size=10)
+        whole.numpy(batch_size=10)
+        (record,) = caplog.records
+        assert "set cache.window to half of the memory that trainers have" in record.getMessage()
+    monkeypatch.setattr("cachecd_client.epoch._warned", set())
+    with by_hand(window=size // 2) as windowed:
+        windowed.numpy(batch_size=10)
+    assert len(caplog.records) == 1
 
 
 def test_ids_name_the_shard_by_its_number(leased):

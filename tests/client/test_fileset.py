@@ -163,7 +163,8 @@ def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_i
     size = sum(path.stat().st_size for path in paths)
     monkeypatch.setattr(resources, "memory", lambda _: size)
     assert FileSet(paths).window == size // 2
-    assert FileSet(paths, window=None).window is None
+    for whole in None, 0:
+        assert FileSet(paths, window=whole).window is None
     monkeypatch.setattr(resources, "memory", lambda _: 2 * size)
     assert FileSet(paths).window is None
     with pytest.raises(CallerError, match="window"):

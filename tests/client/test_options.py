@@ -76,7 +76,7 @@ def test_an_unknown_option_is_a_type_error_that_lists_those_there_are(files):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 0}, "window=0, expected at least 1"),
+        ({"window": -1}, "window=-1, expected at least 0"),
         ({"window": 1e9}, "window=1000000000.0, expected a whole number"),
         ({"schema": {"label": "int64"}}, "schema=.*'label'.*expected a Schema"),
     ],

@@ -33,14 +33,31 @@ try:
     FileSet(path).jax(4, device=spanning, **options)
 except CallerError as error:
     print("refused", "same rank=" in str(error))
-batch = next(iter(FileSet(path).jax(4, device=spanning, rank=0, world=1, **options)))
-print(sorted(int(v) for s in batch["label"].addressable_shards for v in np.ravel(s.data)))
+
+def labels(batch):
+    return sorted({int(v) for s in batch["label"].addressable_shards for v in np.ravel(s.data)})
+
+print(labels(next(iter(FileSet(path).jax(4, device=spanning, rank=0, world=1, **options)))))
+for mesh in spanning.mesh, spanning:
+    print(labels(next(iter(FileSet(path, mesh=mesh).jax(4, device=spanning, **options)))))
+apart = FileSet(path, mesh=rows(of_process).mesh)
+print(labels(next(iter(apart.jax(4, device=rows(of_process), **options)))))
+try:
+    FileSet(path, mesh=spanning).jax(4, device=rows(of_process), **options)
+except CallerError as error:
+    print("by the mesh one replica", "hold different rows" in str(error))
+partly = jax.sharding.Mesh(np.array(jax.devices())[[0, 2, 1, 3]].reshape(2, 2), ("experts", "model"))
+for mesh in partly, jax.sharding.Mesh(jax.local_devices(), "data"):
+    try:
+        FileSet(path, mesh=mesh)
+    except CallerError as error:
+        print(str(error)[:40])
 batch = next(iter(FileSet(path).jax(4, device=rows(of_process), **options)))
 print(batch["label"].shape[0])
 """
 
 
-def test_jax_processes_that_hold_the_same_rows_are_refused_until_they_are_given_one_rank(tmp_path):
+def test_jax_processes_that_hold_the_same_rows_are_refused_until_a_mesh_or_a_rank_says_so(tmp_path):
     path = write(tmp_path / "a.tfrecord", examples(range(20)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -65,24 +82,39 @@ def test_jax_processes_that_hold_the_same_rows_are_refused_until_they_are_given_
     finally:
         for process in processes:
             process.kill()
-    assert [out.splitlines() for out, _ in ends] == [["refused True", "[0, 1, 2, 3]", "8"]] * 2, (
-        ends
-    )
+    ends = [(*end, process.returncode) for end, process in zip(ends, processes, strict=True)]
+    for number, (out, _, _) in enumerate(ends):
+        said = [line for line in out.splitlines() if "Gloo" not in line]
+        assert said == [
+            "refused True",
+            *["[0, 1, 2, 3]"] * 3,
+            ["[0, 2, 4, 6]", "[1, 3, 5, 7]"][number],
+            "by the mesh one replica True",
+            "mesh=: processes along 'experts' may tak",
+            f"mesh=: it has devices of the processes [{number}], expected"[:40],
+            "8",
+        ], ends
 
 
 def test_keras_that_would_divide_each_processs_share_again_is_refused(monkeypatch):
     keras = pytest.importorskip("keras")
-    from cachecd_client.tf_pipeline import _refuse_sharding
+    from cachecd_client.tf_pipeline import refuse_keras_sharding
 
     class DataParallel:
         """What Keras has over several processes; they need its JAX backend."""
 
         auto_shard_dataset = True
-        num_processes = 2
+        num_processes = 4
+        num_model_replicas = 4
 
     one = DataParallel()
     monkeypatch.setattr(keras.distribution, "distribution", lambda: one)
-    with pytest.raises(CallerError, match="auto_shard_dataset=False"):
-        _refuse_sharding()
+    for placed in False, True:
+        with pytest.raises(CallerError, match="auto_shard_dataset=False"):
+            refuse_keras_sharding(placed)
     one.auto_shard_dataset = False
-    _refuse_sharding()
+    refuse_keras_sharding(False)
+    one.num_model_replicas = 2
+    with pytest.raises(CallerError, match=r"4 processes for 2 replicas of the model.*rank="):
+        refuse_keras_sharding(False)
+    refuse_keras_sharding(True)

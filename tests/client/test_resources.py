@@ -72,6 +72,13 @@ def test_a_container_that_sees_its_own_cgroup_as_the_first_is_limited_by_it(mach
     assert memory(machine("4:memory:/other/b", v1("/docker/a"), files)) == MiB
 
 
+def test_a_limit_above_what_a_container_sees_counts_where_v1_names_it(machine):
+    stat = f"cache 4096\nhierarchical_memory_limit {MiB}\nhierarchical_memsw_limit {2**63 - 4096}"
+    folder = "sys/fs/cgroup/memory/"
+    files = {folder + "memory.limit_in_bytes": str(GiB), folder + "memory.stat": stat}
+    assert memory(machine("4:memory:/pod/a", v1("/pod/a"), files)) == MiB
+
+
 def test_without_cgroups_memory_is_the_machines(tmp_path):
     assert memory(tmp_path) == MACHINE
     assert processors(tmp_path) == len(os.sched_getaffinity(0))
@@ -115,16 +122,20 @@ def _cgroup(limit: int) -> Path | None:
     return None
 
 
-def test_a_real_cgroups_limit_is_the_memory_of_a_process_in_it():
+def test_a_real_cgroups_limit_is_the_memory_of_a_process_in_a_cgroup_within_it():
     folder = _cgroup(256 * MiB)
     if folder is None:
         pytest.skip("no cgroup with a memory limit can be made here: recorded trees stand for it")
-    enter = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')"
+    # Its own child, which has no limit, as a step of a job.
+    inner = folder / "step"
+    inner.mkdir()
+    enter = f"open({str(inner / 'cgroup.procs')!r}, 'w').write('0')"
     code = f"{enter}; from cachecd_client.resources import memory; print(memory())"
     try:
         said = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout
     finally:
+        inner.rmdir()
         folder.rmdir()
     assert int(said) == 256 * MiB

@@ -78,6 +78,16 @@ def test_the_pod_is_placed_where_its_volumes_fit(spec, sidecar):
         )
 
 
+def test_the_window_is_half_of_the_memory_of_the_trainer_whose_it_is(trainer, settings):
+    assert settings.cache.window == quantity(trainer["resources"]["limits"]["memory"]) // 2
+
+
+def test_half_of_the_daemons_memory_is_enough_for_its_workers(sidecar, settings):
+    limit = quantity(sidecar["resources"]["limits"]["memory"])
+    assert settings.sampler.memory is None
+    assert limit // 2 // settings.sampler.workers >= UNITS["Gi"]
+
+
 def test_everybody_means_the_same_socket(sidecar, trainer, settings):
     endpoints = {
         settings.server.endpoint,

@@ -58,6 +58,15 @@ with connect() as cache:
         label = next(iter(epoch.jax(4, device=rows, features=["label"])))["label"]
         own = [shard.data.tolist() for shard in label.addressable_shards]
         say(shape=label.shape, own=own, sum=int(jax.jit(lambda x: x.sum())(label)))
+
+    one = jax.sharding.Mesh([jax.devices()], ("data", "model"))
+    for replicas in rows, one:
+        try:
+            with cache.acquire("train", mesh=replicas) as epoch:
+                loader = epoch.jax(4, device=replicas if replicas is rows else None, features=["label"])
+                say(place=[loader.rank, loader.world, len(loader)])
+        except CachecdError as error:
+            say(error=f"{type(error).__name__}: {error}")
 """
 
 
@@ -103,7 +112,7 @@ if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":
             ):
                 both = said(one), said(other)
         for lines, records in zip(both, RECORDS, strict=True):
-            *epochs, _, half, rest, _ = lines
+            *epochs, _, half, rest, _, _, _ = lines
             for epoch in (*epochs, half):
                 assert epoch["records"] == records
                 assert epoch["steps"] == 41 // BATCH
@@ -117,7 +126,9 @@ if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":
         assert dropped[0] != dropped[1] != dropped[2]
         errors = [lines[3]["error"].partition(":")[0] for lines in both]
         assert errors == ["UnknownDatasetError", "OtherNodeError"]
-        (one_label,), (other_label,) = (lines[-1]["own"] for lines in both)
+        (one_label,), (other_label,) = (lines[-3]["own"] for lines in both)
         for lines in both:  # a global array, of the rows of both
-            assert lines[-1]["shape"] == [2 * BATCH]
-            assert lines[-1]["sum"] == sum(one_label + other_label)
+            assert lines[-3]["shape"] == [2 * BATCH]
+            assert lines[-3]["sum"] == sum(one_label + other_label)
+            assert lines[-2]["place"] == [0, 1, 41 // BATCH]
+            assert lines[-1]["error"].startswith("ReplicasDifferError: processes 0 and 1")

@@ -1,0 +1,71 @@
+"""What a reader takes of its machine: as much as it is told that there is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cachecd_client import FileSet, resources
+from cachecd_client._core import BatchReader
+from tests.core.processes import until
+from tests.core.shards import FEATURES, example, write
+from tests.pagecache import dropped, resident
+
+MiB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Eight MiB and more, of which a batch is the smallest part."""
+    records = [example(i) for i in range(8 * MiB // len(example(0)))]
+    return write(tmp_path_factory.mktemp("host") / "set", records)
+
+
+def reader(path, **options):
+    return BatchReader([(str(path), None)], FEATURES, batch_size=2, prefetch_bytes=1, **options)
+
+
+def test_a_set_that_memory_cannot_keep_is_not_read_ahead_of_what_is_wanted(path):
+    dropped(path)
+    reading = reader(path, threads=1, shuffle=False, memory=2 * path.stat().st_size - 2)
+    reading.next()
+    reading.close()  # waits for what it has asked the disk
+    assert sum(resident(path)) < len(resident(path)) // 2
+
+
+def test_a_set_that_fits_is_read_ahead_as_a_whole(path):
+    dropped(path)
+    reading = reader(path, threads=1, shuffle=False, memory=2 * path.stat().st_size)
+    reading.next()
+    until(lambda: all(resident(path)))
+    reading.close()
+
+
+def test_as_many_threads_read_as_there_are_processors_and_no_more_than_four(path):
+    def threads(**options):
+        before = set(os.listdir("/proc/self/task"))
+        reading = reader(path, memory=1, **options)
+        found = len(set(os.listdir("/proc/self/task")) - before)
+        reading.close()
+        return found
+
+    assert [threads(processors=n) for n in (0, 1, 3, 64)] == [1, 1, 3, 4]
+    assert threads() == min(4, len(os.sched_getaffinity(0)))
+    assert threads(threads=2, processors=1) == 2
+
+
+def test_a_loader_takes_no_more_than_the_cgroup_leaves(path, monkeypatch):
+    monkeypatch.setattr(resources, "memory", lambda *_: 10 * MiB)
+    monkeypatch.setattr(resources, "processors", lambda: 1)
+    dropped(path)
+    before = set(os.listdir("/proc/self/task"))
+    loader = FileSet(path, window=None).numpy(2, shuffle=False, prefetch_bytes=1)
+    batches = iter(loader)
+    next(batches)
+    assert len(set(os.listdir("/proc/self/task")) - before) == 1
+    loader.close()
+    assert sum(resident(path)) < len(resident(path)) // 2
+    assert FileSet(path).numpy(2).prefetch_bytes == 10 * MiB // 16
+    monkeypatch.undo()
+    assert FileSet(path).numpy(2).prefetch_bytes == min(64 * MiB, resources.memory() // 16)
