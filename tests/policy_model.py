@@ -278,6 +278,10 @@ class Model:
         )
         return not looked_into and all(map(self.whole, pinned))
 
+    def leasable(self, name: str) -> str:
+        """The generation that a lease of this dataset would have; World says."""
+        raise NotImplementedError
+
     def full(self, name: str) -> bool:
         """Whether there is no room for another shard of this dataset; World says."""
         raise NotImplementedError
@@ -337,10 +341,7 @@ class Model:
         name, current = account.rules.name, account.rules.generation
         mine = [s for s in marks if s.shard.id.dataset == name]
         wanted = self.asked not in ("", name) and not self.satisfied and not account.rules.pin
-        leased = {g.generation for g in turns} or {current}
-        if wanted:  # what gives way to another is of the generation that a lease would have
-            stays = {s.shard.generation for s in account.served()}
-            leased = {s.shard.generation for s in mine} & stays or leased
+        leased = {g.generation for g in turns} or {self.leasable(name)}
         # Of a generation that no lease will have any more: that is not rotation.
         rotated = [s for s in mine if s.shard.generation in leased | {current}]
         if rotated:

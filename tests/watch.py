@@ -30,6 +30,10 @@ class Watch(Model):
         dataset = self._world.state.datasets.get(name)
         return dataset is not None and not self._world.state._room.fits(dataset)
 
+    def leasable(self, name: str) -> str:
+        dataset = self._world.state.datasets[name]
+        return dataset.leasable or dataset.rules.generation
+
     def why(self, name: str, missing: Records) -> str:
         dataset, units = self._world.state.datasets[name], sorted({unit for unit, _ in missing})
         plan, account = dataset.plan, self.of[name]
