@@ -163,7 +163,9 @@ class Daemon:
         recovered = recover(self._layout, self._catalog, index, rules, size, self.state)
         for generation, schema in recovered.schemas.items():
             self._schemas[name, generation] = schema
-        self._asides.found(name, self._catalog.set_aside(name))
+        asides = self._catalog.set_aside(name)
+        self._asides.found(name, asides)
+        recovered.state.found_aside(asides)
         for event, why in recovered.found.damages():
             _log.warning(event, why=why)
         state = recovered.state

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cachecd.contradictions import Contradictions
 from cachecd.doubt import Doubt
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
@@ -89,6 +90,7 @@ class DatasetState:
     listings: dict[str, str] = field(default_factory=dict)
     twice: tuple[int, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
+    contradictions: Contradictions = field(default_factory=Contradictions)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -364,10 +366,23 @@ class DatasetState:
         self.second_chances.gave_up(outcome.set_aside, now)
         return outcome
 
+    def found_aside(self, asides: Sequence[SetAside]) -> None:
+        """What a start found set aside, beside what it found in shards."""
+        held = self.plan.num_units - self.plan.num_waiting - self.plan.num_aside
+        self.contradictions.found(asides, held, self.evicted_shards > 0)
+
+    @property
+    def contradicted(self) -> str:
+        """Why nothing more is made though the source works: most records contradict the schema. Of a small
+        dataset that is known once all of it was looked at."""
+        doubts = self.contradictions
+        certain = doubts.suspected and (doubts.enough or self.whole)
+        return doubts.told(self.rules.name) if certain else ""
+
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is
         paused, and after that one at a time until something comes."""
-        if self.source.stops(now):
+        if self.source.stops(now) or self.contradicted:
             return False
         waiting = any(not m.fetched_bytes and m.outcome is None for m in self.making.values())
         return not (self.source.failing and waiting)

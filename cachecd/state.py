@@ -218,12 +218,15 @@ class State:
         if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
+        if generation in (None, rules.generation) and (why := dataset.contradicted):
+            out.append(ev.ReplyRefused(asked.request, "contradicted", why))
+            return None
         if generation is None and stuck:
             self._rotation.make_room(dataset, self._may_fetch, out)
             stuck, holder = self._stuck(dataset)
         if generation is None:
-            why = Hindrances(stuck, holder, no_more, self.disk.why)
-            out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
+            hindrances = Hindrances(stuck, holder, no_more, self.disk.why)
+            out.append(not_ready(dataset, self._room, needed, hindrances, asked.request, now))
             return None
         if rules.wait:
             dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))

@@ -55,8 +55,9 @@ PARTS = {
     "rate": "",
     "rules": "sourcewalk",
     "recall": "model plan",
-    "dataset": "doubt errors excluded generations live missing_sources model pause plan progress rate "
-    "recall rules second_chance shardtable strata unitcount walk",
+    "contradictions": "model",
+    "dataset": "contradictions doubt errors excluded generations live missing_sources model pause plan "
+    "progress rate recall rules second_chance shardtable strata unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
@@ -181,6 +182,7 @@ PURE = {
     "ingest",
     "live",
     "marks",
+    "contradictions",
     "missing_sources",
     "pause",
     "progress",

@@ -403,7 +403,7 @@ class World:
         if idle and self.now >= self.state.disk.until:
             for name, dataset in self.state.datasets.items():
                 failed = any(not_before > self.now for not_before in dataset.retry.values())
-                if self.now >= dataset.source.until and not failed:
+                if self.now >= dataset.source.until and not (failed or dataset.contradicted):
                     self.model.nothing_is_begun(name)
         assert self.making.keys() | self.publishing.keys() == self.model.reserved
 
