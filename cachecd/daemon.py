@@ -337,9 +337,10 @@ class Daemon:
                 self._feed(ev.ShardProgressed(shard, fetched))
             case messages.Made(shard, outcome):
                 self._feed(ev.ShardMade(shard, outcome))
-            case messages.Failed(shard, cause, reason, _, unit):
+            case messages.Failed(shard, cause, reason, _, unit, passing):
                 _log.warning("shard not made", shard=str(shard), cause=cause, why=reason)
-                self._spawn(self._shards.discard(ev.ShardFailed(shard, cause, reason, unit)))
+                failed = ev.ShardFailed(shard, cause, reason, unit, passing)
+                self._spawn(self._shards.discard(failed))
 
     # --- commands out
 

@@ -66,6 +66,7 @@ class DatasetState:
     making: dict[int, Making] = field(default_factory=dict)
     retry: dict[int, float] = field(default_factory=dict)  # number -> not before
     tries: dict[tuple[int, int | None], int] = field(default_factory=dict)
+    killed: set[tuple[int, int | None]] = field(default_factory=set)  # by want of memory, it seems
     described: bool = False
     listed: bool = False
     missing: MissingSources = field(default_factory=MissingSources)
@@ -463,17 +464,21 @@ class DatasetState:
         self.rate.add(amount, now)
 
     def lost_worker(
-        self, number: int, unit: int | None, reason: str, now: float
+        self, number: int, unit: int | None, reason: str, passing: bool, now: float
     ) -> SetAside | None:
         """A worker died on shard `number`, while it worked on `unit`: the shard is made again after a
-        while; a unit on which two died is taken out of it and returned."""
+        while; a unit on which two died is taken out of it and returned, for a while where one of them
+        was killed for a reason that is `passing`."""
         tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
+        if passing:
+            self.killed.add((number, unit))
         self.source.note(now, reason)
         self._try_at(now + min(0.25 * 2 ** min(tries, 10), LONGEST), number)
         named = next((u for u in self.plan.open[number].units if u.unit == unit), None)
         if named is None or tries < _TRIES_PER_UNIT:
             return None
-        aside = SetAside(named.unit, named.key, reason)
+        aside = SetAside(named.unit, named.key, reason, (number, unit) in self.killed)
+        self.second_chances.gave_up((aside,), now)
         self.plan.without(number, aside)
         self.retry[number] = now
         return aside

@@ -144,8 +144,8 @@ class State:
                 self._made(shard, outcome, now, out)
             case ev.ShardPublished():
                 self._published(event, out)
-            case ev.ShardFailed(shard, cause, reason, unit):
-                self._failed(shard, cause, reason, unit, now, out)
+            case ev.ShardFailed():
+                self._failed(event, now, out)
             case ev.ShardUnlinked(shard, units):
                 self._unlinked(shard, units, out)
             case ev.CorruptReported(shard):
@@ -372,10 +372,8 @@ class State:
         ):  # excluded while it was being made
             self._bar_holder(shard.id, out)
 
-    def _failed(
-        self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
-        out: list[ev.Command],
-    ) -> None:  # fmt: skip
+    def _failed(self, failed: ev.ShardFailed, now: float, out: list[ev.Command]) -> None:
+        shard, cause, reason = failed.shard, failed.cause, failed.reason
         dataset, number = self.datasets[shard.dataset], shard.number
         self.ledger.cancel(shard)
         del dataset.making[number]
@@ -385,7 +383,7 @@ class State:
         elif cause == "source":
             dataset.source.begin(now, reason)
             dataset.retry[number] = now
-        elif aside := dataset.lost_worker(number, unit, reason, now):
+        elif aside := dataset.lost_worker(number, failed.unit, reason, failed.passing, now):
             out.append(ev.SavePlan(dataset.rules.name, set_aside=(aside,)))
 
     def _unlinked(self, shard: ShardId, units: Iterable[int], out: list[ev.Command]) -> None:

@@ -91,9 +91,10 @@ PARTS = {
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.lanes": "model",
     "sampler.patience": "",
-    "sampler.throttle": "",
+    "sampler.reach": "",
+    "sampler.throttle": "sampler.reach",
     "sampler": "config digests errors keypattern model sampler.draft sampler.lanes "
-    "sampler.messages sampler.patience sampler.throttle segments unittext client._core "
+    "sampler.messages sampler.patience sampler.reach sampler.throttle segments unittext client._core "
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",

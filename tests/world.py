@@ -312,12 +312,14 @@ class World:
         self.model.published(sealed, records)
         self.feed(ev.ShardPublished(sealed, sorted({unit for unit, _ in records})))
 
-    def fail(self, shard: ShardId, cause: str, unit: int | None = None) -> None:
+    def fail(
+        self, shard: ShardId, cause: str, unit: int | None = None, passing: bool = False
+    ) -> None:
         self.making.pop(shard, None)
         self.publishing.pop(shard, None)
         self.begun.discard(shard)
         self.model.failed(shard)
-        self.feed(ev.ShardFailed(shard, cause, "it failed", unit))
+        self.feed(ev.ShardFailed(shard, cause, "it failed", unit, passing))
 
     def unlink(self, shard: ShardId) -> None:
         held = self._held_by(shard)
