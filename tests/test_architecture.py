@@ -145,7 +145,9 @@ PARTS = {
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "waiting client.errors client.protocol",
-    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
+    "trainer": "",
+    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server "
+    "trainer",
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
