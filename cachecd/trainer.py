@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -68,8 +69,8 @@ async def run_trainer(
 
 
 async def _until(
-    ended: asyncio.Future[int], event: asyncio.Event, timeout: float | None = None
+    ended: asyncio.Future[Any], event: asyncio.Event, timeout: float | None = None
 ) -> None:
-    waiting = asyncio.ensure_future(event.wait())
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
     await asyncio.wait({ended, waiting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
