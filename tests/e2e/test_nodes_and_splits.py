@@ -74,12 +74,11 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
     document = {"source": {"url": f"file://{root}", "format": "files"}}
     served = daemon({"train": document}).start()
     wait_until(lambda: served.status()["datasets"]["train"]["whole"])
-    for part in (0.1, 0.3):
+    for starts, part in enumerate((0.1, 0.3), 1):
         served.kill()
         document["split"] = {"eval": part}
         served.start()
-        said = served.said().rpartition("ready")[0]
-        assert "shards are held back" in said
+        wait_until(lambda least=starts: served.said().count("shards are held back") >= least)
         assert "the split was changed" in served.status()["datasets"]["train"]["held_back"]
         sides = []
         with served.connect() as cache:
