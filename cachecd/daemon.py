@@ -163,7 +163,9 @@ class Daemon:
         recovered = recover(self._layout, self._catalog, index, rules, size, self.state)
         for generation, schema in recovered.schemas.items():
             self._schemas[name, generation] = schema
-        self._asides.found(name, self._catalog.set_aside(name))
+        asides = self._catalog.set_aside(name)
+        self._asides.found(name, asides)
+        recovered.state.found_aside(asides)
         for event, why in recovered.found.damages():
             _log.warning(event, why=why)
         state = recovered.state
@@ -335,9 +337,10 @@ class Daemon:
                 self._feed(ev.ShardProgressed(shard, fetched))
             case messages.Made(shard, outcome):
                 self._feed(ev.ShardMade(shard, outcome))
-            case messages.Failed(shard, cause, reason, _, unit):
+            case messages.Failed(shard, cause, reason, _, unit, passing):
                 _log.warning("shard not made", shard=str(shard), cause=cause, why=reason)
-                self._spawn(self._shards.discard(ev.ShardFailed(shard, cause, reason, unit)))
+                failed = ev.ShardFailed(shard, cause, reason, unit, passing)
+                self._spawn(self._shards.discard(failed))
 
     # --- commands out
 

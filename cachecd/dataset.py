@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cachecd.contradictions import Contradictions
 from cachecd.doubt import Doubt
 from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
@@ -65,6 +66,7 @@ class DatasetState:
     making: dict[int, Making] = field(default_factory=dict)
     retry: dict[int, float] = field(default_factory=dict)  # number -> not before
     tries: dict[tuple[int, int | None], int] = field(default_factory=dict)
+    killed: set[tuple[int, int | None]] = field(default_factory=set)  # by want of memory, it seems
     described: bool = False
     listed: bool = False
     missing: MissingSources = field(default_factory=MissingSources)
@@ -89,6 +91,7 @@ class DatasetState:
     listings: dict[str, str] = field(default_factory=dict)
     twice: tuple[int, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
+    contradictions: Contradictions = field(default_factory=Contradictions)
 
     def __post_init__(self) -> None:
         self.live = LiveShards(self.rules.name)
@@ -364,10 +367,23 @@ class DatasetState:
         self.second_chances.gave_up(outcome.set_aside, now)
         return outcome
 
+    def found_aside(self, asides: Sequence[SetAside]) -> None:
+        """What a start found set aside, beside what it found in shards."""
+        held = self.plan.num_units - self.plan.num_waiting - self.plan.num_aside
+        self.contradictions.found(asides, held, self.evicted_shards > 0)
+
+    @property
+    def contradicted(self) -> str:
+        """Why nothing more is made though the source works: most records contradict the schema. Of a small
+        dataset that is known once all of it was looked at."""
+        doubts = self.contradictions
+        certain = doubts.suspected and (doubts.enough or self.whole)
+        return doubts.told(self.rules.name) if certain else ""
+
     def may_ask(self, now: float) -> bool:
         """Whether another shard may be started, as far as the source is concerned: not while it is
         paused, and after that one at a time until something comes."""
-        if self.source.stops(now):
+        if self.source.stops(now) or self.contradicted:
             return False
         waiting = any(not m.fetched_bytes and m.outcome is None for m in self.making.values())
         return not (self.source.failing and waiting)
@@ -448,17 +464,21 @@ class DatasetState:
         self.rate.add(amount, now)
 
     def lost_worker(
-        self, number: int, unit: int | None, reason: str, now: float
+        self, number: int, unit: int | None, reason: str, passing: bool, now: float
     ) -> SetAside | None:
         """A worker died on shard `number`, while it worked on `unit`: the shard is made again after a
-        while; a unit on which two died is taken out of it and returned."""
+        while; a unit on which two died is taken out of it and returned, for a while where one of them
+        was killed for a reason that is `passing`."""
         tries = self.tries[number, unit] = self.tries.get((number, unit), 0) + 1
+        if passing:
+            self.killed.add((number, unit))
         self.source.note(now, reason)
         self._try_at(now + min(0.25 * 2 ** min(tries, 10), LONGEST), number)
         named = next((u for u in self.plan.open[number].units if u.unit == unit), None)
         if named is None or tries < _TRIES_PER_UNIT:
             return None
-        aside = SetAside(named.unit, named.key, reason)
+        aside = SetAside(named.unit, named.key, reason, (number, unit) in self.killed)
+        self.second_chances.gave_up((aside,), now)
         self.plan.without(number, aside)
         self.retry[number] = now
         return aside

@@ -166,13 +166,14 @@ class ShardFailed:
     """A shard could not be made or published, and nothing of it is left on disk.
 
     `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, while
-    `unit` was worked on).
+    `unit` was worked on). `passing`: it was killed from outside, as where the machine had no memory left.
     """
 
     shard: ShardId
     cause: str
     reason: str
     unit: int | None = None
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from cachecd.config import Config, SourceConfig
+from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.executors.lister import Lister
 from cachecd.model import ObjectInfo
@@ -16,6 +16,7 @@ from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.extras import extra
 from cachecd.sampler.sources.files import label_of
+from cachecd.selection import Takes, empty_side, selection_of
 
 _CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says
@@ -27,7 +28,8 @@ def check_sources(config: Config) -> dict[str, str]:
 
     Returns what was noticed on the way, by dataset: objects of classes that are not configured.
     SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
-    object has a label, or none of a configured class, or none matches the pattern of an array.
+    object has a label, or none of a configured class, or none matches the pattern of an array, or if a
+    split leaves one of its sides nothing.
     """
     noticed = {}
     lister = lister_of(config)
@@ -35,7 +37,7 @@ def check_sources(config: Config) -> dict[str, str]:
         found = []
         for place, source in enumerate(dataset.all_sources):
             key = f"{name}.sources.{place}" if dataset.sources else f"{name}.source"
-            if what := _check_source(key, source, lister):
+            if what := _check_source(key, source, lister, dataset):
                 found.append(f"{key.removeprefix(name + '.')}: {what}" if dataset.sources else what)
         if found:
             noticed[name] = "; ".join(found)
@@ -44,11 +46,14 @@ def check_sources(config: Config) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Look:
-    """What was seen of one source; `others` are the classes that are not configured."""
+    """What was seen of one source; `taken`: whether something usable is on the dataset's side of its
+    split; `others` are the classes that are not configured."""
 
     source: SourceConfig
+    on_side: Takes | None = None
     seen: int = 0
     usable: int = 0
+    taken: bool = False
     example: str = ""
     others: dict[str, int] = field(default_factory=dict)
 
@@ -64,6 +69,7 @@ class _Look:
                 self.others[name] = self.others.get(name, 0) + 1
             else:
                 self.usable += 1
+                self.taken = self.taken or self.on_side is None or self.on_side(found)
         self.seen += len(page)
 
     @property
@@ -74,21 +80,27 @@ class _Look:
         return ", ".join(names[:_NAMED]) + more
 
 
-def _pages(source: SourceConfig, lister: Lister) -> Generator[list[ObjectInfo], None, None]:
-    """Its objects, unless a table or the user's class says what its units are."""
-    if source.reader or source.manifest or (source.label and source.label.manifest):
+def _pages(
+    source: SourceConfig, lister: Lister, in_objects: bool
+) -> Generator[list[ObjectInfo], None, None]:
+    """Its objects; its units, if a table or the user's class says what these are, or they are asked for."""
+    told = source.reader or source.manifest or (source.label and source.label.manifest)
+    if told or in_objects:
         yield from lister.units(source)
     else:
         yield from open_store(source, _CONNECTIONS).list()
 
 
-def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
-    look = _Look(source)
+def _check_source(name: str, source: SourceConfig, lister: Lister, dataset: DatasetConfig) -> str:
+    split = dataset.split
+    whole = dataset.model_copy(update={"partition": None})  # other nodes have the rest of a side
+    look = _Look(source, selection_of(whole))
     try:
-        with contextlib.closing(_pages(source, lister)) as pages:
+        by_unit = split is not None and split.by == "unit"
+        with contextlib.closing(_pages(source, lister, by_unit)) as pages:
             for page in pages:
                 look.at(page)
-                if look.usable:
+                if look.taken:
                     if source.format == "parquet":
                         store = open_store(source, _CONNECTIONS, mortal=False)
                         _check_columns(name, source, store, page)
@@ -127,6 +139,8 @@ def _check_source(name: str, source: SourceConfig, lister: Lister) -> str:
             f"{source.url} is of a class in the list; found {look.named}, expected names such as "
             f"{source.classes[0]!r}"
         )
+    if look.usable and not look.taken and not dataset.sources:
+        raise ConfigError(f"datasets.{name.partition('.')[0]}: {empty_side(dataset, look.usable)}")
     if not others:
         return ""
     return (

@@ -156,6 +156,9 @@ def finish(
     del dataset.making[number]
     outcome = dataset.excluded.out_of(outcome, units)
     elsewhere = dataset.recall.elsewhere(dataset.plan, number, outcome)
+    unfinished = {unit.unit for unit in outcome.remainder}
+    unfinished |= {aside.unit for aside in outcome.set_aside}
+    dataset.contradictions.made(len(set(units) - unfinished), outcome.set_aside)
     parts = dataset.plan.finish(number, outcome, units, made)
     dataset.plan.drop(elsewhere)
     dataset.exhausted = False

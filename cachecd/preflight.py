@@ -136,7 +136,8 @@ def listing_of(dataset: DatasetConfig) -> str:
     if (part := dataset.partition) is not None:
         told.append({"part": part.index, "of": part.count})
     if (split := dataset.split) is not None:
-        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out})
+        by = {} if split.by == "key" else {"by": split.by}
+        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
     return json.dumps(told, sort_keys=any(source.reader for source in dataset.all_sources))
 
 

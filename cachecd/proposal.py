@@ -133,7 +133,9 @@ def _label(seen: Survey) -> Iterator[str]:
 
 def _transform(seen: Survey) -> Iterator[str]:
     yield "transform:  # done once, when it is fetched"
-    yield "  - decode_image"
+    grey = seen.images and seen.grey == len(seen.images)
+    more = "  # RGB; all images looked at are grey: `decode_image: {mode: L}` keeps them so"
+    yield "  - decode_image" + (more if grey else "")
     sizes = {f"{height} x {width}" for height, width in seen.images}
     if len(sizes) > 1:
         told = ", ".join(sorted(sizes))

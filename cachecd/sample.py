@@ -33,6 +33,7 @@ from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 from cachecd.segments import key_in, source_of
+from cachecd.selection import Takes, empty_side, selection_of
 from cachecd.unittext import encoded
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -112,22 +113,38 @@ class Sampler:
         return dataclasses.replace(found, key=key_in(place, found.key))
 
     def first(self, most: int) -> tuple[UnitSlice, ...]:
-        """The first units that the source lists, at least one and at most so many of its first page; of
-        several sources by turns.
+        """The first units that the source lists and the dataset takes (its side of a split, its node's
+        part), at least one and at most so many of the first page that has any; of several sources by turns.
 
-        SourceUnreachableError; ConfigError if one lists none.
+        SourceUnreachableError; ConfigError if there are none.
         """
         self._import_as_samplers_do()  # a reader says what its units are
-        pages = [self._first_page(place) for place in range(len(self._sources))]
+        takes, listed = selection_of(self._dataset), 0
+        pages: list[list[ObjectInfo]] = []
+        for place, source in enumerate(self._sources):
+            seen, mine = self._first_page(place, takes)
+            if not seen:
+                raise ConfigError(f"no objects under {source.url}; expected at least one")
+            listed += seen
+            pages.append(mine)
         turns = itertools.chain.from_iterable(itertools.zip_longest(*pages))
-        found = [unit for unit in turns if unit is not None]
-        return tuple(map(_slice, range(max(most, len(pages))), found))
+        if found := [unit for unit in turns if unit is not None]:
+            return tuple(map(_slice, range(max(most, len(pages))), found))
+        if self._dataset.split is not None:
+            raise ConfigError(f"datasets.{self._name}: {empty_side(self._dataset, listed)}")
+        raise ConfigError(
+            f"datasets.{self._name}.partition: this node's part has none of the {listed} units"
+        )
 
-    def _first_page(self, place: int) -> list[ObjectInfo]:
+    def _first_page(self, place: int, takes: Takes | None) -> tuple[int, list[ObjectInfo]]:
+        """How many units were listed until there was one that the dataset takes, and those of the last page
+        that it does."""
+        seen = 0
         for page in list_units(self._sources[place], self._stores[place]):
-            if page:
-                return [self._listed(place, found) for found in page]
-        raise ConfigError(f"no objects under {self._sources[place].url}; expected at least one")
+            seen += len(page)
+            if mine := page if takes is None else list(filter(takes, page)):
+                return seen, [self._listed(place, found) for found in mine]
+        return seen, []
 
     def usable(self, most: int) -> UnitSlice:
         """The first unit that is not refused by its name or its size; of so many, if all are, the first."""

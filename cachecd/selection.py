@@ -1,7 +1,7 @@
 """Which units of a source a dataset takes: this node's part of them, and one side of a split. Pure.
 
-Both follow from the keys alone, by hashes of their own: never from the order of the listing, from time or
-from what other nodes do. Whoever changes them here trains on what was held out.
+Both follow from the units' names alone, by hashes of their own: never from the order of the listing, from
+time or from what other nodes do. Whoever changes them here trains on what was held out.
 """
 
 from __future__ import annotations
@@ -28,17 +28,42 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
     return (lambda unit: all(test(unit) for test in tests)) if tests else None
 
 
+def empty_side(dataset: DatasetConfig, units: int) -> str:
+    """What to say of a split that leaves this dataset none of all the source's units."""
+    assert dataset.split is not None, "a dataset that is split"
+    split = dataset.split
+    verb = "holds out none" if dataset.held_out else "holds out all"
+    by = f"by {split.by}" if split.group is None else f"by the groups of {split.group!r}"
+    divide = (
+        ""
+        if split.by == "unit" or split.group is not None
+        else ", divide the objects themselves by `split.by: unit` (arrays and Parquet files)"
+    )
+    change = "raise" if dataset.held_out else "lower"
+    return (
+        f"split.eval {split.eval:g} {by} {verb} of the {units} units of the source, expected some on both "
+        f"sides: {change} split.eval{divide}, or hold out by a dataset of its own"
+    )
+
+
 def _in_part(part: PartitionConfig, unit: ObjectInfo) -> bool:
-    name = encoded(unit.key) + b"\xff" + unit.begin.to_bytes(8)
-    return _hash(b"cachecd partition 1", name) % part.count == part.index
+    return _hash(b"cachecd partition 1", _name_of(unit)) % part.count == part.index
 
 
 def _on_side(split: SplitConfig, held_out: bool, unit: ObjectInfo) -> bool:
-    """Of all units of an object, and of all objects of a group, the same."""
+    """By key: of all units of an object, and of all objects of a group, the same."""
+    if split.by == "unit":
+        return (
+            _hash(b"cachecd split by unit 1", _name_of(unit)) < split.eval * 2.0**64
+        ) == held_out
     name = unit.key
     if split.group is not None and (group := found_in(name, split.group, "group")) is not None:
         name = group
     return (_hash(b"cachecd split 1", encoded(name)) < split.eval * 2.0**64) == held_out
+
+
+def _name_of(unit: ObjectInfo) -> bytes:
+    return encoded(unit.key) + b"\xff" + unit.begin.to_bytes(8)
 
 
 def _hash(purpose: bytes, name: bytes) -> int:

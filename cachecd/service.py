@@ -1,6 +1,7 @@
 """The daemon as a process: what it owns, what ends it, and the trainer it may run.
 
-A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain; the end of the
+A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain, a trainer having its time to
+end (trainer.py); the end of the
 lifeline (a pipe that a trainer's own daemon inherits) does the same, so that such a daemon never
 outlives its trainer, however that dies.
 """
@@ -29,6 +30,7 @@ from cachecd.layout import Layout
 from cachecd.notify import ServiceManager
 from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group
 from cachecd.server import Server
+from cachecd.trainer import Stop, run_trainer
 
 # SIGTERM drains within 10 s: shards nearly done are finished, the rest is made again on restart.
 DRAIN_SECONDS = 3.0
@@ -124,15 +126,17 @@ async def _serve(
     except zmq.ZMQError as error:
         await daemon.stop(0)
         raise DiskError(f"cannot listen on {config.server.endpoint}: {error}") from error
-    stop = asyncio.Event()
+    stop = Stop()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, stop.ask)
+    loop.add_signal_handler(signal.SIGINT, stop.interrupt)
     loop.add_signal_handler(signal.SIGHUP, _reloaded, daemon, manager, reload)
     if options.lifeline is not None:
-        loop.add_reader(options.lifeline, stop.set)
+        loop.add_reader(options.lifeline, stop.asked.set)
     serving = asyncio.ensure_future(server.serve())
-    serving.add_done_callback(lambda _: stop.set())  # without a socket the daemon is of no use
+    serving.add_done_callback(
+        lambda _: stop.asked.set()
+    )  # without a socket the daemon is of no use
     watching = asyncio.ensure_future(_watchdog(manager))
     code = 0
     try:
@@ -141,9 +145,9 @@ async def _serve(
         manager.ready()
         _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
         if options.trainer:
-            code = await _run_trainer(options.trainer, config.server.endpoint, stop, umask)
+            code = await run_trainer(options.trainer, config.server.endpoint, stop, umask)
         else:
-            await stop.wait()
+            await stop.asked.wait()
     finally:
         manager.stopping()
         _log.info("stopping")
@@ -170,24 +174,3 @@ async def _watchdog(manager: ServiceManager) -> None:
     while manager.watchdog_interval:
         manager.watchdog()
         await asyncio.sleep(manager.watchdog_interval)
-
-
-async def _run_trainer(
-    command: Sequence[str], endpoint: str, stop: asyncio.Event, umask: int
-) -> int:
-    """Runs the trainer with $CACHECD_ENDPOINT set; passes a stop on to it, and its exit code back."""
-    environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
-    try:
-        trainer = await asyncio.create_subprocess_exec(*command, env=environ, umask=umask)
-    except OSError as error:
-        _log.error("cannot start the trainer", command=command[0], why=error.strerror)
-        return 127 if isinstance(error, FileNotFoundError) else 126
-    ended = asyncio.ensure_future(trainer.wait())
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if not ended.done():
-        with contextlib.suppress(ProcessLookupError):
-            trainer.terminate()
-    stopped.cancel()
-    code = await ended
-    return 128 - code if code < 0 else code  # as a shell says "killed by signal"

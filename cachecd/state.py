@@ -144,8 +144,8 @@ class State:
                 self._made(shard, outcome, now, out)
             case ev.ShardPublished():
                 self._published(event, out)
-            case ev.ShardFailed(shard, cause, reason, unit):
-                self._failed(shard, cause, reason, unit, now, out)
+            case ev.ShardFailed():
+                self._failed(event, now, out)
             case ev.ShardUnlinked(shard, units):
                 self._unlinked(shard, units, out)
             case ev.CorruptReported(shard):
@@ -218,12 +218,15 @@ class State:
         if no_more and not rules.pin:
             needed = 0  # what is cached is all there will be
         generation = dataset.generation_to_lease(needed)
+        if generation in (None, rules.generation) and (why := dataset.contradicted):
+            out.append(ev.ReplyRefused(asked.request, "contradicted", why))
+            return None
         if generation is None and stuck:
             self._rotation.make_room(dataset, self._may_fetch, out)
             stuck, holder = self._stuck(dataset)
         if generation is None:
-            why = Hindrances(stuck, holder, no_more, self.disk.why)
-            out.append(not_ready(dataset, self._room, needed, why, asked.request, now))
+            hindrances = Hindrances(stuck, holder, no_more, self.disk.why)
+            out.append(not_ready(dataset, self._room, needed, hindrances, asked.request, now))
             return None
         if rules.wait:
             dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))
@@ -369,10 +372,8 @@ class State:
         ):  # excluded while it was being made
             self._bar_holder(shard.id, out)
 
-    def _failed(
-        self, shard: ShardId, cause: str, reason: str, unit: int | None, now: float,
-        out: list[ev.Command],
-    ) -> None:  # fmt: skip
+    def _failed(self, failed: ev.ShardFailed, now: float, out: list[ev.Command]) -> None:
+        shard, cause, reason = failed.shard, failed.cause, failed.reason
         dataset, number = self.datasets[shard.dataset], shard.number
         self.ledger.cancel(shard)
         del dataset.making[number]
@@ -382,7 +383,7 @@ class State:
         elif cause == "source":
             dataset.source.begin(now, reason)
             dataset.retry[number] = now
-        elif aside := dataset.lost_worker(number, unit, reason, now):
+        elif aside := dataset.lost_worker(number, failed.unit, reason, failed.passing, now):
             out.append(ev.SavePlan(dataset.rules.name, set_aside=(aside,)))
 
     def _unlinked(self, shard: ShardId, units: Iterable[int], out: list[ev.Command]) -> None:

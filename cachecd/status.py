@@ -93,7 +93,10 @@ def _dataset(
         "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
         "held_back": held_back(dataset),
-        "stopped": dataset.source.why or ("; ".join(missing) if len(missing) == sources else ""),
+        "stopped": dataset.contradicted
+        or dataset.source.why
+        or ("; ".join(missing) if len(missing) == sources else ""),
+        "contradicted": bool(dataset.contradicted),
         "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {

@@ -58,6 +58,7 @@ class Survey:
     depth: int = 0
     splits: list[str] = field(default_factory=list)
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
+    grey: int = 0  # how many of these images are grey
     array: tuple[int, int] | None = None  # rows, bytes of a row
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
 
@@ -126,7 +127,10 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo])
         small = [o for o in mine if o.size <= _LARGEST_IMAGE]
         chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
         for body in await asyncio.gather(*(_head(store, o, o.size) for o in chosen)):
-            found.images += _image_size(body)
+            if looked := _looked_at(body):
+                size, grey = looked
+                found.images.append(size)
+                found.grey += grey
     if found.kind == "webdataset":
         found.members = _members_of(await _head(store, largest))
     if found.kind == "npy":
@@ -153,17 +157,18 @@ def _kind_of(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
-    return "image" if _image_size(head) else ""
+    return "image" if _looked_at(head) else ""
 
 
-def _image_size(body: bytes) -> list[tuple[int, int]]:
+def _looked_at(body: bytes) -> tuple[tuple[int, int], bool] | None:
+    """Of an image its height and width, and whether it is grey."""
     from PIL import Image, UnidentifiedImageError  # of other sources it is not needed
 
     try:
         with Image.open(io.BytesIO(body)) as image:  # reads the header alone
-            return [(image.height, image.width)]
+            return (image.height, image.width), image.mode.startswith(("1", "L", "I"))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return []
+        return None
 
 
 def _members_of(head: bytes) -> list[str]:

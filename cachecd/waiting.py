@@ -32,7 +32,8 @@ def not_ready(
     name, plan = dataset.rules.name, dataset.plan
     have = dataset.data()
     if dataset.listed and not plan.num_units:
-        return _never(request, f"the source of {name} has no objects: there is nothing to lease")
+        empty = f"the source of {name} has no objects, or its split or partition leaves it none"
+        return _never(request, f"{empty}: there is nothing to lease")
     if why.no_more:
         return _never(
             request, f"{have} bytes of {name} are cached and no more will come: {why.no_more}"

@@ -55,8 +55,9 @@ PARTS = {
     "rate": "",
     "rules": "sourcewalk",
     "recall": "model plan",
-    "dataset": "doubt errors excluded generations live missing_sources model pause plan progress rate "
-    "recall rules second_chance shardtable strata unitcount walk",
+    "contradictions": "model",
+    "dataset": "contradictions doubt errors excluded generations live missing_sources model pause plan "
+    "progress rate recall rules second_chance shardtable strata unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
@@ -90,9 +91,10 @@ PARTS = {
     "sampler.draft": "errors layout model parts client._core client.errors client.schema",
     "sampler.lanes": "model",
     "sampler.patience": "",
-    "sampler.throttle": "",
+    "sampler.reach": "",
+    "sampler.throttle": "sampler.reach",
     "sampler": "config digests errors keypattern model sampler.draft sampler.lanes "
-    "sampler.messages sampler.patience sampler.throttle segments unittext client._core "
+    "sampler.messages sampler.patience sampler.reach sampler.throttle segments unittext client._core "
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",
@@ -114,8 +116,8 @@ PARTS = {
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister generations index layout ledger quantities "
     "restraint rules sampler.messages segments sourcewalk client client.resources",
-    "firstlook": "config errors executors.lister model preflight sampler",
-    "sample": "config errors layout model preflight sampler sampler.messages segments unittext "
+    "firstlook": "config errors executors.lister model preflight sampler selection",
+    "sample": "config errors layout model preflight sampler sampler.messages segments selection unittext "
     "client._core client.schema",
     "sampleview": "quantities sample client.schema",
     "postmortem": "sampler",
@@ -143,7 +145,9 @@ PARTS = {
     "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "waiting client.errors client.protocol",
-    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server",
+    "trainer": "",
+    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server "
+    "trainer",
     "rounds": "model",
     "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
     "client.errors",
@@ -181,6 +185,7 @@ PURE = {
     "ingest",
     "live",
     "marks",
+    "contradictions",
     "missing_sources",
     "pause",
     "progress",

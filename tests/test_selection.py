@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import combinations
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo
@@ -44,6 +48,46 @@ def test_both_sides_of_a_split_are_all_and_have_none_in_common():
     assert not {u.key for u in rest} & {u.key for u in held_out}
 
 
+WINDOWS = [ObjectInfo("tokens.npy", 4 << 20, begin=128 + (n << 22)) for n in range(2000)]
+
+
+def test_by_unit_one_object_is_divided_and_by_key_it_is_not():
+    by_unit = dataset(split={"eval": 0.1, "by": "unit"})
+    rest, held_out = taken(by_unit, WINDOWS), taken(by_unit.other_side(), WINDOWS)
+    assert 150 < len(held_out) < 250
+    assert len(rest) + len(held_out) == len(WINDOWS)
+    by_key = dataset(split={"eval": 0.1})
+    assert len(taken(by_key, WINDOWS)) in (0, len(WINDOWS))
+
+
+units = st.builds(
+    ObjectInfo, st.text(max_size=20), st.integers(0, 99), begin=st.integers(0, 1 << 50)
+)
+
+
+@given(
+    st.lists(units, unique_by=lambda u: (u.key, u.begin), max_size=50),
+    st.sampled_from(["key", "unit"]),
+    st.tuples(st.floats(0.001, 0.999), st.floats(0.001, 0.999)).map(sorted),
+    st.randoms(use_true_random=False),
+)
+def test_the_sides_are_all_and_disjoint_in_whatever_order_and_with_whatever_others_units_are_listed(
+    units: list[ObjectInfo], by: str, shares: list[float], random: Random
+):
+    less, more = (dataset(split={"eval": share, "by": by}) for share in shares)
+    held_out = taken(less.other_side(), units)
+    assert taken(less, units) | held_out == set(units)
+    assert not taken(less, units) & held_out
+    assert held_out <= taken(more.other_side(), units)
+    # Listed again: in another order, some gone, some rewritten.
+    again = random.sample(units, len(units) // 2)
+    again = [dataclasses.replace(u, size=u.size + 1, etag="new") for u in again]
+    names = {(u.key, u.begin) for u in held_out}
+    assert {(u.key, u.begin) for u in taken(less.other_side(), again)} == {
+        (u.key, u.begin) for u in again if (u.key, u.begin) in names
+    }
+
+
 @pytest.mark.parametrize("group", ["^(patient-[0-9]+)/", "(?P<group>patient-[0-9]+)(/)"])
 def test_whole_groups_are_on_one_side(group: str):
     split = dataset(split={"eval": 0.3, "group": group})
@@ -76,6 +120,9 @@ def test_the_choice_is_the_same_for_ever():
     held_out = taken(dataset(split={"eval": 0.2}).other_side(), units)
     part = taken(dataset(partition={"index": 1, "count": 5}), units)
     assert sorted(int(u.key[4:]) for u in held_out) == [0, 3, 8, 14, 19, 23, 28, 36, 39]
+    by_unit = dataset(split={"eval": 0.2, "by": "unit"}).other_side()
+    runs = taken(by_unit, [ObjectInfo("tokens.npy", 1, begin=n * 4096) for n in range(40)])
+    assert sorted(u.begin // 4096 for u in runs) == [2, 3, 7, 9, 13, 16, 20, 23, 26, 29, 34]
     assert sorted(int(u.key[4:]) for u in part) == [10, 16, 20, 21, 22, 38]
 
 
@@ -85,6 +132,7 @@ def test_another_selection_is_another_listing_and_none_is_what_it_was():
         dataset(split={"eval": 0.1}),
         dataset(split={"eval": 0.1}).other_side(),
         dataset(split={"eval": 0.2}),
+        dataset(split={"eval": 0.1, "by": "unit"}),
         dataset(split={"eval": 0.1, "group": "(a)"}),
         dataset(partition={"index": 0, "count": 2}),
         dataset(partition={"index": 1, "count": 2}),
@@ -92,4 +140,4 @@ def test_another_selection_is_another_listing_and_none_is_what_it_was():
     ]
     assert len(set(map(listing_of, every))) == len(set(map(generation_of, every))) == len(every)
     assert selection_of(every[0]) is None
-    assert listing_of(every[0]) == '["s3://b/", "files", null, null]'
+    assert listing_of(every[0]) == '["s3://b/", "files", null]'

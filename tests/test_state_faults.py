@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cachecd import events as ev
 from cachecd.ledger import METADATA_SLACK
 from cachecd.model import ShardId
 from cachecd.rules import DatasetRules
+from cachecd.second_chance import FIRST
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world
 
 
@@ -134,6 +137,22 @@ def test_an_assignment_of_which_every_unit_is_set_aside_needs_no_room():
     w.tick(60.0)
     assert [aside.unit for aside in w.set_aside] == [0]
     assert w.state.datasets["train"].whole, "nothing is left to be made"
+
+
+@pytest.mark.parametrize("passing", [(True, True), (True, False), (False, True)])
+def test_a_unit_that_want_of_memory_may_have_killed_is_tried_again_some_day(passing):
+    w = world(shards=4, units=1, workers=1)
+    for each in passing:
+        w.tick(60.0)
+        (shard,) = w.making
+        w.fail(shard, "worker", 0, each)
+    assert [(aside.unit, aside.passing) for aside in w.set_aside] == [(0, True)]
+    w.settle()
+    assert not w.disk
+    w.tick(FIRST)
+    w.settle()
+    assert w.state.datasets["train"].plan.num_aside == 0
+    assert sum(map(len, w.disk.values())) == 4
 
 
 def test_a_lost_workers_report_of_a_unit_that_is_not_its_own_is_a_lost_worker_and_no_more():

@@ -312,12 +312,14 @@ class World:
         self.model.published(sealed, records)
         self.feed(ev.ShardPublished(sealed, sorted({unit for unit, _ in records})))
 
-    def fail(self, shard: ShardId, cause: str, unit: int | None = None) -> None:
+    def fail(
+        self, shard: ShardId, cause: str, unit: int | None = None, passing: bool = False
+    ) -> None:
         self.making.pop(shard, None)
         self.publishing.pop(shard, None)
         self.begun.discard(shard)
         self.model.failed(shard)
-        self.feed(ev.ShardFailed(shard, cause, "it failed", unit))
+        self.feed(ev.ShardFailed(shard, cause, "it failed", unit, passing))
 
     def unlink(self, shard: ShardId) -> None:
         held = self._held_by(shard)
@@ -403,7 +405,7 @@ class World:
         if idle and self.now >= self.state.disk.until:
             for name, dataset in self.state.datasets.items():
                 failed = any(not_before > self.now for not_before in dataset.retry.values())
-                if self.now >= dataset.source.until and not failed:
+                if self.now >= dataset.source.until and not (failed or dataset.contradicted):
                     self.model.nothing_is_begun(name)
         assert self.making.keys() | self.publishing.keys() == self.model.reserved
 

@@ -180,6 +180,10 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
         if dataset.sources:
             yield f"{weight / whole:.1%} of the records:"
         yield from _source(source)
+    if dataset.split is not None:
+        side = "held out" if dataset.held_out else "all but what is held out"
+        by = f", by {dataset.split.by}" if dataset.split.group is None else ", by whole groups"
+        yield f"{side}: {dataset.split.eval:.3g} of it{by}"
     if dataset.transform:
         yield f"prepared by {', '.join(step.name for step in dataset.transform)}"
     if dataset.pin:

@@ -33,6 +33,7 @@ def command(
     """Serve the datasets of CONFIG until stopped (SIGTERM drains, SIGHUP reloads).
 
     With a command after --, start the daemon, wait until it answers, run the command, and end with it.
+    Ctrl-C leaves the command 10 s to end before SIGTERM follows; a second Ctrl-C ends it.
     """
     from cachecd.config import load
     from cachecd.service import Options, run

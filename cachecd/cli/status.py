@@ -145,7 +145,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
             f"{' ...' if lacking['missing'] > len(lacking['examples']) else ''}"
         )
     if dataset["stopped"]:
-        _say(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
+        ago = "" if dataset["contradicted"] else f" {dataset['stopped_for_s']:.0f} s ago"
+        _say(f"  ingest stopped{ago}: {dataset['stopped']}")
     aside = dataset["set_aside"]
     if aside["units"]:
         _say(f"  {aside['units']} units set aside:")

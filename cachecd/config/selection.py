@@ -18,14 +18,21 @@ class SplitConfig(SectionModel):
         gt=0,
         lt=1,
         description=(
-            "Share of the source that is held out, as a pinned dataset NAME-eval. Which objects these "
-            "are follows from their keys alone: on every machine and in every run the same. Another "
-            "share is another generation; a larger one holds out all that a smaller one did."
+            "Share of the source that is held out, as a pinned dataset NAME-eval. What that is follows "
+            "from keys alone, or with `by: unit` from keys and places in objects: on every machine and "
+            "in every run the same. Another share is another generation; a larger one holds out all "
+            "that a smaller one did."
         ),
         examples=[0.01],
     )
-    by: Literal["key"] = Field(
-        "key", description="What is hashed: the object's key, or its group in it."
+    by: Literal["key", "unit"] = Field(
+        "key",
+        description=(
+            "What is hashed. key: the object's key, or its group in it, so that an object is on one "
+            "side. unit: the key and the place in the object, so that one large object is divided: an "
+            "array by runs of windows of about 4 MiB, a Parquet file by row groups. Windows that overlap "
+            "share rows across the border of two runs."
+        ),
     )
     group: Text | None = Field(
         None,
@@ -47,6 +54,12 @@ class SplitConfig(SectionModel):
 
     @model_validator(mode="after")
     def _names_one_group(self) -> SplitConfig:
+        if self.by == "unit" and self.group is not None:
+            raise conflict(
+                ("group",),
+                "found a group with by: unit, which divides objects; expected by: key, which keeps the "
+                "objects of a group on one side",
+            )
         why = complaint(self.group, "group") if self.group is not None else ""
         if why:
             raise conflict(("group",), why)

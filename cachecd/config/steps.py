@@ -14,21 +14,24 @@ from cachecd.quantities import shown
 
 _MAX_SIDE = 65535
 _MAX_CLASSES = 65535
+IMAGE_MODES = ("RGB", "RGBA", "L")
+"""What `decode_image` makes of any image: Pillow's modes of 8 bits with 3, 4 and 1 channels."""
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def decode_image(argument: Any) -> Any:
-    """``"payload"``, the feature's name, or {feature, into}."""
-    match argument:
-        case None:
-            return "payload"
-        case str() if argument:
-            return argument
-        case {"feature": str(feature), "into": str(into)} if (
-            feature and into and len(argument) == 2
-        ):
-            return argument
-    raise _wrong(argument, "decode_image: the name of a feature, or {feature: png, into: mask}")
+    """{feature, into, mode}."""
+    given = {"feature": argument} if isinstance(argument, str) else argument or {}
+    defaults: dict[str, Any] = {"feature": "payload", "into": "image", "mode": "RGB"}
+    expected = "decode_image: the name of a feature, or {feature: png, into: mask, mode: L}"
+    if not isinstance(given, Mapping) or given.keys() - defaults.keys():
+        raise _wrong(argument, expected)
+    found = {**defaults, **given}
+    if not all(isinstance(name, str) and name for name in found.values()):
+        raise _wrong(argument, expected)
+    if found["mode"] not in IMAGE_MODES:
+        raise _wrong(found["mode"], f"mode: {', '.join(IMAGE_MODES)}")
+    return found
 
 
 def resize(argument: Any) -> Any:
@@ -151,7 +154,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "decode_image": {
         "anyOf": [
             {"type": ["string", "null"]},
-            _mapping(["feature", "into"], feature=_NAME, into=_NAME),
+            _mapping([], feature=_NAME, into=_NAME, mode={"enum": list(IMAGE_MODES)}),
         ]
     },
     "resize": _SIZED,

@@ -24,7 +24,7 @@ datasets:
       url: {train}{endpoint}
       format: files        # one object, one record
       label: {{pattern: "^([0-9])/"}}
-    transform: [decode_image]   # pixels are cached, not PNG
+    transform: [{{decode_image: {{mode: L}}}}]   # grey pixels are cached, not PNG
     grow: {{first: 256KiB}}
     evict: {{refresh: 0.25}}
     seed: 17
@@ -33,7 +33,7 @@ datasets:
       url: {test}{endpoint}
       format: files
       label: {{pattern: "^([0-9])/"}}
-    transform: [decode_image]
+    transform: [{{decode_image: {{mode: L}}}}]
     pin: true              # whole, and never evicted
 sampler:
   workers: 2

@@ -217,7 +217,8 @@ class LocalExecutor:
             return True
         self._died(process, reason)
         if make is not None:
-            self._deliver(Failed(make.assignment.shard, "worker", reason, unit=unit))
+            shard, killed = make.assignment.shard, process.killed
+            self._deliver(Failed(shard, "worker", reason, unit=unit, passing=killed))
         elif not done:
             self._stuck(reason)
         return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
 import signal
 import struct
@@ -57,23 +58,25 @@ class SamplerProcess:
         self.make: Make | None = None
         self.retired = False
         """Told to end, and to be replaced without a pause."""
+        self.killed = False
+        """Whether somebody else has killed it: most likely the kernel, for want of memory."""
         # The process writes the number of the unit in hand there, and whatever kills it, it can be
         # read: a crash must not be blamed on a neighbour.
-        self._progress = os.memfd_create("cachecd-progress")
-        os.pwrite(self._progress, _NO_UNIT, 0)
+        progress = os.memfd_create("cachecd-progress")
         try:
+            os.write(progress, _NO_UNIT)
+            self._progress = mmap.mmap(progress, len(_NO_UNIT))
             self._popen = subprocess.Popen(
-                [*command, str(self._progress), str(link)],
+                [*command, str(progress), str(link)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 env=dict(environ),
-                pass_fds=(self._progress, link),
+                pass_fds=(progress, link),
                 start_new_session=True,
             )
-        except OSError:
-            os.close(self._progress)
-            raise
+        finally:
+            os.close(progress)
         self.pid = self._popen.pid
         self.number = number
         self._unsaid = setup[self._say(setup) :]
@@ -107,7 +110,7 @@ class SamplerProcess:
         return unit if known else None
 
     def _mark(self) -> bytes:
-        return os.pread(self._progress, 8, 0)
+        return self._progress[:]
 
     @property
     def memory(self) -> int:
@@ -121,7 +124,7 @@ class SamplerProcess:
 
     def give(self, make: Make) -> None:
         """Has it do an assignment. It must be free."""
-        os.pwrite(self._progress, _NO_UNIT, 0)
+        self._progress[:] = _NO_UNIT
         self.make = make
         self._silent_for = 0.0
         self._writing.write(messages.pack(make))
@@ -172,10 +175,10 @@ class SamplerProcess:
             why = why or "was not understood and "
             if isinstance(error, _GarbledError):
                 why = "wrote what is no message (does a transform write to its pipe?) and "
-                # It has gone on, nobody knows for how long: no unit is to blame.
-                os.pwrite(self._progress, _NO_UNIT, 0)
+        status = self._popen.wait()
+        self.killed = status == -signal.SIGKILL and not why
         # Without numbers of processes equal ends have equal reasons, and `status` can count them.
-        return f"sampler process {why}{ending(self._popen.wait(), by_us=bool(why))}"
+        return f"sampler process {why}{ending(status, by_us=bool(why))}"
 
     def _offence(self, bounds: Bounds) -> str:
         """Why it must be ended, if it must."""
@@ -218,13 +221,13 @@ class SamplerProcess:
         """Kills it, which was never connected, and frees what it had."""
         self.kill()
         self._popen.communicate()
-        os.close(self._progress)
+        self._progress.close()
 
     def close(self) -> None:
         """Frees what it had. It must be dead."""
         self.hang_up()
         self._reading.close()
-        os.close(self._progress)
+        self._progress.close()
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:

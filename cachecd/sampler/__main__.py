@@ -12,7 +12,6 @@ it has started outlive it (cachecd.sampler.child).
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
 import struct
 import sys
@@ -27,6 +26,7 @@ from cachecd.sampler.draft import discard
 from cachecd.sampler.heap import keep_freed_memory
 from cachecd.sampler.messages import FromSampler, Make, Setup
 from cachecd.sampler.priority import give_way
+from cachecd.sampler.reach import mapped
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 
@@ -56,8 +56,12 @@ def main(arguments: list[str]) -> None:
         except BrokenPipeError:
             end()
 
-    link = int(arguments[1]) if arguments else None
-    worker = Worker(setup, send, _marker(arguments), link=link)
+    progress, link = map(int, arguments) if arguments else (None, None)
+    worker = Worker(setup, send, _marker(progress), link=link)
+    # The user's code comes next.
+    for shared in (progress, link):
+        if shared is not None:
+            os.close(shared)
     worker.prepare()
     asyncio.run(_serve(worker, requests, send, end))
 
@@ -84,10 +88,10 @@ async def _serve(
         send(await worker.make(await inbox.get()))
 
 
-def _marker(arguments: list[str]) -> Callable[[int], None]:
-    if not arguments:
+def _marker(progress: int | None) -> Callable[[int], None]:
+    if progress is None:
         return lambda unit: None
-    shared = mmap.mmap(int(arguments[0]), 8)
+    shared = mapped(progress, 8)
     return lambda unit: struct.pack_into("<q", shared, 0, unit)
 
 

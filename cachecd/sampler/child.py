@@ -11,12 +11,13 @@ import sys
 from typing import BinaryIO
 
 from cachecd.sampler.guard import die_with_the_parent, start_guard
+from cachecd.sampler.reach import out_of_reach
 
 _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 
 
 def serve_the_daemon() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes from and to the daemon, out of reach of all other code. Call it before there are threads.
+    """The pipes from and to the daemon, out of reach of the user's code. Call it before there are threads.
 
     This process then ends with the thread that started it and, if it leads its group, all of that with
     it; SIGINT and SIGTERM have no effect. It should end itself when the first pipe does.
@@ -44,7 +45,7 @@ def _die_before_the_trainer() -> None:
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The two pipes, out of reach of other code: a `print` goes to stderr, and stdin is empty."""
     sys.stdout.flush()
-    requests, replies = os.dup(0), os.dup(1)
+    requests, replies = out_of_reach(os.dup(0)), out_of_reach(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

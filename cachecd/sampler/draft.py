@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
 from cachecd.layout import SIDECAR_SUFFIX
-from cachecd.model import UnitSlice
+from cachecd.model import MISFIT, UnitSlice
 from cachecd.parts import part_of
 from cachecd_client._core import ShardWriter
 from cachecd_client.errors import CorruptRecordError, SchemaError
@@ -112,7 +112,10 @@ class Draft:
             assert self.schema is not None
             encoded = self.schema.encode(record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
-            raise UnitError(str(error)) from error
+            reason = str(error)
+            if self.schema is not None and not reason.startswith(MISFIT):
+                reason = f"{MISFIT}: {reason}"
+            raise UnitError(reason) from error
         with self._disk():
             fits = self._open().append(encoded, unit, ordinal)
         if not fits:

@@ -80,7 +80,8 @@ class Failed:
     """The assignment could not be done and nothing of it is left on disk.
 
     `cause` is "source" (the store as a whole), "disk" (errno in `code`), or "worker" (a defect or a
-    lost process; `unit` is what it was working on).
+    lost process; `unit` is what it was working on). `passing`: nothing says that it was the unit's fault,
+    as where the machine had no memory left.
     """
 
     shard: ShardId
@@ -88,6 +89,7 @@ class Failed:
     reason: str
     code: int = 0
     unit: int | None = None
+    passing: bool = False
 
 
 ToSampler = Setup | Make

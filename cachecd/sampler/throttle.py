@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import mmap
+import os
 import struct
 import time
+import weakref
+
+from cachecd.sampler.reach import mapped
 
 SIZE = 8  # bytes of the shared file
 _FREE_AT = struct.Struct("<d")
@@ -18,17 +21,23 @@ class Throttle:
     """A token bucket: in any span of time at most its `rate` of bytes a second, what comes in CREDIT
     seconds more, and the last amount taken. A rate of None lets everything through.
 
-    `shared`: descriptor of a file of SIZE bytes, zeros at first. All processes that have it share the
-    rate: one that fetches alone has all of it, several take turns, each in the order in which it is
-    asked. None: this one has the rate to itself. Belongs to one event loop.
+    `shared`: descriptor of a file of SIZE bytes, zeros at first, which may be closed once this is made.
+    All processes that have it share the rate: one that fetches alone has all of it, several take turns,
+    each in the order in which it is asked. None: this one has the rate to itself. Belongs to one event
+    loop.
     """
 
     def __init__(self, rate: float | None, shared: int | None = None) -> None:
         self._rate = rate
-        self._shared = shared
+        self._lock: int | None = None
+        if shared is not None:
+            # Of its own opening, so that it excludes all others, and not for writing: what the user's code
+            # writes to it by its number is no word about the link.
+            self._lock = os.open(f"/proc/self/fd/{shared}", os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._lock)
         # When all that anybody has been let through so far will have been paid for: CLOCK_MONOTONIC,
         # which is one for all processes.
-        self._free_at = mmap.mmap(-1 if shared is None else shared, SIZE)
+        self._free_at = memoryview(bytearray(SIZE)) if shared is None else mapped(shared, SIZE)
         self._turn = asyncio.Lock()
 
     async def take(self, amount: int) -> None:
@@ -43,14 +52,14 @@ class Throttle:
 
     def _reserve(self, seconds: float) -> float:
         """Takes that much of the link's time; how long it is until then."""
-        if self._shared is None:
+        if self._lock is None:
             return self._advance(seconds)
         # The kernel gives it back if this process is killed here.
-        fcntl.lockf(self._shared, fcntl.LOCK_EX)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             return self._advance(seconds)
         finally:
-            fcntl.lockf(self._shared, fcntl.LOCK_UN)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _advance(self, seconds: float) -> float:
         now = time.monotonic()

@@ -209,7 +209,8 @@ class Refused:
     """The request cannot be met. `code` names the client's error class; `message` is for people."""
 
     id: str
-    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "set-gone"
+    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "set-gone" |
+    # "contradicted"
     code: str
     message: str
 

@@ -15,6 +15,7 @@ import zmq
 
 from cachecd_client.errors import (
     CallerError,
+    ContradictedError,
     DaemonUnreachableError,
     LeaseLostError,
     ProtocolVersionError,
@@ -46,6 +47,7 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "version": ProtocolVersionError,
     "lease-lost": LeaseLostError,
     "impossible": RequestError,
+    "contradicted": ContradictedError,
     "set-gone": SetGoneError,
 }
 

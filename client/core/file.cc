@@ -56,6 +56,8 @@ uint64_t File::Size() const {
   return static_cast<uint64_t>(status.st_size);
 }
 
+uint64_t File::Position() const { return static_cast<uint64_t>(lseek(fd_, 0, SEEK_CUR)); }
+
 size_t File::ReadAt(void* to, size_t size, uint64_t offset) const {
   size_t done = 0;
   while (done < size) {

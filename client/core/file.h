@@ -27,6 +27,8 @@ class File {
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }
   uint64_t Size() const;
+  // Where the next Write goes; nothing that is a place in a file if the descriptor is closed.
+  uint64_t Position() const;
 
   // Reads until `size` bytes are there or the file ends; returns how many there are.
   size_t ReadAt(void* to, size_t size, uint64_t offset) const;

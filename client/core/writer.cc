@@ -53,6 +53,12 @@ ShardWriter::~ShardWriter() { Abort(); }
 
 void ShardWriter::RequireOpen() const {
   if (!file_) throw UsageError(path_ + ": the shard is finished or aborted");
+  // Other code of this process may have written by the descriptor's number, or closed it.
+  if (file_->Position() != written_) {
+    throw UsageError(path_ +
+                     ": the shard's descriptor was written to or closed by other code (does a "
+                     "transform use descriptors that it did not open?)");
+  }
 }
 
 bool ShardWriter::Fits(uint64_t frame_bytes, uint64_t meta_bytes) const {

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
 
 from cachecd import cli
@@ -154,3 +155,43 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
 def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):
     assert cachecd("check", written()).returncode == 0
     assert [p.name for p in tmp_path.iterdir()] == ["cachecd.yaml"]
+
+
+def split_of(tmp_path, split):
+    """A configuration of one large array; its directory has no cache yet."""
+    folder = tmp_path / "src"
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "tokens.npy", np.arange(12 << 20, dtype=np.int32))  # 12 units
+    path = tmp_path / "split.yaml"
+    path.write_text(
+        f"version: 1\ncache: {{dir: {tmp_path / 'cache'}, limit: 1GiB, shard_size: 1MiB}}\n"
+        f"datasets:\n  train:\n    source: {{url: 'file://{folder}', format: npy, "
+        f"array: {{window: 1024}}}}\n    split: {split}\n"
+        f"server: {{endpoint: 'ipc://{tmp_path}/s/s.sock'}}\n"
+    )
+    return path
+
+
+def test_with_sources_each_side_of_a_split_shows_a_record_of_its_own(cachecd, tmp_path):
+    done = cachecd("check", split_of(tmp_path, "{eval: 0.4, by: unit}"), "--sources", "--json")
+    assert done.returncode == 0, done.stderr
+    datasets = json.loads(done.stdout)["resolved"]["datasets"]
+    assert datasets.keys() == {"train", "train-eval"}
+    units = [
+        {(unit["key"], unit["begin"]) for unit in datasets[name]["sample"]["units"]}
+        for name in datasets
+    ]
+    assert units[0]
+    assert units[1]
+    assert not units[0] & units[1]
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_split_that_leaves_a_side_nothing_is_refused_at_once(cachecd, tmp_path, command):
+    path = split_of(tmp_path, "{eval: 0.4}")
+    done = cachecd(command, path, *(["--sources"] if command == "check" else []))
+    assert done.returncode == 2, done.stderr
+    assert "split.eval 0.4 by key holds out" in done.stderr
+    assert "of the 1 units of the source" in done.stderr
+    assert "split.by: unit" in done.stderr
+    assert not (tmp_path / "cache").exists()

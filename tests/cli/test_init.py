@@ -17,9 +17,9 @@ from cachecd.survey import Survey, suffix_of, survey
 from cachecd_client._core import ShardWriter, encode_example
 
 
-def image(height=4, width=5, form="PNG"):
+def image(height=4, width=5, form="PNG", mode="RGB"):
     file = io.BytesIO()
-    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(file, form)
+    Image.new(mode, (width, height)).save(file, form)
     return file.getvalue()
 
 
@@ -89,10 +89,22 @@ def test_images_in_folders_are_decoded_and_labelled_by_their_folder(put, tmp_pat
     assert "a look at all 6 objects" in text
 
 
+def test_images_that_are_all_grey_may_stay_so(put, tmp_path, capsys):
+    train, text = proposed(
+        put({"a.png": image(mode="L"), "b.png": image(mode="1")}), tmp_path, capsys
+    )
+    assert train.transform[0].argument["mode"] == "RGB"
+    assert (
+        "  - decode_image  # RGB; all images looked at are grey: `decode_image: {mode: L}`" in text
+    )
+    _, text = proposed(put({"c.png": image(mode="L"), "d.png": image()}), tmp_path, capsys)
+    assert "are grey" not in text
+
+
 def test_images_of_several_sizes_are_resized_since_records_have_one_shape(put, tmp_path, capsys):
     train, text = proposed(put({"a.jpg": image(9, 9), "b.jpg": image()}), tmp_path, capsys)
     assert [(s.name, s.argument) for s in train.transform] == [
-        ("decode_image", "payload"),
+        ("decode_image", {"feature": "payload", "into": "image", "mode": "RGB"}),
         ("resize", 256),
     ]
     assert "these images do not (4 x 5, 9 x 9)" in text

@@ -32,9 +32,10 @@ def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, m
         if not isinstance(request, AskStatus)
     ]
     assert told == [
-        ("Acquire", 0), ("Held", "train-0"),
-        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"),
-        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Released", "train-2"),
+        ("Acquire", 0), ("Held", "train-0"), ("Delivered", "train-0"),
+        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"), ("Delivered", "train-1"),
+        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Delivered", "train-2"),
+        ("Released", "train-2"),
     ]  # fmt: skip
 
 

@@ -98,7 +98,8 @@ def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(
         with opened.acquire("train"):
             assert locked(path)
         assert not locked(path)
-    assert seen == [("AskStatus", False), ("Held", True), ("Released", False)]
+    said = [("AskStatus", False), ("Held", True), ("Delivered", True), ("Released", False)]
+    assert seen == said
 
 
 def test_an_epoch_is_what_its_manifest_says(cache, cache_dir, granting):

@@ -43,12 +43,20 @@ def test_first_defaults_to_1_gib_or_a_quarter_of_the_limit(loaded, good):
     )
 
 
+def decoded(feature: str) -> dict[str, str]:
+    """What decode_image takes, where no more than the feature is said."""
+    return {"feature": feature, "into": "image", "mode": "RGB"}
+
+
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
         ("my.module:function", [("my.module:function", None)]),
-        ("[decode_image]", [("decode_image", "payload")]),
-        ("[{decode_image: jpg}, {resize: 256}]", [("decode_image", "jpg"), ("resize", 256)]),
+        ("[decode_image]", [("decode_image", decoded("payload"))]),
+        (
+            "[{decode_image: jpg}, {resize: 256}]",
+            [("decode_image", decoded("jpg")), ("resize", 256)],
+        ),
         ("[resize: [2, 3], a:b]", [("resize", (2, 3)), ("a:b", None)]),
     ],
 )

@@ -16,7 +16,7 @@ from PIL import Image
 
 from cachecd.disk import refuse_network_filesystem
 from cachecd.errors import DiskError
-from cachecd_client.errors import RequestError
+from cachecd_client.errors import ContradictedError, RequestError
 from tests.e2e.conftest import upload
 from tests.e2e.daemons import Daemon, run, wait_until
 from tests.e2e.inventory import inventory
@@ -338,6 +338,47 @@ def test_an_object_that_cannot_be_decoded_is_set_aside_with_its_reason_also_afte
         (batch,) = epoch.numpy(18)
         assert batch["image"].shape == (18, 8, 8, 3)
         assert {int(image[0, 0, 0]) for image in batch["image"]} == set(range(20)) - {3, 11}
+
+
+def test_a_prefix_of_grey_and_coloured_images_is_cached_whole_whichever_comes_first(daemon, s3):
+    bodies = {}
+    for number in range(40):
+        mode = ("L", "RGB", "P", "CMYK", "I;16")[number % 5]
+        image = io.BytesIO()
+        Image.new(mode, (8, 8), number).save(image, "TIFF" if mode in ("CMYK", "I;16") else "PNG")
+        bodies[f"{number:02d}.img"] = image.getvalue()
+    bucket = s3.bucket("grey-and-coloured")
+    upload(s3, bucket, bodies)
+    source = {"url": f"s3://{bucket}/", "format": "files"}
+    served = daemon({"train": {"source": source, "transform": ["decode_image"]}}).start()
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        assert epoch.schema["image"].shape == (8, 8, 3)
+    wait_until(lambda: train_of(served)["whole"], what="all is cached")
+    assert (train_of(served)["records"], train_of(served)["set_aside"]["units"]) == (40, 0)
+
+
+def test_where_most_images_have_another_shape_than_the_first_the_trainer_gets_an_error(daemon, s3):
+    bodies = {}
+    for number in range(90):
+        image = io.BytesIO()
+        side = 8 + number % 3  # whichever is first, two thirds differ from it
+        Image.new("RGB", (side, side)).save(image, "PNG")
+        bodies[f"{number:02d}.png"] = image.getvalue()
+    bucket = s3.bucket("shapes")
+    upload(s3, bucket, bodies)
+    source = {"url": f"s3://{bucket}/", "format": "files"}
+    served = daemon({"train": {"source": source, "transform": ["decode_image"]}}).start()
+    said = r"60 of the 90 units .*'\d\d.png': feature 'image': record has uint8\[.*raise datasets.train.gen"
+    wait_until(lambda: train_of(served)["contradicted"], what="it is stopped")
+    for _ in range(2):
+        with (
+            served.connect() as cache,
+            pytest.raises(ContradictedError, match=said),
+        ):
+            cache.acquire("train", timeout=30)
+        assert re.search(said, train_of(served)["stopped"])
+        assert served.terminate() == 0
+        served.start()
 
 
 def test_a_dataset_of_which_nothing_can_be_made_is_refused_to_the_trainer(daemon, s3):

@@ -33,6 +33,13 @@ def train(served: Daemon) -> dict[str, Any]:
     return found
 
 
+def start_and_list(served: Daemon) -> None:
+    """Starts it, and waits until its source was listed in that run."""
+    before = served.said().count("source listed")
+    served.start()
+    wait_until(lambda: served.said().count("source listed") > before, what="it is listed")
+
+
 def whole(served: Daemon) -> None:
     wait_until(lambda: train(served)["whole"], what="all is cached")
 
@@ -111,8 +118,7 @@ def test_another_endpoint_of_the_same_bucket_is_the_same_source(daemon, s3, trai
     served.environ.pop("AWS_ENDPOINT_URL", None)
     assert "127.0.0.1" in s3.endpoint
     document["source"]["endpoint"] = s3.endpoint.replace("127.0.0.1", "localhost")
-    served.start()
-    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    start_and_list(served)
     after = served.status()["datasets"]["train"]
     for name in ("generation", "records", "fetched_bytes", "units"):
         assert after[name] == before[name]
@@ -138,8 +144,7 @@ def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation
     assert [p.stat().st_size for p in (served.cache / "index").iterdir()] == size
     served.kill()
     served.document["datasets"]["train"]["generation"] = 2
-    served.start()
-    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    start_and_list(served)
     whole(served)
     assert train(served)["generation"].startswith("2-")
     now = keys(served, column="payload")
@@ -147,8 +152,7 @@ def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation
     assert len(now) == RECORDS
     assert sum(payload.startswith(b"second") for payload in now) == 200
     served.kill()
-    served.start()  # and it is not refused again
-    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    start_and_list(served)  # and it is not refused again
     assert train(served)["stopped"] == ""
 
 
@@ -158,6 +162,5 @@ def test_fewer_rewritten_objects_than_half_are_no_reason_to_refuse(daemon, tmp_p
     whole(served)
     served.kill()
     files(root, 140, b"second")
-    served.start()
-    wait_until(lambda: "source listed" in served.said().rpartition("ready")[2], what="it is listed")
+    start_and_list(served)
     assert train(served)["stopped"] == ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
 from tests.e2e.daemons import wait_until
 
 NODES = 2
@@ -70,12 +74,11 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
     document = {"source": {"url": f"file://{root}", "format": "files"}}
     served = daemon({"train": document}).start()
     wait_until(lambda: served.status()["datasets"]["train"]["whole"])
-    for part in (0.1, 0.3):
+    for starts, part in enumerate((0.1, 0.3), 1):
         served.kill()
         document["split"] = {"eval": part}
         served.start()
-        said = served.said().rpartition("ready")[0]
-        assert "shards are held back" in said
+        wait_until(lambda least=starts: served.said().count("shards are held back") >= least)
         assert "the split was changed" in served.status()["datasets"]["train"]["held_back"]
         sides = []
         with served.connect() as cache:
@@ -85,3 +88,41 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
                     sides.append([bytes(key) for batch in batches for key in batch["key"]])
         assert not set(sides[0]) & set(sides[1])
         assert abs(len(sides[1]) - 250 * part) < 25
+
+
+def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and_evaluation(
+    daemon, tmp_path
+):
+    tables, arrays = tmp_path / "tables", tmp_path / "arrays"
+    tables.mkdir()
+    arrays.mkdir()
+    rows = pyarrow.table({"number": np.arange(3000)})
+    pyarrow.parquet.write_table(rows, tables / "all.parquet", row_group_size=100)
+    np.save(arrays / "tokens.npy", np.arange(16 << 20, dtype=np.int32))  # 16 units
+    split = {"eval": 0.3, "by": "unit"}
+    array = {"window": 1 << 10}
+    served = daemon(
+        {
+            "rows": {"source": {"url": f"file://{tables}", "format": "parquet"}, "split": split},
+            "windows": {
+                "source": {"url": f"file://{arrays}", "format": "npy", "array": array},
+                "split": split,
+            },
+        },
+        limit="512MiB",
+        shard_size="2MiB",
+    ).start()
+    found: dict[str, list[int]] = {}
+    for name in ("rows", "rows-eval", "windows", "windows-eval"):
+        wait_until(lambda: served.status()["datasets"][name]["whole"])  # noqa: B023
+        with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
+            (feature,) = {"number", "values", "array"} & set(epoch.schema.names)
+            found[name] = [
+                int(np.ravel(row)[0])
+                for batch in epoch.numpy(64, drop_last=False)
+                for row in batch[feature]
+            ]
+    assert all(found.values())
+    assert sorted(found["rows"] + found["rows-eval"]) == list(range(3000))
+    every = list(range(0, 16 << 20, 1 << 10))
+    assert sorted(found["windows"] + found["windows-eval"]) == every

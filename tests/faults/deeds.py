@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -154,14 +157,34 @@ def close_the_streams(_: str) -> None:
         os.close(stream)
 
 
+def _write_to(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
+        with contextlib.suppress(OSError):
+            os.set_blocking(fd, False)
+            os.write(fd, b"hello, this is a log line\n" * 10)
+
+
 def write_everywhere(_: str) -> None:
-    """Into every pipe it can find, ours among them."""
-    for fd in range(3, 256):
-        if os.path.exists(f"/proc/self/fd/{fd}") and "pipe:" in os.readlink(f"/proc/self/fd/{fd}"):
-            try:
-                os.write(fd, b"hello, this is a log line\n" * 10)
-            except OSError:
-                continue
+    """To every number, as one may who has inherited descriptors from somewhere."""
+    _write_to(range(3, 200))
+
+
+def write_to_pipes(_: str) -> None:
+    """Into every pipe that can be found, ours among them, whatever its number; till it is ended."""
+    named = {fd: f"/proc/self/fd/{fd}" for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2}
+    there = {fd: path for fd, path in named.items() if os.path.exists(path)}
+    _write_to(fd for fd, path in there.items() if "pipe:" in os.readlink(path))
+    time.sleep(3600)
+
+
+def descriptors(_: str) -> bytes:
+    """A line for each: its number, its flags, and what it is."""
+    found = []
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            flags, target = fcntl.fcntl(fd, fcntl.F_GETFL), os.readlink(f"/proc/self/fd/{fd}")
+            found.append(f"{fd} {flags} {target}")
+    return "\n".join(found).encode()
 
 
 def shout(_: str) -> None:
@@ -210,6 +233,8 @@ DEEDS: dict[str, Any] = {
     "close-everything": close_everything,
     "close-the-streams": close_the_streams,
     "write-everywhere": write_everywhere,
+    "descriptors": descriptors,
+    "write-to-pipes": write_to_pipes,
     "shout": shout,
     "rearrange": rearrange,
     "endless-threads": endless_threads,

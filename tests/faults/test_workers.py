@@ -251,13 +251,35 @@ def test_descriptors_that_it_closes_cost_the_assignment(workers: Workers):
 
 
 def test_what_it_writes_to_our_pipe_is_not_taken_for_a_message(workers: Workers):
-    _, answer = workers.make("fine", "write-everywhere", "fine")
-    assert isinstance(answer, Failed)
-    assert answer.unit is None, "it had gone on, nobody knows for how long"
-    assert answer.reason == (
+    assert workers.failed("write-to-pipes") == (
         "sampler process wrote what is no message (does a transform write to its pipe?) and was "
         "killed by SIGKILL"
     )
+
+
+def test_what_it_writes_to_inherited_descriptors_is_its_units_fault(workers: Workers):
+    assert "the shard's descriptor was written to or closed by other code" in workers.failed(
+        "write-everywhere"
+    )
+
+
+def test_no_descriptor_is_left_by_which_the_mark_or_the_link_could_be_written_to(workers: Workers):
+    found, _ = workers.made("descriptors")
+    for line in found[0].decode().splitlines():
+        number, flags, target = line.split(" ", 2)
+        memory, pipe = "/memfd:" in target, "pipe:" in target
+        if memory or (pipe and int(number) > 2):
+            assert int(flags) & os.O_ACCMODE == os.O_RDONLY or int(number) >= 1024, line
+
+
+def test_a_kill_from_outside_is_no_units_fault_for_ever(workers: Workers):
+    _, answer = workers.make("fine", "killed", "fine")
+    assert isinstance(answer, Failed)
+    assert (answer.unit is not None, answer.passing) == (True, True)
+    assert answer.reason == "sampler process was killed by SIGKILL (out of memory?)"
+    _, answer = workers.make("fine", "segfault", "fine")
+    assert isinstance(answer, Failed)
+    assert not answer.passing
 
 
 def test_closed_streams_do_not_let_a_print_into_the_shard(workers: Workers):

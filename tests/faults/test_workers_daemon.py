@@ -14,6 +14,8 @@ HARM = {
     "030": b"raise error",
     "040": b"daemonise-and-die left",
     "050": b"spin",
+    "051": b"write-everywhere",
+    "052": b"write-to-pipes",
 }
 
 
@@ -45,24 +47,27 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         assert train["set_aside"]["units"] == len(HARM)
         reasons = {e["key"]: e["reason"] for e in train["set_aside"]["examples"]}
         assert reasons.pop("030").startswith("tests.faults.deeds:do raised ValueError: no good (")
+        assert "the shard's descriptor was written to" in reasons.pop("051")
         assert reasons == {
             "010": "sampler process was killed by SIGSEGV",
             "020": "sampler process exited with status 3",
             "040": "sampler process exited with status 4",
             "050": "sampler process said nothing for 1 s (does a transform hang? "
             "sampler.unit_timeout) and was killed by SIGKILL",
+            "052": "sampler process wrote what is no message (does a transform write to its pipe?) and "
+            "was killed by SIGKILL",
         }
         assert status["cache"]["reserved"] == 0, "what was reserved for them is returned"
         assert train["stopped"] == ""
         assert served.temporaries() == []
-        assert sampler["restarts"] == 2 * 4, "two tries each, but for what raised"
+        assert sampler["restarts"] == 2 * 6, "two tries each, but for what raised"
         assert sampler["alive"] == sampler["workers"] == 2
         assert "sampler process" in sampler["last_end"]
         left = int((tmp_path / "left").read_text())
         wait_until(lambda: not alive(left), what=f"process {left} is gone")
         said = served.said()
         assert said.count("unit set aside") == len(HARM)
-        assert said.count("sampler process replaced") == 2 * 4
+        assert said.count("sampler process replaced") == 2 * 6
 
 
 def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tmp_path: Path):

@@ -58,10 +58,13 @@ class TestSizes:
 
     def test_two_images_of_a_record_are_decoded_side_by_side(self):
         record = {"jpg": image_bytes(RGB), "png": image_bytes(GREY)}
-        steps = [{"decode_image": "jpg"}, {"decode_image": {"feature": "png", "into": "depth"}}]
+        steps = [
+            {"decode_image": "jpg"},
+            {"decode_image": {"feature": "png", "into": "mask", "mode": "L"}},
+        ]
         [found] = run(record, *steps)
         assert np.array_equal(found["image"], RGB)
-        assert np.array_equal(found["depth"][:, :, 0], GREY)
+        assert np.array_equal(found["mask"][:, :, 0], GREY)
 
 
 class TestClassMap:
@@ -162,7 +165,9 @@ class TestTokenize:
     [
         ({"center_crop": 0}, "found 0, expected center_crop: a number of pixels"),
         ({"resize": {"size": 3}}, "expected resize: a number of pixels"),
-        ({"decode_image": {"feature": "png"}}, "expected decode_image: the name of a feature"),
+        ({"decode_image": {"name": "png"}}, "expected decode_image: the name of a feature"),
+        ({"decode_image": {"mode": "CMYK"}}, "found 'CMYK', expected mode: RGB, RGBA, L"),
+        ({"decode_image": {"mode": ["L"]}}, "expected decode_image: the name of a feature"),
         ({"class_map": {"colors": {}}}, "expected class_map: {feature: png, colors:"),
         (
             {"class_map": {"colors": {"a": "#12345"}}},

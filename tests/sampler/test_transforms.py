@@ -122,29 +122,63 @@ class TestDecodeImage:
     def test_colour_is_three_channels(self):
         assert np.array_equal(self.decoded(image_bytes(RGB)), RGB)
 
-    def test_grey_is_one_channel(self):
-        assert np.array_equal(self.decoded(image_bytes(GREY)), GREY[:, :, None])
+    def test_grey_has_three_equal_channels_like_any_other_image(self):
+        assert np.array_equal(self.decoded(image_bytes(GREY)), np.stack([GREY] * 3, axis=2))
 
     def test_jpeg_is_decoded_as_pillow_decodes_it(self):
         body = image_bytes(RGB, file="JPEG", quality=95)
         assert np.array_equal(self.decoded(body), np.asarray(Image.open(io.BytesIO(body))))
 
+    @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 4), ("L", 1)])
     @pytest.mark.parametrize(
-        ("mode", "file", "channels"),
+        ("stored", "file"),
         [
-            ("RGBA", "PNG", 3),
-            ("P", "PNG", 3),
-            ("CMYK", "JPEG", 3),
-            ("LA", "PNG", 1),
-            ("1", "PNG", 1),
+            *((mode, "PNG") for mode in (None, "RGBA", "P", "LA", "1")),
+            *((mode, "JPEG") for mode in ("L", "CMYK")),
+            *((mode, "TIFF") for mode in ("YCbCr", "I;16")),
+            *(("P", "GIF"), ("RGBA", "WEBP")),
         ],
     )
-    def test_other_modes_become_grey_or_colour(self, mode: str, file: str, channels: int):
-        assert self.decoded(image_bytes(RGB, mode, file)).shape == (6, 9, channels)
+    def test_the_mode_decides_how_many_channels_there_are_and_the_file_does_not(
+        self, stored: str | None, file: str, mode: str, channels: int
+    ):
+        pixels = GREY.astype(np.uint16) * 257 if stored == "I;16" else RGB
+        body = image_bytes(pixels, None if stored == "I;16" else stored, file)
+        [record] = run({"payload": body}, {"decode_image": {"mode": mode}})
+        assert record["image"].shape == (6, 9, channels)
+        assert record["image"].dtype == np.uint8
+
+    def test_a_palette_with_alpha_gives_its_colours_and_in_rgba_its_alpha_too(self):
+        image = Image.new("P", (3, 1))
+        image.putpalette([255, 0, 0, 0, 255, 0, 1, 2, 3])
+        image.putdata([0, 1, 2])
+        out = io.BytesIO()
+        image.save(out, "PNG", transparency=bytes([255, 0, 128]))
+        colours = [[255, 0, 0], [0, 255, 0], [1, 2, 3]]
+        assert self.decoded(out.getvalue())[0].tolist() == colours
+        [record] = run({"payload": out.getvalue()}, {"decode_image": {"mode": "RGBA"}})
+        with_alpha = [[*c, a] for c, a in zip(colours, [255, 0, 128], strict=True)]
+        assert record["image"][0].tolist() == with_alpha
+
+    def test_cmyk_becomes_the_colours_that_it_prints(self):
+        colour = np.full((16, 16, 3), (200, 40, 90), np.uint8)
+        found = self.decoded(image_bytes(colour, "CMYK", "JPEG", quality=100, subsampling=0))
+        assert np.abs(found.astype(int) - colour).max() <= 3
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.int32])
+    def test_32_bits_are_refused_since_nobody_knows_their_range(self, dtype: type):
+        body = image_bytes(np.full((2, 2), 3, dtype), file="TIFF")
+        with pytest.raises(UnitError, match=r"32 bits deep .*function of your own"):
+            run({"payload": body}, "decode_image")
 
     def test_sixteen_bits_are_scaled_down_to_eight(self):
         deep = np.array([[0, 255, 256, 0x1234, 0xFFFF]], np.uint16)
-        assert self.decoded(image_bytes(deep)).ravel().tolist() == [0, 0, 1, 0x12, 0xFF]
+        for file in ("PNG", "TIFF"):
+            [record] = run(
+                {"payload": image_bytes(deep, file=file)}, {"decode_image": {"mode": "L"}}
+            )
+            assert record["image"].ravel().tolist() == [0, 0, 1, 0x12, 0xFF]
+            assert self.decoded(image_bytes(deep, file=file))[0, 3].tolist() == [0x12] * 3
 
     def test_another_feature_may_be_decoded(self):
         [record] = run({"png": image_bytes(RGB)}, {"decode_image": "png"})
@@ -191,7 +225,7 @@ class TestResize:
 
 
 def test_equal_faults_of_different_objects_have_equal_reasons():
-    step = build([TransformStep(name="decode_image", argument="payload")])
+    step = build([TransformStep.model_validate("decode_image")])
     reasons = set()
     for payload in (b"no image", b"none either"):
         with pytest.raises(UnitError) as caught:

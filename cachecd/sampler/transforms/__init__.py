@@ -101,7 +101,7 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
         case "decode_image":
             from cachecd.sampler.transforms.decode_image import decode_image
 
-            return functools.partial(decode_image, **_named(step.argument, "feature"))
+            return functools.partial(decode_image, **step.argument)
         case "resize":
             from cachecd.sampler.transforms.resize import resize
 

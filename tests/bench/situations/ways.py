@@ -157,7 +157,7 @@ class Cached:
                 "format": "files",
                 "label": {"pattern": LABEL_PATTERN, "classes": [str(n) for n in range(10)]},
             },
-            "transform": ["decode_image"],
+            "transform": [{"decode_image": {"mode": "L"}}],
             "grow": {"first": self.first * _record_bytes()},
             "seed": learner.seed,
             "limit": self._limit(),

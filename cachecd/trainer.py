@@ -1,0 +1,76 @@
+"""The trainer that `cachecd run` starts beside the daemon: how it is asked to end, and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+GRACE = 10.0  # seconds after Ctrl-C for a trainer to save what it has and end
+_KILLED_AFTER = 3.0  # seconds after SIGTERM, once a second signal has come
+
+_log = structlog.get_logger("cachecd.daemon")
+
+
+class Stop:
+    """Whether the daemon is to end, whether by Ctrl-C, and whether that was said again."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.again = asyncio.Event()
+        self.interrupted = False
+
+    def ask(self) -> None:
+        """It is to end, by SIGTERM or for a reason of its own."""
+        (self.again if self.asked.is_set() else self.asked).set()
+
+    def interrupt(self) -> None:
+        """Ctrl-C, which the terminal has sent to the trainer too."""
+        self.interrupted = self.interrupted or not self.asked.is_set()
+        self.ask()
+
+
+async def run_trainer(
+    command: Sequence[str], endpoint: str, stop: Stop, umask: int, grace: float = GRACE
+) -> int:
+    """Runs it with $CACHECD_ENDPOINT set; its exit code, or 128 and the signal that ended it.
+
+    A stop is passed on to it as SIGTERM: at once, or after Ctrl-C, `grace` seconds later. One that was
+    said again ends it: by SIGTERM, and soon after by SIGKILL.
+    """
+    if stop.asked.is_set():  # before it was begun
+        return 128 + (signal.SIGINT if stop.interrupted else signal.SIGTERM)
+    environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
+    try:
+        trainer = await asyncio.create_subprocess_exec(*command, env=environ, umask=umask)
+    except OSError as error:
+        _log.error("cannot start the trainer", command=command[0], why=error.strerror)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    ended = asyncio.ensure_future(trainer.wait())
+    await _until(ended, stop.asked)
+    if not ended.done() and stop.interrupted:
+        _log.info("the trainer may end by itself; Ctrl-C again ends it", within_s=grace)
+        await _until(ended, stop.again, grace)
+    if not ended.done():
+        with contextlib.suppress(ProcessLookupError):
+            trainer.terminate()
+        await _until(ended, stop.again)
+        await asyncio.wait({ended}, timeout=_KILLED_AFTER)
+    if not ended.done():
+        with contextlib.suppress(ProcessLookupError):
+            trainer.kill()
+    code = await ended
+    return 128 - code if code < 0 else code  # as a shell says "killed by signal"
+
+
+async def _until(
+    ended: asyncio.Future[Any], event: asyncio.Event, timeout: float | None = None
+) -> None:
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
+    await asyncio.wait({ended, waiting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
