@@ -74,8 +74,8 @@ def _too_small(dataset: DatasetState, room: Room, have: int, want: int) -> str:
 
 
 def held_back(dataset: DatasetState) -> str:
-    """Why shards that are cached are not leased, "" if there are none such."""
-    if not (withheld := len(dataset.withheld)):
+    """Why nothing is leased though shards are cached, "" if something is or there are none such."""
+    if dataset.leasable is not None or not (withheld := len(dataset.withheld)):
         return ""
     return (
         f"the split was changed: none of the {withheld} shards that were made before is leased, for "

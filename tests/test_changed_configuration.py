@@ -10,6 +10,7 @@ import pytest
 from cachecd import events as ev
 from cachecd.generations import configured, numbered, same_split
 from cachecd.rules import DatasetRules
+from cachecd.waiting import held_back
 from cachecd.wanted import ReplyMissing, Wanted
 from tests.units import FOOTPRINT, SHARD_SIZE, Units
 from tests.world import UNIT, World, granted, numbers, world
@@ -185,3 +186,13 @@ def test_coverage_is_what_was_in_a_shard_whatever_was_handed_out():
             w.drop(reply.lease)
     assert shares[0] < 0.6
     assert shares[-1] == 1
+
+
+def test_status_says_that_shards_are_held_back_until_there_is_something_to_lease():
+    w = world(shards=8, units=9)
+    w.settle()
+    restart(w, "1-a-5p117")
+    dataset = w.state.datasets["train"]
+    assert held_back(dataset).startswith("the split was changed: none of the 3 shards")
+    rotate(w)
+    assert held_back(dataset) == ""
