@@ -57,7 +57,7 @@ class DatasetState:
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
     `gaps`: of those among them that have older ones before them. `listings`: of each generation that
     had shards when the daemon started, and of the current one, the listing that numbers its units.
-    `twice`: what a start found to hold a unit that another shard holds too.
+    `was_leased`: the current generation was. `twice`: what a start found to hold a unit that another shard holds too.
     """
 
     rules: DatasetRules
@@ -89,6 +89,7 @@ class DatasetState:
     rate: Rate = field(default_factory=Rate)
     recall: Recall = field(default_factory=Recall)
     listings: dict[str, str] = field(default_factory=dict)
+    was_leased: bool = False
     twice: tuple[int, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
     contradictions: Contradictions = field(default_factory=Contradictions)
@@ -162,9 +163,12 @@ class DatasetState:
 
     def generation_to_lease(self, needed: int) -> str | None:
         """The newest generation that can be leased: the current one once it is ready, else an old
-        one that is still here, unless it is withheld; None if there is none yet."""
+        one that is still here, unless it is withheld; None if there is none yet. Once the current one was
+        leased, no old one is."""
         if self.ready(needed):
             return self.rules.generation
+        if self.was_leased:
+            return None
         withheld = [name for name in self.live.generations if not self.may_lease(name)]
         old = self.live.superseded(self.rules.generation, *withheld)
         if self.rules.pin or not len(old):

@@ -140,6 +140,7 @@ def take_up(
         plan.give_back((), slices_of(lost, index.unit))
     dataset.second_chances.found(asides)
     dataset.doubt.known = bool(saved and saved.get("known"))
+    dataset.was_leased = bool(saved and saved.get("was_leased"))
     dataset.twice = _holding_twice(dataset, catalog, found)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
@@ -301,6 +302,7 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "gaps": list(dataset.gaps.items()),
         "egress": dataset.egress,
         "known": dataset.doubt.known,
+        "was_leased": dataset.was_leased,
         "delivered": dataset.live.delivered,
         **dataset.recall.to_json(),
     }

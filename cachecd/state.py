@@ -230,6 +230,9 @@ class State:
             return None
         if rules.wait:
             dataset.allowed = max(dataset.allowed, dataset.needed(asked.epoch + 1))
+        if generation == rules.generation and not dataset.was_leased:
+            dataset.was_leased = True
+            out.append(ev.SavePlan(asked.dataset))
         # An epoch that is asked for again because nobody ever held it is not a new one.
         if dataset.in_vain.pop(asked.job, None) != asked.epoch:
             self._rotation.boundary(dataset, generation, self._may_fetch, out)
