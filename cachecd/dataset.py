@@ -57,7 +57,8 @@ class DatasetState:
     hold before the next epoch boundary. `evicted`: data bytes of this generation's shards that are gone;
     `gaps`: of those among them that have older ones before them. `listings`: of each generation that
     had shards when the daemon started, and of the current one, the listing that numbers its units.
-    `was_leased`: the current generation was. `twice`: what a start found to hold a unit that another shard holds too.
+    `was_leased`: the current generation was. `twice`: what a start found to hold a unit that another
+    shard holds too.
     """
 
     rules: DatasetRules
