@@ -82,6 +82,8 @@ class Daemon:
         self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
         if self._catalog.lost:
             _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
+        for line in self._catalog.unread:
+            _log.warning("an exclusion cannot be read", what=line)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         self._asides = Asides()
