@@ -348,7 +348,8 @@ class Daemon:
             case ev.StartShard():
                 self._start_shard(command)
             case ev.OrderBlock():
-                self._spawn(self._ordering.carry_out(command))
+                ordered = partial(self._ordering.carry_out, command)
+                self._spawn(self._kept_up(f"ordering of {command.dataset}", ordered))
             case ev.PublishShard(shard, outcome):
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))

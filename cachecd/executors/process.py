@@ -220,11 +220,19 @@ class SamplerProcess:
         self._popen.communicate()
         os.close(self._progress)
 
+    async def end(self) -> None:
+        """Kills it, and frees what it had."""
+        self.kill()
+        await asyncio.to_thread(self._popen.wait)
+        self.close()
+
     def close(self) -> None:
-        """Frees what it had. It must be dead."""
+        """Frees what it had. It must be dead. Idempotent."""
         self.hang_up()
         self._reading.close()
-        os.close(self._progress)
+        if self._progress >= 0:
+            os.close(self._progress)
+            self._progress = -1
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:
