@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from cachecd.carryover import read_apart
 from cachecd.database import Database
 from cachecd.disk import refusing
+from cachecd.excludedfile import ExcludedFile
 from cachecd.live import flags_of
 from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
@@ -118,6 +119,15 @@ class Catalog:
                 for suffix in _FILES:
                     self._apart.with_name(self._apart.name + suffix).unlink(missing_ok=True)
                 self.lost += "; cache.limit has no room for it, and it was removed"
+        self._excluded = ExcludedFile(path.with_name("excluded.jsonl"))
+        self._excluded.unite(
+            (name, _text(source), _text(key), begin)
+            for name, source, key, begin in self._db.execute(
+                "SELECT dataset, source, key, begin FROM excluded"
+            )
+        )
+        self.unread = self._excluded.damaged
+        """Of the exclusions that are kept beside the catalog, what cannot be read; for people."""
         # What the assignments' rows hold, as far as we wrote them: what is open and has no such
         # row, or another, is saved with its plan.
         self._assigned: dict[tuple[str, int], Assignment] = {}
@@ -269,11 +279,8 @@ class Catalog:
         ]
 
     def excluded(self, dataset: str) -> list[ExcludedName]:
-        """The units that a person has taken out; they outlast plans, listings and sources."""
-        rows = self._db.execute(
-            "SELECT source, key, begin FROM excluded WHERE dataset = ?", (dataset,)
-        )
-        return [(_text(source), _text(key), begin) for source, key, begin in rows]
+        """The units that a person has taken out; they outlast plans, listings, sources and the catalog."""
+        return self._excluded(dataset)
 
     def holders(
         self, dataset: str, units: Iterable[int], generations: Collection[str]
@@ -319,7 +326,7 @@ class Catalog:
         """The plan has moved on. If assignment `done` is: its row becomes the recipe of its shard, if one
         came of it, whose row comes too, as those of set-aside units do. The rows of units that are tried
         `again` go. Shard `barred` is so from now on, and nothing is left of the one that was `removed`. The
-        names `excluded` are kept until they are `included` again.
+        names `excluded` are kept, and outlive a power failure, until they are `included` again.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -331,6 +338,9 @@ class Catalog:
             (*_key(a.shard), a.generation, packed_parts([part_of(u) for u in a.units]))
             for a in begun
         ]
+        excluded, included = list(excluded), list(included)
+        if excluded:  # first: what the catalog alone knew would go with it
+            self._excluded.add([(name, *unit) for unit in excluded])
         with self._db.transaction():
             if shard is not None:
                 self._insert(shard, units, parts)
@@ -360,6 +370,8 @@ class Catalog:
                 [(name, *_named(u)) for u in included],
             )
             self._insert_plan(plan)
+        if included:
+            self._excluded.remove([(name, *unit) for unit in included])
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 

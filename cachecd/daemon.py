@@ -82,6 +82,8 @@ class Daemon:
         self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
         if self._catalog.lost:
             _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
+        for line in self._catalog.unread:
+            _log.warning("an exclusion cannot be read", what=line)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         self._asides = Asides()
@@ -349,7 +351,8 @@ class Daemon:
             case ev.StartShard():
                 self._start_shard(command)
             case ev.OrderBlock():
-                self._spawn(self._ordering.carry_out(command))
+                ordered = partial(self._ordering.carry_out, command)
+                self._spawn(self._kept_up(f"ordering of {command.dataset}", ordered))
             case ev.PublishShard(shard, outcome):
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))

@@ -103,10 +103,12 @@ class Exclusions:
                 await self._find_again(dataset, names)
             except DiskError as error:
                 _log.warning("exclusions not looked for", dataset=dataset, why=str(error))
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST)
+            except Exception:  # what a person took out must not come again because of a defect
+                _log.exception("exclusions not looked for", dataset=dataset)
             else:
                 return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
 
     async def _find_again(self, dataset: str, names: frozenset[UnitName]) -> None:
         units: list[UnitSlice] = []

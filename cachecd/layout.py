@@ -18,6 +18,7 @@ class Layout:
 
         cachecd.lock             held by the one daemon; names it
         catalog.sqlite[-wal|-shm]
+        excluded.jsonl           what a person took out, for when the catalog is lost
         shards/DATASET/NNNNNNNNNN.tfrecord[.idx]
         tmp/DATASET.NNNNNNNNNN.tfrecord[.idx]     being written; renamed into shards/
         leases/LEASE.json        one manifest a lease

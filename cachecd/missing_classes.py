@@ -97,6 +97,8 @@ class MissingClasses:
                 self._tell(lease.dataset, search)
         except DiskError as error:  # with the next lease again
             _log.warning("classes not looked for", dataset=lease.dataset, why=str(error))
+        except Exception:
+            _log.exception("classes not looked for", dataset=lease.dataset)
         finally:
             search.running = False
 

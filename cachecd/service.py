@@ -155,7 +155,12 @@ async def _serve(
             loop.remove_reader(options.lifeline)
         for task in (serving, watching):
             task.cancel()
-        await asyncio.gather(serving, watching, return_exceptions=True)
+        for ended in await asyncio.gather(serving, watching, return_exceptions=True):
+            if isinstance(
+                ended, Exception
+            ):  # whoever keeps the daemon running is to start it again
+                _log.error("ended otherwise than thought", exc_info=ended)
+                code = 1
         try:
             await daemon.stop(DRAIN_SECONDS)
         finally:

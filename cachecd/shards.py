@@ -65,6 +65,9 @@ class ShardWork:
             self._complaints.refused("shard not published", "", str(error))
             halves = not isinstance(error, NameTakenError)
             await self.discard(ShardFailed(shard, "disk", str(error)), halves=halves)
+        except Exception as error:  # else its room would stay reserved, and its units be nobody's
+            why = self._unknown("shard not published", "", error)
+            await self.discard(ShardFailed(shard, "disk", why), halves=True)
         else:
             self._complaints.works("shard not published", "")
             self._feed(ShardPublished(sealed, sorted(made), made))
@@ -134,9 +137,19 @@ class ShardWork:
                 self._complaints.refused(what, str(shard), str(error))
                 pause.begin(0.0, str(error))
                 await asyncio.sleep(pause.until)
+            except Exception as error:
+                pause.begin(0.0, self._unknown(what, str(shard), error))
+                await asyncio.sleep(pause.until)
             else:
                 self._complaints.works(what, str(shard))
                 return
+
+    def _unknown(self, what: str, where: str, error: Exception) -> str:
+        """Says what failed otherwise than thought, with its traceback; the reason."""
+        why = f"otherwise than thought: {type(error).__name__}: {error}"
+        if self._complaints.refused(what, where, why):
+            _log.error("its traceback", what=what, exc_info=error)
+        return why
 
 
 def publish_shard(

@@ -88,6 +88,6 @@ def start_over(plan: Plan, found: Found, index: Index, used: int, lost: bool) ->
     mine = [kept for kept in found.kept if lost and kept.adopted and speaks_of(kept, plan, index)]
     cursor: int | list[int] = (mine[-1].adopted or {}).get("cursor", 0) if mine else 0
     places = cursor if isinstance(cursor, list) else [cursor]
-    if not all(0 <= place < MOST_CURSOR for place in places):
+    if not all(isinstance(place, int) and 0 <= place < MOST_CURSOR for place in places):
         cursor = 0
     plan.skip_to(highest, cursor)

@@ -82,7 +82,8 @@ PARTS = {
     "database": "disk errors",
     "recipe": "model parts segments unittext",
     "carryover": "",
-    "catalog": "carryover database disk live model parts recipe shardtable unittext",
+    "excludedfile": "disk errors",
+    "catalog": "carryover database disk excludedfile live model parts recipe shardtable unittext",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own

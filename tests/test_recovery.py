@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cachecd import reconcile
 from cachecd.catalog import Catalog
 from cachecd.errors import DiskError
 from cachecd.index import Index
@@ -410,3 +411,20 @@ def test_a_shard_that_is_numbered_by_another_listing_than_its_generation_is_barr
     writer.finish(json.dumps(meta))
     found = cache.restart().state
     assert [number for number in found.live if not found.live[number].barred] == [1]
+
+
+@pytest.mark.parametrize("cursor", [2**64, -1, "12", None, [2**64], [None], 1.5])
+def test_a_sidecar_whose_cursor_no_walk_comes_to_stops_no_start(cache, cursor, monkeypatch):
+    real = reconcile._from_sidecar
+
+    def poisoned(*arguments):
+        kept = real(*arguments)
+        return dataclasses.replace(kept, adopted={**kept.adopted, "cursor": cursor})
+
+    cache.make(), cache.make()
+    cache.stop()
+    cache.layout.catalog.unlink()
+    monkeypatch.setattr(reconcile, "_from_sidecar", poisoned)
+    cache.start()
+    assert cache.numbers() == [1, 2]
+    assert cache.assign().shard.number == 3

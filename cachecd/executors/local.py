@@ -169,7 +169,13 @@ class LocalExecutor:
         """Looks after one process and, when it has died, its successors."""
         pause = 0.0
         while True:
-            pause = 0.0 if await self._attend(process) else _longer(pause)
+            try:
+                useful = await self._attend(process)
+            except Exception as error:
+                _log.exception("sampler process not looked after", pid=process.pid)
+                useful = False
+                await self._give_up(process, f"not looked after: {type(error).__name__}: {error}")
+            pause = 0.0 if useful else _longer(pause)
             while True:
                 await self._sleep(pause)
                 if self._closing.is_set():
@@ -178,7 +184,9 @@ class LocalExecutor:
                     process = self._launch_one()
                     await self._connect(process)
                     break
-                except OSError as error:
+                except Exception as error:
+                    if not isinstance(error, OSError):
+                        _log.exception("sampler process not started")
                     self._last_end = f"cannot start {self._command[0]}: {error}"
                     self._stuck(self._last_end)
                     pause = _longer(pause)
@@ -222,6 +230,17 @@ class LocalExecutor:
         elif not done:
             self._stuck(reason)
         return done
+
+    async def _give_up(self, process: SamplerProcess, why: str) -> None:
+        """It is killed, and what it had in hand fails: nobody else would say so."""
+        self._processes.discard(process)
+        make, process.make = process.make, None
+        await process.end()
+        self._died(process, why)
+        if make is not None and not self._closing.is_set():
+            self._deliver(Failed(make.assignment.shard, "worker", why))
+        else:
+            self._stuck(why)
 
     def _died(self, process: SamplerProcess, reason: str) -> None:
         _log.warning("sampler process replaced", pid=process.pid, why=reason)

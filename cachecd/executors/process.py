@@ -223,8 +223,14 @@ class SamplerProcess:
         self._popen.communicate()
         self._progress.close()
 
+    async def end(self) -> None:
+        """Kills it, and frees what it had."""
+        self.kill()
+        await asyncio.to_thread(self._popen.wait)
+        self.close()
+
     def close(self) -> None:
-        """Frees what it had. It must be dead."""
+        """Frees what it had. It must be dead. Idempotent."""
         self.hang_up()
         self._reading.close()
         self._progress.close()

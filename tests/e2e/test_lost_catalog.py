@@ -1,0 +1,73 @@
+"""A whole daemon whose catalog cannot be used: what no shard says is as it was."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.daemons import Daemon, wait_until
+
+KEYS = [f"{number:02}" for number in range(40)]
+BAD = KEYS[13]
+
+
+def of_another_form(path: Path) -> None:
+    """A table that this release cannot use, among others that can be read."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE assignments RENAME COLUMN units TO held")
+        db.execute("PRAGMA user_version=3")
+        db.commit()
+
+
+def overwritten(path: Path) -> None:
+    for log in path.parent.glob(path.name + "-*"):
+        log.unlink()
+    path.write_bytes(b"nonsense" * 1000)
+
+
+def deleted(path: Path) -> None:
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("damage", [of_another_form, overwritten, deleted])
+def test_a_catalog_that_is_damaged_costs_no_mark_no_exclusion_and_no_egress(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    (tmp_path / "src").mkdir()
+    for key in KEYS:
+        (tmp_path / "src" / key).write_bytes(key.encode() * 2000)
+    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
+    dataset = {"source": source, "grow": {"first": "16KiB"}}
+    with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB") as daemon:
+        daemon.start()
+
+        def train() -> dict[str, Any]:
+            found: dict[str, Any] = daemon.status()["datasets"]["train"]
+            return found
+
+        wait_until(lambda: train()["whole"])
+        # The shard with it stays, barred, as long as this lease is held.
+        with daemon.connect() as cache, cache.acquire("train", epoch=0, job="a"):
+            assert cache.exclude("train", BAD) == (1, 1)
+            wait_until(lambda: train()["whole"] and not train()["making"])
+            before = train()
+            assert before["barred_shards"] == 1
+            assert before["fetched_bytes"] > 0
+            daemon.kill()
+            damage(daemon.cache / "catalog.sqlite")
+            daemon.start()
+            wait_until(lambda: train()["whole"] and not train()["making"])
+            after = train()
+            assert after["set_aside"]["reasons"] == {"excluded by hand": 1}
+            assert (after["barred_shards"], after["records"]) == (1, before["records"])
+            if damage is of_another_form:  # of the others nobody can know what was paid
+                assert after["fetched_bytes"] == before["fetched_bytes"]
+        with daemon.connect() as cache, cache.acquire("train", epoch=1, job="b") as epoch:
+            keys = {bytes(k).decode() for batch in epoch.numpy(1) for k in batch["key"]}
+            assert keys == set(KEYS) - {BAD}

@@ -1,0 +1,169 @@
+"""Every task has an owner: an exception that nobody thought of fails its source, and no more."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cachecd import exclusions, shards
+from cachecd.complaints import Complaints
+from cachecd.events import HoldersFound, ShardFailed, ShardUnlinked, ShardVerified
+from cachecd.executors.process import SamplerProcess
+from cachecd.layout import Layout
+from cachecd.model import Held, Outcome, ShardId
+from cachecd.sampler.messages import Failed, Made
+from tests.executors.bench import bench, run, until
+from tests.test_exclusions import search  # noqa: F401  a fixture
+
+PACKAGE = Path(__file__).parent.parent / "cachecd"
+STARTS = {"create_task", "ensure_future", "_spawn", "_keep"}
+SHARD = ShardId("train", 1)
+
+# Every place that starts a task, and who hears of what it did not think of: a test of this file or of
+# another, or the task that awaits it, where the exception comes out.
+OWNERS = {
+    "daemon.py start": "test_daemon_start.py: work that fails is told in status and goes on",
+    "daemon.py _deliver": "test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought",
+    "daemon.py _carry_out": "the tests of ShardWork here; orders are kept up as listings are",
+    "daemon.py _spawn": "starts what the others give it, and logs what comes out",
+    "exclusions.py answer": "test_exclusions.py: a search that fails otherwise than thought is answered",
+    "exclusions.py start": "test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought",
+    "missing_classes.py granted": "logged; the next lease begins it again",
+    "service.py _serve": "the daemon ends with status 1, and its service manager starts it again",
+    "service.py _run_trainer": "awaited there",
+    "executors/process.py attend": "test_local_executor.py: a defect in who listens wedges nothing",
+    "executors/local.py start": "test_a_sampler_process_that_nobody_looks_after_is_replaced",
+    "executors/local.py _keep": "starts what `start` gives it",
+    "sampler/worker.py make": "awaited with the shard, whose process is judged by its silence",
+    "sampler/sources/parquet/rows.py": "awaited by the unit's reader",
+    "sampler/sources/parquet/pieces.py": "awaited by the unit's reader",
+    "sampler/sources/npy.py": "awaited by the unit's reader",
+    "sampler/sources/lockstep.py": "awaited by the unit's reader",
+    "sampler/sources/aligned.py": "awaited by the unit's reader",
+    "sampler/ahead.py": "awaited by the unit's reader",
+}
+
+
+def places() -> set[str]:
+    """Where tasks are started: file and function."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call):
+                        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                        if name in STARTS:
+                            found.add(f"{path.relative_to(PACKAGE)} {function.name}")
+    return found
+
+
+def test_every_place_that_starts_a_task_has_its_owner_named_here():
+    def owned(place: str) -> bool:
+        return place in OWNERS or place.partition(" ")[0] in OWNERS
+
+    there = places()
+    assert sorted(place for place in there if not owned(place)) == []
+    alone = {place.partition(" ")[0] for place in there}
+    assert sorted(OWNERS.keys() - there - alone) == []
+
+
+def failing_once(real: Callable[..., Any]) -> Callable[..., Any]:
+    failed = []
+
+    def called(*arguments: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise RuntimeError("nobody thought of this")
+        return real(*arguments)
+
+    return called
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> SimpleNamespace:
+    layout = Layout(tmp_path)
+    for path in (layout.tmp, layout.shards / "train"):
+        path.mkdir(parents=True)
+    events: list[object] = []
+    complaints = Complaints()
+    made = shards.ShardWork(layout, lambda _: Held(), events.append, complaints, lambda: None)
+    return SimpleNamespace(made=made, events=events, complaints=complaints, layout=layout)
+
+
+def test_a_shard_whose_publication_fails_as_nobody_thought_fails_and_leaves_nothing(
+    work, monkeypatch
+):
+    work.layout.temporary(SHARD).write_bytes(b"x")
+    monkeypatch.setattr(shards, "publish_shard", failing_once(lambda *_: None))
+    asyncio.run(work.made.publish(SHARD, "g", Outcome(1, 1, 1, 1, 0, 0.0, ())))
+    (event,) = work.events
+    assert isinstance(event, ShardFailed)
+    assert "nobody thought of this" in event.reason
+    assert "nobody thought of this" in work.complaints.reason
+    assert os.listdir(work.layout.tmp) == []
+
+
+def test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought(work, monkeypatch):
+    work.layout.temporary(SHARD).write_bytes(b"x")
+    monkeypatch.setattr(shards, "_discard", failing_once(shards._discard))
+    failed = ShardFailed(SHARD, "disk", "full")
+    asyncio.run(work.made.discard(failed))
+    assert work.events == [failed]
+    assert (os.listdir(work.layout.tmp), work.complaints.reason) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("deed", "part", "event"),
+    [("unlink", "unlink_shard", ShardUnlinked), ("verify", "verify_shard", ShardVerified)],
+)
+def test_what_is_done_to_a_shard_is_done_though_the_first_try_fails_as_nobody_thought(
+    work, monkeypatch, deed, part, event
+):
+    monkeypatch.setattr(shards, part, failing_once(getattr(shards, part)))
+    asyncio.run(getattr(work.made, deed)(SHARD))
+    assert [type(told) for told in work.events] == [event]
+    assert work.complaints.reason == ""
+
+
+def test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought(
+    search,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setattr(exclusions, "_POLL", 0.001)
+    monkeypatch.setattr(search.index, "find", failing_once(search.index.find))
+    search.train.excluded.keep([("", "b", 1)])
+
+    async def start() -> None:
+        search.exclusions.start()
+        until = time.monotonic() + 20
+        while len(search.events) < 2:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.001)
+
+    asyncio.run(start())
+    assert search.events[1] == HoldersFound("train", [3])
+
+
+def test_a_sampler_process_that_nobody_looks_after_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(SamplerProcess, "_offence", failing_once(SamplerProcess._offence))
+
+    async def test() -> None:
+        async with bench(tmp_path) as b:
+            [first] = b.executor.pids
+            b.submit(1, b"x")
+            await until(lambda: b.executor.pids not in ([], [first]))
+            b.submit(2, b"y")
+            answered = [m for m in b.said if isinstance(m, Failed | Made)]
+            assert all(m.shard.number == 1 for m in answered)
+            assert isinstance(await b.answer(2), Made)
+
+    run(test)
