@@ -277,9 +277,11 @@ class World:
 
     def let_go(self, lease: str) -> None:
         """As `drop`, but they live, and say so; who was given all counts nothing."""
+        if not self.locks[lease]:
+            return  # there is nobody to say it
         told = self.state.leases[lease].told
         self.feed(ev.LeaseReleased(lease))
-        if self.locks[lease] and not told:
+        if not told:
             self.model.delivered(lease, 1000)
         self.drop(lease)
 

@@ -217,7 +217,10 @@ class Lives:
                 self._start()
             case "fill":
                 self._settle()
-            case "grant" | "next grant":
+            case "grant":
+                self._grant()
+                self._settle()  # what it retired is replaced, so that the next one may retire more
+            case "next grant":
                 self._grant()
             case "release":
                 self._release()
@@ -260,6 +263,7 @@ class Lives:
         self._unwanted |= self._named - named  # whatever the catalog knows of that
         self._named = named
         self._read(self._held[-1][0])
+        self._held[-1][0].tell_delivered()  # else the next grant replaces none of it
         self._poll()
 
     def _release(self) -> None:

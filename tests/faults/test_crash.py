@@ -47,6 +47,8 @@ STEPS = {
         Kill("rotation", "release", "unlink", SHARD),
         Kill("rotation", "release", "unlink", f"{SHARD}.idx"),  # between the two files
         Kill("rotation", "release", "sync", "shards/train"),
+    ],
+    "unlinked": [  # by itself: after the others nothing may be left to remove
         Kill("rotation", "release", "write", LOG, 0),  # the files are gone, the row is not
     ],
     "first start": [

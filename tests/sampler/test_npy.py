@@ -371,4 +371,4 @@ def test_a_generation_is_of_its_windows_and_a_listing_too_but_not_of_the_seed():
     assert random[0] == other[0]
     assert random[1] != other[1]
     plain = DatasetConfig(source=SourceConfig(url="file:///data", format="files"))
-    assert listing_of(plain) == '["file:///data", "files", null, null]'
+    assert listing_of(plain) == '["file:///data", "files", null]'
