@@ -38,7 +38,7 @@ OWNERS = {
     "exclusions.py start": "test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought",
     "missing_classes.py granted": "logged; the next lease begins it again",
     "service.py _serve": "the daemon ends with status 1, and its service manager starts it again",
-    "service.py _run_trainer": "awaited there",
+    "trainer.py": "awaited there",
     "executors/process.py attend": "test_local_executor.py: a defect in who listens wedges nothing",
     "executors/local.py start": "test_a_sampler_process_that_nobody_looks_after_is_replaced",
     "executors/local.py _keep": "starts what `start` gives it",
