@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.cli.status import _say
 from cachecd.events import SavePlan
-from cachecd.model import SetAside
+from cachecd.model import ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.sampler import pages
+from cachecd.sampler.messages import LONGEST_REASON, Failed, Made, pack, unpack
 from cachecd.saving import PlanSaver
 
 TEXTS = st.one_of(
@@ -45,6 +47,38 @@ def test_every_text_is_saved_and_two_keys_never_become_one(tmp_path_factory, key
     saver.save(SavePlan("train", included=names[:1]))
     assert sorted(catalog.excluded("train")) == sorted(names[1:])
     catalog.close()
+
+
+@AS_THEY_ARE
+@given(key=TEXTS, reason=TEXTS, label=TEXTS)
+def test_a_samplers_word_comes_with_every_key_as_it_is_and_no_reason_too_long(key, reason, label):
+    shard = ShardId("train", 1)
+    unit = UnitSlice(3, key, 1, label=label)
+    aside = (SetAside(2, key, reason, True),)
+    outcome = Outcome(1, 1, 1, 1, 1, 1.0, (unit,), aside, ((0, reason),))
+    for message in (Made(shard, outcome), Failed(shard, "worker", reason, unit=2)):
+        found = unpack(pack(message)[4:])
+        if isinstance(found, Made):
+            assert found.outcome.remainder == (unit,)
+            assert found.outcome.set_aside[0].key == key
+            said = [found.outcome.set_aside[0].reason, found.outcome.unreachable[0][1]]
+        else:
+            assert isinstance(found, Failed)
+            said = [found.reason]
+        for why in said:
+            assert why == reason or len(reason) > LONGEST_REASON >= len(why) - len(" [...] ")
+            assert reason.startswith(why[:400])
+            assert reason.endswith(why[-400:])
+
+
+@AS_THEY_ARE
+@given(units=st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=4), reason=TEXTS)
+def test_a_listers_word_comes_with_every_text_as_it_is_and_no_reason_too_long(units, reason):
+    page = pages.Page([ObjectInfo(key, 1, etag, 0, label) for key, etag, label in units])
+    assert pages.unpack(pages.pack(page)[4:]) == page
+    refused = pages.unpack(pages.pack(pages.Refused("source", reason))[4:])
+    assert isinstance(refused, pages.Refused)
+    assert len(refused.reason) <= LONGEST_REASON + len(" [...] ")
 
 
 def test_a_command_that_cannot_be_stored_is_dropped_and_those_after_it_are_saved(tmp_path: Path):

@@ -18,6 +18,7 @@ from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME = 256 << 20
+LONGEST_REASON = 1_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,19 @@ def unpack(body: bytes) -> ToSampler | FromSampler:
         case "Made":
             return Made(ShardId(**fields["shard"]), _outcome(fields["outcome"]))
         case "Failed":
-            return Failed(ShardId(**fields.pop("shard")), **fields)
+            reason = bounded(fields.pop("reason"))
+            return Failed(ShardId(**fields.pop("shard")), reason=reason, **fields)
         case other:
             raise ValueError(f"unknown message {other!r}")
+
+
+def bounded(reason: str) -> str:
+    """What an exception says, cut in its middle if it is long: a user's may quote a record, and of a
+    million units that are set aside each has its reason in memory and in the catalog."""
+    if len(reason) <= LONGEST_REASON:
+        return reason
+    ends = LONGEST_REASON // 2
+    return f"{reason[:ends]} [...] {reason[-ends:]}"
 
 
 def _assignment(fields: dict[str, Any]) -> Assignment:
@@ -162,7 +173,10 @@ def _outcome(fields: dict[str, Any]) -> Outcome:
         **{
             **fields,
             "remainder": tuple(UnitSlice(**u) for u in fields["remainder"]),
-            "set_aside": tuple(SetAside(**s) for s in fields["set_aside"]),
-            "unreachable": tuple((place, why) for place, why in fields["unreachable"]),
+            "set_aside": tuple(
+                SetAside(**{**told, "reason": bounded(told["reason"])})
+                for told in fields["set_aside"]
+            ),
+            "unreachable": tuple((place, bounded(why)) for place, why in fields["unreachable"]),
         }
     )

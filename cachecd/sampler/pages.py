@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cachecd.model import ObjectInfo
-from cachecd.sampler.messages import framed
+from cachecd.sampler.messages import bounded, framed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,6 @@ def unpack(body: bytes) -> List | Said:
         case "End":
             return End()
         case "Refused":
-            return Refused(**fields)
+            return Refused(fields["cause"], bounded(fields["reason"]))
         case other:
             raise ValueError(f"unknown message {other!r}")
