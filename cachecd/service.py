@@ -53,6 +53,8 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     CallerError or WorldError, with nothing left on disk that was not there, if it cannot start.
     `reload` reads the configuration again, on SIGHUP.
     """
+    # One that comes before the daemon can reload is no reason to end.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     # The group may read what is cached, nobody else anything; samplers inherit this.
     umask = os.umask(0o027)
     figures = preflight.figures(config)

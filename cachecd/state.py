@@ -33,6 +33,7 @@ from cachecd.waiting import Hindrances, not_ready
 from cachecd.wanted import ShardsRecalled, Wanted
 
 _IN_VAIN = 1024
+_MOST_RANKS = 1 << 12  # of a node, where a restart has forgotten how many there are
 
 
 class State:
@@ -288,6 +289,10 @@ class State:
         if state is None:
             message = f"lease {lease} has ended: acquire again"
             out.append(ev.ReplyRefused(request, "lease-lost", message))
+            return
+        if not 0 <= rank < (state.ranks or _MOST_RANKS):
+            message = f"rank {rank}: expected 0 to {(state.ranks or _MOST_RANKS) - 1}"
+            out.append(ev.ReplyRefused(request, "bad-request", message))
             return
         state.taken = True
         state.held_by.add(rank)

@@ -340,3 +340,13 @@ def test_a_new_generation_is_served_only_once_it_is_ready_and_then_alone():
     assert seen[0] == "1-a"
     assert seen[-1] == "2-b"
     assert seen == sorted(seen)
+
+
+def test_only_ranks_that_there_are_can_hold_a_lease():
+    w = world(shards=8)
+    w.settle()
+    lease = granted(w.acquire("train", "job", 0, 0, 2))
+    for rank in (-1, 2, 10**9):
+        w.feed(ev.RankHolds("r", lease, rank))
+        assert w.replies.pop("r").code == "bad-request"
+    assert w.state.leases[lease].held_by == {0}

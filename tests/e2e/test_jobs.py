@@ -140,3 +140,17 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on
             elif used() <= lowered:
                 break
     assert used() <= lowered
+
+
+def test_a_reload_that_comes_before_the_daemon_is_ready_does_not_end_it(daemon, tmp_path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"a")
+    source = {"url": f"file://{tmp_path}/source", "format": "files"}
+    served = daemon({"train": {"source": source}})
+    served.write_config()
+    served._process = served._launch(())
+    wait_until(served.cache.exists, what="it has begun")
+    while "ready" not in served.said():
+        os.kill(served.pid, signal.SIGHUP)
+        assert served._process.poll() is None, served.said()
+    assert served.status()["datasets"]["train"]
