@@ -99,12 +99,12 @@ def set_again(
     keeps nothing that is not kept anyway.
     """
     request = asked.request
-    if known is not None:
-        why = f"lease {known.lease.id} of another set stands for epoch {asked.epoch} of this job"
-        return ReplyMissing(request, (), why)
     if not dataset.may_lease(wanted.generation):
         why = "the split was changed: the set may hold records that are held out now"
         return ReplyMissing(request, wanted.shards, why)
+    if known is not None:
+        why = f"lease {known.lease.id} of another set stands for epoch {asked.epoch} of this job"
+        return ReplyMissing(request, (), why)
     live = dataset.live
     # Ranges are compared with ranges: what a message names may be of any length.
     others, unknown = _not_served(dataset, wanted)

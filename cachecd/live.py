@@ -342,6 +342,13 @@ class LiveShards(Mapping[int, LiveShard]):
         doomed = _IS_DOOMED[self._table["flags"]]
         return self.any_doomed and bool((doomed & self._table.within(named)).any())
 
+    def any_barred_in(self, named: Ranges) -> bool:
+        """Whether any shard of these numbers is barred."""
+        if not self.num_barred:
+            return False
+        barred = self._table["flags"] & _BARRED != 0
+        return bool((barred & self._table.within(named)).any())
+
     def has_all(self, named: Ranges) -> bool:
         """Whether every one of these numbers is a shard's."""
         first, end = self._table.bounds(named)

@@ -9,7 +9,7 @@ takes), ShardFailed, or ShardUnlinked: so `used + reserved <= limit` at every in
 
 A lease's life: granted -> held by all ranks of its node -> unheld -> ended. A grant stands without
 a lock for GRACE seconds after the latest rank asked; once all ranks have held it, or that time has
-passed, the locks alone decide.
+passed, the locks alone decide. So they do for a set that could not be granted any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.asking import cursors, go_on, no_delivery, refusal, set_again, take_recalled
+from cachecd.asking import cursors, go_on, no_delivery, refusal, set_again, take_recalled, within
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -29,7 +29,7 @@ from cachecd.room import Room
 from cachecd.rotation import Rotation
 from cachecd.rules import DatasetRules
 from cachecd.shardtable import ALL, Rows, ShardSet
-from cachecd.waiting import Hindrances, not_ready
+from cachecd.waiting import Hindrances, not_ready, still_held
 from cachecd.wanted import ShardsRecalled, Wanted
 
 _IN_VAIN = 1024
@@ -120,7 +120,9 @@ class State:
                     state.let_go = True
             case ev.LeaseUnheld(lease):
                 state = self.leases.get(lease)
-                if state and not state.stands_without_lock(now):
+                if state and not (
+                    state.stands_without_lock(now) and self._may_be_granted(state.lease)
+                ):
                     out.append(ev.EndLease(lease))
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
@@ -194,6 +196,11 @@ class State:
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
         if wanted is not None and known is None and go_on(dataset, wanted, now):
             out.append(ev.SavePlan(asked.dataset))
+        if known and not (wanted and wanted.fingerprint):
+            before = self.leases[known].lease
+            if not dataset.may_lease(before.generation):
+                out.append(still_held(before, dataset, asked.request))
+                return
         if wanted is not None and wanted.fingerprint:
             known = self._same_set(dataset, asked, wanted, known, now, out)
         elif known is None:
@@ -246,7 +253,8 @@ class State:
     ) -> str | None:  # fmt: skip
         """A lease of the very set that was leased before. It is no new epoch, so nothing rotates."""
         held = self.leases[known] if known else None
-        if held and held.lease.fingerprint == wanted.fingerprint:
+        may = dataset.may_lease(wanted.generation)
+        if may and held and held.lease.fingerprint == wanted.fingerprint:
             return known
         found = set_again(dataset, asked, wanted, held, self.leases.values())
         if isinstance(found, ShardSet):
@@ -310,6 +318,15 @@ class State:
         state.told = True
         dataset.live.deliver(event.shards, event.shares)
         out += [ev.SavePlan(state.lease.dataset), ev.ReplyDone(event.request)]
+
+    def _may_be_granted(self, lease: Lease) -> bool:
+        """Whether its set could be granted to somebody now."""
+        dataset = self.datasets.get(lease.dataset)
+        if dataset is None:
+            return True
+        barred = dataset.live.any_barred_in(lease.shards)
+        barred = barred or any(within(number, lease.shards) for number in dataset.excluded.shards)
+        return dataset.may_lease(lease.generation) and not barred
 
     def _ended(self, state: LeaseState, out: list[ev.Command]) -> None:
         lease = state.lease

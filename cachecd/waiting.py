@@ -83,5 +83,16 @@ def held_back(dataset: DatasetState) -> str:
     )
 
 
+def still_held(lease: Lease, dataset: DatasetState, request: str) -> ReplyWaiting:
+    """The reply to a rank whose job has a lease of this epoch that was granted before the split was
+    changed, and that somebody holds."""
+    reason = (
+        f"the split was changed, and lease {lease.id} of before, of epoch {lease.epoch} of job "
+        f"{lease.job}, is still held: it may name records that are held out now; the run that holds it "
+        "must end first, or this one ask under another job name"
+    )
+    return ReplyWaiting(request, dataset.data(), 0, 0.0, reason)
+
+
 def _never(request: str, message: str) -> ReplyRefused:
     return ReplyRefused(request, "impossible", message)

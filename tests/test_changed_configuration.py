@@ -127,6 +127,35 @@ def test_a_set_that_was_leased_before_the_split_is_not_given_again():
     assert "the split was changed" in reply.reason
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_lease_of_before_the_split_is_given_to_no_run_begun_again_under_its_name(exact):
+    w = world(shards=8, units=30)
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    restart(w, "1-a-5p117")
+    same = Wanted(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+
+    def ask() -> object:
+        w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, same if exact else None))
+        return w.replies.pop("again")
+
+    reply = ask()
+    if exact:
+        assert isinstance(reply, ReplyMissing)
+        assert "the split was changed" in reply.reason
+    else:
+        assert isinstance(reply, ev.ReplyWaiting)
+        assert f"lease {lease.id} of before" in reply.reason
+        assert "is still held" in reply.reason
+    w.locks[lease.id].clear()  # the run has died, and its successor is there within the grace
+    w.feed(ev.LeaseUnheld(lease.id))
+    assert lease.id not in w.manifests
+    assert not isinstance(ask(), ev.ReplyGranted)
+    rotate(w)
+    if not exact:
+        assert w.manifests[granted(ask())].generation == "1-a-5p117"
+
+
 def test_a_plain_name_says_number_content_and_split():
     plain = configured(3, ["s3://b", "files"], None)
     split = configured(3, ["s3://b", "files"], {"eval": 0.1})

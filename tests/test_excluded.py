@@ -44,6 +44,26 @@ def test_what_is_excluded_is_in_no_later_lease_and_the_units_beside_it_come_agai
     assert shard not in w.disk
 
 
+@pytest.mark.parametrize("verified", [False, True])
+def test_a_set_with_an_excluded_record_is_given_to_its_other_ranks_and_to_no_run_begun_again(
+    verified,
+):
+    w = world(shards=12, units=20)
+    w.settle()
+    before = granted(w.acquire("train", "job", 0, rank=0, world=2))
+    w.exclude("train", [7])
+    if verified:
+        w.settle()
+    assert granted(w.acquire("train", "job", 0, rank=1, world=2)) == before
+    if verified:
+        w.restart()
+        w.settle()
+    w.locks[before].clear()
+    w.feed(ev.LeaseUnheld(before))  # as when somebody asks for the epoch
+    assert before not in w.manifests, "whatever is left of its grace"
+    assert 7 not in units_of(w, granted(w.acquire("train", "job", 0)))
+
+
 def test_no_lease_is_granted_of_a_shard_that_is_about_to_be_barred_for_it():
     w = world(shards=12, units=20)
     w.settle()

@@ -184,6 +184,9 @@ class SamplerProcess:
         """Why it must be ended, if it must."""
         if (mark := self._mark()) != self._marked:
             self._marked, self._silent_for = mark, 0.0  # it works
+        # First: a process that swaps is silent too.
+        if self.memory > bounds.memory:
+            return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
         silence = bounds.silence if mark != _NO_UNIT else max(bounds.silence, LONGEST_START)
         if self.make is not None and self._silent_for > silence:
             return (
@@ -191,8 +194,6 @@ class SamplerProcess:
             )
         if self.retired and self._silent_for > _LAST_WORDS:
             return "did not end when it was told to and "
-        if self.memory > bounds.memory:
-            return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
         return ""
 
     async def _listen(self, heard: Callable[[FromSampler], None]) -> None:

@@ -111,6 +111,8 @@ def test_after_a_mistaken_start_every_record_is_there_once_and_none_is_fetched_a
 
 def test_another_endpoint_of_the_same_bucket_is_the_same_source(daemon, s3, train):
     document = train()
+    document["source"]["url"] += "class-0/"  # 300 of them are enough
+    del document["source"]["label"]
     served = daemon({"train": document}).start()
     wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
     before = served.status()["datasets"]["train"]
