@@ -142,6 +142,13 @@ def _not_served(dataset: DatasetState, wanted: Wanted) -> tuple[list[int], Range
     return others, without(wanted.shards, here)
 
 
+def may_stand(dataset: DatasetState, lease: Lease) -> bool:
+    """Whether the lease's set could be granted to somebody now."""
+    barred = dataset.live.any_barred_in(lease.shards)
+    barred = barred or any(within(number, lease.shards) for number in dataset.excluded.shards)
+    return dataset.may_lease(lease.generation) and not barred
+
+
 def no_delivery(lease: Lease, shards: Ranges, shares: Sequence[int]) -> str:
     """Why nobody can have been given this of a lease, "" if somebody can."""
     if wrong := no_set(shards):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ _log = structlog.get_logger("cachecd.disk")
 
 @dataclass(slots=True)
 class _Complaint:
-    """Of one kind: `why` by what it is about, how often it was not said since it last was."""
+    """Of one kind: `why` by what it is about, with the time till when that is shown; how often it was not
+    said since it last was."""
 
-    why: dict[str, str] = field(default_factory=dict)
+    why: dict[str, tuple[str, float]] = field(default_factory=dict)
     pause: Pause = field(default_factory=Pause)
     unsaid: int = 0
 
@@ -38,13 +40,16 @@ class Complaints:
     @property
     def reason(self) -> str:
         """What is refused at present, for people; "" if nothing is."""
-        return "; ".join(next(iter(c.why.values())) for c in self._kinds.values() if c.why)
-
-    def refused(self, what: str, subject: str, why: str) -> bool:
-        """It failed (again); whether the log says so now."""
-        kind = self._kinds.setdefault(what, _Complaint())
-        kind.why[subject] = why
         now = self._clock()
+        standing = ([w for w, until in c.why.values() if now < until] for c in self._kinds.values())
+        return "; ".join(whys[0] for whys in standing if whys)
+
+    def refused(self, what: str, subject: str, why: str, stands: float = math.inf) -> bool:
+        """It failed (again); whether the log says so now. `stands`: seconds for which it is shown, of what
+        nobody may try again."""
+        kind = self._kinds.setdefault(what, _Complaint())
+        now = self._clock()
+        kind.why[subject] = why, now + stands
         if now < kind.pause.until:
             kind.unsaid += 1
             return False

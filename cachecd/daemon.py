@@ -56,6 +56,7 @@ from cachecd_client.errors import CallerError
 
 _PROBE_EVERY = 0.25  # a lease ends within a second of its last holder's death
 _MEASURE_EVERY = 1.0
+_UNASKED = 10.0  # seconds; a rank that waits asks twice a second
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -73,7 +74,7 @@ class Daemon:
         self._config = config
         self._layout = Layout(config.cache.dir)
         self._offline = offline
-        self._started = time.time()
+        self._started = time.monotonic()
         ledger = Ledger(found.limit, footprint(config.cache.shard_size))
         workers = 0 if offline else config.sampler.workers
         boot, size = secrets.token_hex(3), config.cache.shard_size
@@ -320,7 +321,7 @@ class Daemon:
         found["sampler"] = self._executor.status()
         found["daemon"] = {
             "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started, 1),
+            "uptime_s": round(time.monotonic() - self._started, 1),
             "workers": 0 if self._offline else self._config.sampler.workers,
             "offline": self._offline,
         }
@@ -370,11 +371,12 @@ class Daemon:
                 try:
                     leases.write_manifest(self._layout, manifest, self._meter.announce_manifest)
                 except DiskError as error:
-                    self._complaints.refused("lease not written", "", str(error))
+                    self._complaints.refused("lease not written", "", str(error), _UNASKED)
                     self._gave_up(command, str(error))
                 else:
                     self._complaints.works("lease not written", "")
-                    self._missing.granted(lease)
+                    alike = self.state.datasets[lease.dataset].numbered_alike
+                    self._missing.granted(lease, lease.generation in alike)
             case ev.EndLease(lease):
                 with self._complaints.hearing("lease not ended", lease):
                     if leases.end(self._layout.manifest(lease)):

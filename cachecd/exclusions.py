@@ -23,6 +23,7 @@ from cachecd.unittext import for_the_log
 from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 
+_SEARCHING = "looking for its units and shards"
 _POLL = 0.1  # seconds, while the catalog's disk refuses
 _LONGEST = 60.0
 _AWAY = 1.0  # seconds after which whoever asked has gone away: clients ask ten times as often
@@ -67,7 +68,8 @@ class Exclusions:
             if asked not in self._sought and len(self._sought) < _SOUGHT:
                 self._sought.add(asked)
                 self._spawn(self._carry_out(asked))
-            return Waiting(request.id, 0, 0, 0.0, "looking for its units and shards")
+            why = f"not done yet: {self._saver.reason}" if self._saver.behind else _SEARCHING
+            return Waiting(request.id, 0, 0, 0.0, why)
         _, found = self._found.pop(asked)  # asked again, it is looked for again
         if isinstance(found, str):
             return Refused(request.id, "bad-request", found)

@@ -78,10 +78,10 @@ class MissingClasses:
             "units_looked_at": search.units,
         }
 
-    def granted(self, lease: Lease) -> None:
-        """A new lease has been granted."""
+    def granted(self, lease: Lease, numbered_alike: bool) -> None:
+        """A new lease has been granted; its units are those of the current listing, or of another."""
         search = self._searches.get(lease.dataset)
-        if search is None or search.running or search.missing == {}:
+        if search is None or search.running or search.missing == {} or not numbered_alike:
             return
         search.running = True
         self._spawn(self._look(lease, search))
@@ -103,7 +103,7 @@ class MissingClasses:
             search.running = False
 
     async def _look_through(self, lease: Lease, search: _Search) -> bool:
-        """Whether that says anything: not of shards whose units are those of another listing."""
+        """Whether that says anything: not of shards whose rows are lost."""
         numbers = [n for first, last in lease.shards for n in range(first, last + 1)]
         most = search.units + _MOST_UNITS
         for number in numbers:

@@ -81,9 +81,10 @@ class Recalling:
         return protocol.Recipes(request.id, [self._recipe(ShardId(name, n)) for n in some])
 
     def _recipe(self, shard: ShardId) -> str:
-        live = self._datasets[shard.dataset].live.get(shard.number)
+        dataset = self._datasets[shard.dataset]
+        live = dataset.live.get(shard.number)
         found = self._catalog.recipe(shard)
-        if live is None or found is None:
+        if live is None or found is None or live.shard.generation not in dataset.numbered_alike:
             return ""
         sealed = live.shard
         recipe = Recipe(

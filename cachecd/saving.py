@@ -41,6 +41,11 @@ class PlanSaver:
         """Whether something is not saved yet."""
         return bool(self._waiting)
 
+    @property
+    def reason(self) -> str:
+        """Why something is not saved yet, for people; "" if nothing failed."""
+        return self._pause.reason
+
     def save(self, command: SavePlan | MarkShards) -> None:
         """Saves this, after all that waits. Never raises."""
         self._waiting.append(command)

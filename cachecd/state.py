@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.asking import cursors, go_on, no_delivery, refusal, set_again, take_recalled, within
+from cachecd.asking import cursors, go_on, may_stand, no_delivery, refusal, set_again, take_recalled
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -120,9 +120,7 @@ class State:
                     state.let_go = True
             case ev.LeaseUnheld(lease):
                 state = self.leases.get(lease)
-                if state and not (
-                    state.stands_without_lock(now) and self._may_be_granted(state.lease)
-                ):
+                if state and not (state.stands_without_lock(now) and self._may_stand(state.lease)):
                     out.append(ev.EndLease(lease))
             case ev.LeaseEnded(lease):
                 if state := self.leases.pop(lease, None):
@@ -319,14 +317,9 @@ class State:
         dataset.live.deliver(event.shards, event.shares)
         out += [ev.SavePlan(state.lease.dataset), ev.ReplyDone(event.request)]
 
-    def _may_be_granted(self, lease: Lease) -> bool:
-        """Whether its set could be granted to somebody now."""
+    def _may_stand(self, lease: Lease) -> bool:
         dataset = self.datasets.get(lease.dataset)
-        if dataset is None:
-            return True
-        barred = dataset.live.any_barred_in(lease.shards)
-        barred = barred or any(within(number, lease.shards) for number in dataset.excluded.shards)
-        return dataset.may_lease(lease.generation) and not barred
+        return dataset is None or may_stand(dataset, lease)
 
     def _ended(self, state: LeaseState, out: list[ev.Command]) -> None:
         lease = state.lease

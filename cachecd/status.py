@@ -28,7 +28,7 @@ def document(
             "limit": ledger.limit,
             "used": ledger.on_disk,
             "reserved": ledger.reserved,
-            "room": ledger.room,
+            "room": max(0, ledger.room),
             "stopped": state.disk.why or _crowded(state),
             "resting": state.rests(now),
             "corrupt_shards": state.corrupt_shards,

@@ -31,7 +31,7 @@ def search(tmp_path):
     for number, units in enumerate([[0], [1, 3], [2]], 1):
         shard = Shard(ShardId("train", number), "g", 1, 1, 1)
         catalog.save_progress(SavedPlan("train", {}, ()), shard=shard, units=units)
-    saver, events = SimpleNamespace(behind=False), []
+    saver, events = SimpleNamespace(behind=False, reason="no space left"), []
     live = SimpleNamespace(generations=["g"])
     train = SimpleNamespace(
         excluded=Excluded(), numbered_alike=["g"], listings={"g": index.id}, live=live
@@ -143,6 +143,8 @@ def test_holders_are_looked_for_when_the_catalog_has_all_rows(search):
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         assert len(search.events) == 1
+        waits = search.exclusions.answer(protocol.Exclude("w", "train", "a"))
+        assert waits.reason == "not done yet: no space left"
         search.saver.behind = False
         return await asked
 

@@ -61,12 +61,14 @@ class Watched:
         made = Shard(ShardId("train", number), "g", len(units), 1, 1)
         self.catalog.save_progress(SavedPlan("train", {}, ()), shard=made, units=units)
 
-    def lease(self, *shards: tuple[int, int], dataset: str = "train") -> list[dict[str, Any]]:
+    def lease(
+        self, *shards: tuple[int, int], dataset: str = "train", alike: bool = True
+    ) -> list[dict[str, Any]]:
         """Grants a lease of these shards; what is logged of it."""
 
         async def granted() -> None:
             lease = Lease("l", dataset, "job", 0, "g", shards, 1, 1, 0, False, "")
-            self.watch.granted(lease)
+            self.watch.granted(lease, alike)
             await asyncio.wait_for(asyncio.gather(*self.tasks), 30)
             self.tasks.clear()
 
@@ -150,12 +152,18 @@ def test_of_a_great_lease_so_many_units_are_looked_at_and_it_says_how_many(watch
 
 def test_nothing_is_said_of_shards_whose_units_are_not_known(watched):
     watched.shard(1, units_of(0))
-    watched.shard(2, [])  # of another listing
+    watched.shard(2, [])  # its row is lost
     assert watched.lease((1, 2)) == []
     assert watched.status() is None
     watched.shard(3, units_of(1))
     (said,) = watched.lease((3, 3))
     assert said["missing"] == 8
+
+
+def test_shards_that_name_their_units_by_another_listing_are_not_looked_into(watched):
+    watched.shard(1, [OBJECTS + 5])
+    assert watched.lease((1, 1), alike=False) == []
+    assert watched.looked_at == []
 
 
 def test_while_no_class_is_known_nothing_is_said_and_then_it_is(watched):
@@ -174,7 +182,9 @@ def test_a_catalog_that_is_behind_is_waited_for(watched, monkeypatch):
     watched.saver.behind = True
 
     async def late() -> None:
-        watched.watch.granted(Lease("l", "train", "job", 0, "g", ((1, 1),), 1, 1, 0, False, ""))
+        watched.watch.granted(
+            Lease("l", "train", "job", 0, "g", ((1, 1),), 1, 1, 0, False, ""), True
+        )
         await asyncio.sleep(0.01)
         assert watched.status() is None
         watched.shard(1, [n for n in range(OBJECTS) if n // PER_CLASS != 4])

@@ -50,6 +50,7 @@ class Machine:
         plan.extend(self.index.complete)
         self.dataset = DatasetState(self.rules, plan)
         self.dataset.described = True
+        self.dataset.listings["1-a"] = self.index.id
         self.state.add_dataset(self.dataset)
         saver = PlanSaver(self.catalog, lambda name: saved_plan(self.dataset, self.index))
         self.recalling = Recalling(
@@ -283,6 +284,15 @@ def test_of_a_shard_whose_row_is_lost_the_recipe_is_not_known(machine):
     known, lost = one.recipes(lease.id)
     assert known
     assert lost == ""
+
+
+def test_of_shards_that_name_their_units_by_another_listing_no_recipe_is_known(machine):
+    one = machine()
+    one.make(2)
+    lease = one.lease()
+    one.dataset.listings |= {"1-a": "another", "2-a": one.index.id}
+    one.dataset.rules = dataclasses.replace(one.rules, generation="2-a")
+    assert one.recipes(lease.id) == ["", ""]
 
 
 def test_of_several_sources_units_are_named_by_source_and_ordinal():

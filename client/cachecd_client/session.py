@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import time
 import uuid
 import weakref
 from collections.abc import Generator, Iterator, Mapping
@@ -47,6 +46,7 @@ from cachecd_client.run import Run
 from cachecd_client.standing import Standing
 from cachecd_client.tf_session import TensorFlowRuns
 from cachecd_client.transport import Conversation, Transport, endpoint_of
+from cachecd_client.waiting import Wait
 from cachecd_client.weights import Mixing, Weights
 
 log = logging.getLogger("cachecd")
@@ -229,15 +229,17 @@ class Cache(TensorFlowRuns):
         the one that begins at its byte `begin`: they are never fetched again, and no later lease names a
         shard with records of theirs. `undo` takes that back.
 
-        How many units it is about, and how many shards are barred for it. RequestError if there is none
-        in the listing; UnknownDatasetError; DaemonUnreachableError.
+        How many units it is about, and how many shards are barred for it. Returns when that outlives a
+        power failure, however long a full disk puts that off; the log says what it waits for. RequestError
+        if there is none in the listing; UnknownDatasetError; DaemonUnreachableError.
         """
+        wait = Wait(dataset, None, _SEARCH_POLL)
         while True:
             match self._ask(Exclude(_new_id(), dataset, key, begin, undo)):
                 case Excluded(_, units, shards):
                     return units, shards
-                case Waiting():
-                    time.sleep(_SEARCH_POLL)
+                case Waiting() as waiting:
+                    wait.pause(waiting)
                 case other:
                     raise AssertionError(f"{other} is no answer to Exclude")
 

@@ -15,15 +15,16 @@ _FIRST_LINE, _NEXT_LINES = 2.0, 10.0  # seconds before the first line in the log
 
 
 class Wait:
-    """One wait of one acquire: its deadline, its pauses, its lines in the log."""
+    """One wait of one request: its deadline, its pauses of `longest` seconds, its lines in the log."""
 
-    def __init__(self, dataset: str, timeout: float | None) -> None:
+    def __init__(self, dataset: str, timeout: float | None, longest: float = _LAST_PAUSE) -> None:
         self._dataset = dataset
         self._timeout = timeout
         now = time.monotonic()
         self._deadline = None if timeout is None else now + timeout
         self._next_line = now + _FIRST_LINE
         self._pause = _FIRST_PAUSE
+        self._longest = longest
 
     def pause(self, waiting: Waiting) -> None:
         """Sleeps until the next request is due; AcquireTimeoutError when the time is up."""
@@ -41,7 +42,7 @@ class Wait:
             log.warning("%s", describe(self._dataset, waiting))
             self._next_line = now + _NEXT_LINES
         time.sleep(pause)
-        self._pause = min(2 * self._pause, _LAST_PAUSE)
+        self._pause = min(2 * self._pause, self._longest)
 
 
 def describe(dataset: str, waiting: Waiting) -> str:

@@ -18,6 +18,8 @@ from cachecd_client.errors import (
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
+    Exclude,
+    Excluded,
     Granted,
     Held,
     Refused,
@@ -193,6 +195,22 @@ def test_a_wait_that_ends_says_how_far_it_was(daemon):
         "(source: 503 Slow Down)"
     )
     assert len(scripted.of(Acquire)) >= 3
+
+
+def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
+
+    def answer(request):
+        if not isinstance(request, Exclude):
+            return None
+        if caplog.records:
+            return Excluded(request.id, 1, 2)
+        return Waiting(request.id, 0, 0, 0.0, "not done yet: no space left")
+
+    with connect(daemon(answer).endpoint) as opened:
+        assert opened.exclude("train", "a") == (1, 2)
+    (line,) = caplog.records
+    assert line.getMessage() == "train: not done yet: no space left"
 
 
 def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):
