@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import zlib
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ _ROWS_AT_ONCE = 100
 # What a start reads at once, so that it takes little memory however much there is.
 _ROWS_READ = 10_000
 _UNITS_READ = 256  # shards; one may hold 4,096 units
+_UNIT_BYTES_READ = 256 << 10
 # Of walks that are not configured now: as many as there are listings that are not.
 _PARKED = 2
 _FILES = ("", "-wal", "-shm")
@@ -73,12 +75,22 @@ CREATE TABLE IF NOT EXISTS carried_marks (
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS carried_egress (
     dataset TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS adopted (
+    dataset TEXT NOT NULL, number INTEGER NOT NULL, walk TEXT NOT NULL,
+    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 """
 
 
-# A shard, the units it holds records of, the parts of those that it does not hold whole, whether it is
-# retired, and barred.
-Adopted = tuple[Shard, Sequence[int] | NDArray[np.uint64], Sequence[Part], bool, bool]
+class Adopted(NamedTuple):
+    """A shard that was found on disk: the units it holds records of, the parts of those that it does not
+    hold whole, and what its sidecar says of the `walk`."""
+
+    shard: Shard
+    units: Sequence[int] | NDArray[np.uint64]
+    parts: Sequence[Part] = ()
+    retired: bool = False
+    barred: bool = False
+    walk: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +177,28 @@ class Catalog:
         ).fetchone()
         return int(row[0]) if row else 0
 
+    def adopted(self, dataset: str) -> dict[int, tuple[dict[str, Any], list[Part]]]:
+        """What the sidecars of shards said of the walk when they were adopted, and those shards' parts, as
+        long as no plan has it."""
+        rows = self._db.execute(
+            "SELECT number, walk, parts FROM adopted JOIN shards USING (dataset, number)"
+            " WHERE dataset = ?",
+            (dataset,),
+        )
+        return {number: (_walk(walk), _parts(parts)) for number, walk, parts in rows}
+
+    def forget_adopted(self, dataset: str) -> None:
+        """The plan that is saved has all that `adopted` says: it is forgotten. Repeatable: it is not one
+        transaction."""
+        some = f"SELECT number FROM adopted WHERE dataset = ? LIMIT {_ROWS_READ}"
+        while numbers := self._db.execute(some, (dataset,)):
+            for start in range(0, len(numbers), _ROWS_AT_ONCE):
+                with self._db.transaction():
+                    self._db.executemany(
+                        f"DELETE FROM adopted {_OF_ONE}",
+                        [(dataset, n) for (n,) in numbers[start : start + _ROWS_AT_ONCE]],
+                    )
+
     def sync(self) -> None:
         """What was saved till now outlives a power failure. DiskError if it may not."""
         self._db.sync()
@@ -213,15 +247,19 @@ class Catalog:
     def units_held(
         self, dataset: str, generation: str, without: Container[int]
     ) -> Iterator[NDArray[np.uint64]]:
-        """The units of all shards of a generation that are not barred, many shards at a time; but
-        for those of the shards `without`."""
+        """The units of all shards of a generation that are not barred, many at a time; but for those of
+        the shards `without`."""
         for some in self._pages("units, generation, barred", dataset, _UNITS_READ):
-            blobs = [
-                zlib.decompress(units)
-                for number, units, mine, barred in some
-                if mine == generation and not barred and number not in without
-            ]
-            yield np.frombuffer(b"".join(blobs), np.uint64)
+            found = bytearray()
+            for number, units, mine, barred in some:
+                if mine == generation and not barred and number not in without:
+                    found += zlib.decompress(units)
+                    if (
+                        len(found) >= _UNIT_BYTES_READ
+                    ):  # what is made of them takes ten times as much
+                        yield np.frombuffer(found, np.uint64)
+                        found = bytearray()
+            yield np.frombuffer(found, np.uint64)
 
     def parts_held(self, dataset: str, generation: str, without: Container[int]) -> list[Part]:
         """The parts of cut units in the same shards as of `units_held`."""
@@ -376,12 +414,18 @@ class Catalog:
         self._assigned.pop((name, done or 0), None)
 
     def adopt(self, shards: Iterable[Adopted]) -> None:
-        """Valid shards were found on disk without a row, or with one that may be wrong."""
+        """Valid shards were found on disk without a row, or with one that may be wrong. One with a `walk`
+        need not be read again as long as its files are there: `adopted` has it."""
         todo = list(shards)
         for start in range(0, len(todo), _ROWS_AT_ONCE):
+            some = todo[start : start + _ROWS_AT_ONCE]
             with self._db.transaction():
-                for shard in todo[start : start + _ROWS_AT_ONCE]:
-                    self._insert(*shard)
+                for one in some:
+                    self._insert(one.shard, one.units, one.parts, one.retired, one.barred)
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO adopted VALUES (?, ?, ?)",
+                    [(*_key(one.shard.id), json.dumps(one.walk)) for one in some if one.walk],
+                )
 
     def retire(self, dataset: str, numbers: Sequence[int]) -> None:
         """No later lease names these shards, across restarts too. Repeatable: of many, it is not one
@@ -402,7 +446,7 @@ class Catalog:
             self._delete(shard)
 
     def _delete(self, shard: ShardId) -> None:
-        for table in ("shards", "recipes"):
+        for table in ("shards", "recipes", "adopted"):
             self._db.execute(f"DELETE FROM {table} {_OF_ONE}", _key(shard))
 
     def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:
@@ -521,6 +565,12 @@ def _named(name: ExcludedName) -> tuple[str | bytes, str | bytes, int]:
 
 def _packed(value: Any) -> bytes:
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
+
+
+def _walk(text: str) -> dict[str, Any]:
+    walk: dict[str, Any] = json.loads(text)
+    walk["index"] = sys.intern(walk.get("index", ""))  # a string of its own in each, otherwise
+    return walk
 
 
 def _parts(blob: bytes) -> list[Part]:

@@ -69,8 +69,15 @@ class Daemon:
     """
 
     def __init__(
-        self, config: Config, found: Figures, executor: LocalExecutor, *, offline: bool = False
+        self,
+        config: Config,
+        found: Figures,
+        executor: LocalExecutor,
+        progress: Callable[[str], None] = lambda text: None,
+        *,
+        offline: bool = False,
     ) -> None:
+        """Recovers what is on disk; where that takes long, `progress` is called with how far it is."""
         self._config = config
         self._layout = Layout(config.cache.dir)
         self._offline = offline
@@ -117,7 +124,7 @@ class Daemon:
             self._ask,
         )
         for rules in found.datasets:
-            self._recover(rules)
+            self._recover(rules, progress)
         self._meter = Meter(
             self._layout,
             self.state,
@@ -155,7 +162,7 @@ class Daemon:
 
     # --- starting and stopping
 
-    def _recover(self, rules: DatasetRules) -> None:
+    def _recover(self, rules: DatasetRules, progress: Callable[[str], None]) -> None:
         name = rules.name
         dataset = self._config.datasets[name]
         index = open_index(self._layout, rules, dataset)
@@ -163,7 +170,11 @@ class Daemon:
             _log.warning("listing starts afresh", dataset=name, reason=index.discarded)
         self._indexes[name] = index
         size = self._config.cache.shard_size
-        recovered = recover(self._layout, self._catalog, index, rules, size, self.state)
+
+        def read(done: int, of: int) -> None:
+            progress(f"{name}: {done} of {of} sidecars read, which the catalog does not know")
+
+        recovered = recover(self._layout, self._catalog, index, rules, size, self.state, read)
         for generation, schema in recovered.schemas.items():
             self._schemas[name, generation] = schema
         asides = self._catalog.set_aside(name)

@@ -7,6 +7,8 @@ import socket
 import time
 from collections.abc import Mapping
 
+_STARTS_WITHIN = 120_000_000  # microseconds
+
 
 class ServiceManager:
     """The service manager that started us, as $NOTIFY_SOCKET and $WATCHDOG_USEC tell; or none.
@@ -29,6 +31,11 @@ class ServiceManager:
     def ready(self) -> None:
         """We serve. Also ends reloading()."""
         self._send("READY=1")
+
+    def starting(self, text: str) -> None:
+        """We are not ready yet, and get on: however long it takes, the manager waits as long as this is
+        said again within two minutes."""
+        self._send(f"EXTEND_TIMEOUT_USEC={_STARTS_WITHIN}\nSTATUS={' '.join(text.splitlines())}")
 
     def reloading(self) -> None:
         """We read our configuration again; ready() says when that is done."""

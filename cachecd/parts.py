@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachecd.model import Outcome, UnitSlice
 
@@ -49,13 +52,19 @@ def parts_made(
 
 
 def parts_written(
-    firsts: Iterable[tuple[int, int]], rest: Iterable[Sequence[int]], stops: Mapping[int, int]
+    units: NDArray[np.uint64],
+    firsts: NDArray[np.integer[Any]],
+    rest: Iterable[Sequence[int]],
+    stops: Mapping[int, int],
 ) -> tuple[Part, ...]:
-    """The same, as the shard's sidecar tells it: units with their `firsts` ordinals in it, what is
+    """The same, as the shard's sidecar tells it: distinct units with their first ordinals in it, what is
     said to be the `rest` of them, and where parts that were asked for ended."""
     ends = {**stops, **{unit: ordinal for unit, ordinal, *_ in rest}}
-    found = (Part(unit, first, 0, ends.get(unit, 0)) for unit, first in firsts)
-    return tuple(part for part in found if part.ordinal or part.stop)
+    # Nearly all units are whole, and a start may read the sidecars of millions of them.
+    some = (firsts > 0) | np.isin(units, np.fromiter(ends, np.uint64, len(ends)))
+    found = zip(units[some].tolist(), firsts[some].tolist(), strict=True)
+    parts = (Part(unit, first, 0, ends.get(unit, 0)) for unit, first in found)
+    return tuple(part for part in parts if part.ordinal or part.stop)
 
 
 def gaps(parts: Iterable[Part]) -> list[Part]:

@@ -13,7 +13,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.backlog import Made
-from cachecd.catalog import Catalog
+from cachecd.catalog import Adopted, Catalog
 from cachecd.disk import refusing, sync_directory
 from cachecd.errors import DiskError
 from cachecd.layout import SIDECAR_SUFFIX, Layout
@@ -34,25 +35,36 @@ from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptSidecarError
 
 _SUFFIX = ".tfrecord"
-_ADOPTED_AT_ONCE = 1000
+# Sidecars that are saved together; fewer where they name many units, which are in memory till then.
+_ADOPTED_AT_ONCE, _UNITS_AT_ONCE = 100, 50_000
 _SIDECAR_BYTES, _RECORD_BYTES = 52, 20  # of a sidecar without meta, and more for each record
 _TEMPORARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.\d{10}\.tfrecord(\.idx)?")
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What a shard holds whose assignment is open, by its sidecar."""
+
+    units: NDArray[np.uint64]
+    made: Made
+    sidecar_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
-    """A valid shard, by itself; `adopted` has what its sidecar's meta says of the walk if the catalog
-    did not know it, or not surely what became of it."""
+    """A valid shard, by itself. Its row in the catalog has the units: all shards' are too many for memory.
+
+    `adopted` has what its sidecar's meta says of the walk if the catalog did not know it, or not surely
+    what became of it, and as "most" the highest unit that it holds, -1 if none. `parts`: of the units that
+    it does not hold whole.
+    """
 
     shard: Shard
     retired: bool
     barred: bool
-    units: NDArray[np.uint64]
     adopted: dict[str, Any] | None = None
-    firsts: NDArray[np.uint32] | None = None  # of an adopted one: each unit's first ordinal in it
-    parts: Sequence[Part] = ()  # of the units that it does not hold whole
-    sidecar_bytes: int = 0  # of an adopted one
-    made: Made | None = None  # of one whose assignment is open
+    parts: Sequence[Part] = ()
+    written: Written | None = None  # of one whose assignment is open
 
 
 @dataclass(slots=True)
@@ -90,10 +102,19 @@ def remove_temporaries(layout: Layout) -> list[Path]:
 
 
 def find_shards(
-    layout: Layout, catalog: Catalog, dataset: str, in_use: Callable[[int], bool]
+    layout: Layout,
+    catalog: Catalog,
+    dataset: str,
+    in_use: Callable[[int], bool],
+    progress: Callable[[int, int], None] = lambda read, of: None,
 ) -> Found:
     """Brings the shards of one dataset and the catalog's rows together. A damaged one that may be
-    `in_use` is kept, barred."""
+    `in_use` is kept, barred.
+
+    Of a shard that the catalog does not know, the sidecar is read. What sidecars say is saved on the way,
+    some at a time: a start that is killed meanwhile has the next one read only the others. `progress` is
+    called each time, with how many were read, and of how many.
+    """
     found = Found()
     generations, rows = catalog.shards(dataset)
     # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
@@ -104,15 +125,24 @@ def find_shards(
     carried = catalog.carried_marks(dataset)
     folder = layout.shards / dataset
     data, sidecars = _on_disk(folder)
-    numbers, sure = rows["number"], rows["number"] < planned
-    sure &= np.isin(numbers, data) & np.isin(numbers, sidecars) & ~np.isin(numbers, opened)
+    read = catalog.adopted(dataset)
+    numbers = rows["number"]
+    judged = (numbers < planned) & ~np.isin(numbers, opened)
+    sure = judged | np.isin(numbers, [*read]) & ~np.isin(numbers, opened)
+    sure &= np.isin(numbers, data) & np.isin(numbers, sidecars)
     sure[sure] = _seem_whole(folder, rows[sure])
-    found.known = generations, rows[sure]
+    found.known = generations, rows[sure & judged]
+    found.kept = [
+        _read_before(row, ShardId(dataset, int(row["number"])), generations, read)
+        for row in rows[sure & ~judged]
+    ]
     there = set(data.tolist()), set(sidecars.tolist())
     uncertain = rows[~sure]
     marks = dict(zip(uncertain["number"].tolist(), marks_of(uncertain["flags"]), strict=True))
-    judged = dict.fromkeys(numbers[(numbers < planned) & ~np.isin(numbers, opened)].tolist())
-    for number in np.setdiff1d(np.concatenate([numbers, data, sidecars]), numbers[sure]).tolist():
+    by_plan = set(numbers[judged].tolist())
+    todo = np.setdiff1d(np.concatenate([numbers, data, sidecars]), numbers[sure]).tolist()
+    new = _New(catalog)
+    for done, number in enumerate(todo):
         shard_id = ShardId(dataset, number)
         path = layout.shard(shard_id)
         pair = number in there[0], number in there[1]
@@ -124,31 +154,70 @@ def find_shards(
         try:
             if not all(pair):
                 raise ValueError(_missing(*pair))
-            if known and number in judged:
+            if known and number in by_plan:
                 _check_length(path, known.data_bytes)
                 _check_sidecar(path, known.records)
-            kept = _from_sidecar(path, shard_id, (retired, barred), found.schemas, number in opened)
-            found.kept.append(kept)
+            kept, units = _from_sidecar(
+                path, shard_id, (retired, barred), found.schemas, number in opened
+            )
         except (ValueError, CorruptSidecarError) as error:
-            if known and number in judged and pair[0] and in_use(number):
-                found.kept.append(Kept(known, retired, True, np.zeros(0, np.uint64)))
+            if known and number in by_plan and pair[0] and in_use(number):
+                kept, units = Kept(known, retired, True), np.zeros(0, np.uint64)
                 found.in_use.append(f"{path}: {error}")
+            else:
+                if known and (retired or barred):
+                    found.gone.append((known, retired))
+                _remove(path)
+                catalog.remove(shard_id)
+                found.removed.append(f"{path}: {error}")
                 continue
-            if known and (retired or barred):
-                found.gone.append((known, retired))
-            _remove(path)
-            catalog.remove(shard_id)
-            found.removed.append(f"{path}: {error}")
         except OSError as error:
             # Not damaged as far as we know: what a disk does not give back now is not to be removed.
             raise DiskError(
                 f"cannot read the shard {path}: {error.strerror}; if this file alone stays unreadable, "
                 "remove it and its sidecar"
             ) from error
-    for begin in range(0, len(found.kept), _ADOPTED_AT_ONCE):
-        some = found.kept[begin : begin + _ADOPTED_AT_ONCE]
-        catalog.adopt((k.shard, k.units, k.parts, k.retired, k.barred) for k in some)
+        found.kept.append(kept)
+        if new.add(kept, units):
+            progress(done + 1, len(todo))
+    new.save()
+    found.kept.sort(key=lambda kept: kept.shard.id.number)
     return found
+
+
+class _New:
+    """Shards that are not in the catalog yet, or not as they are."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._shards: list[Adopted] = []
+        self._units = 0
+
+    def add(self, kept: Kept, units: NDArray[np.uint64]) -> bool:
+        """Whether it was saved, with those before it."""
+        self._shards.append(
+            Adopted(kept.shard, units, kept.parts, kept.retired, kept.barred, kept.adopted)
+        )
+        self._units += len(units)
+        if full := len(self._shards) >= _ADOPTED_AT_ONCE or self._units >= _UNITS_AT_ONCE:
+            self.save()
+        return full
+
+    def save(self) -> None:
+        self._catalog.adopt(self._shards)
+        self._shards, self._units = [], 0
+
+
+def _read_before(
+    row: np.void,
+    shard: ShardId,
+    generations: Sequence[str],
+    read: Mapping[int, tuple[dict[str, Any], Sequence[Part]]],
+) -> Kept:
+    """A shard whose sidecar was read by a start that came to no plan."""
+    walk, parts = read[shard.number]
+    ((retired, barred),) = marks_of(row["flags"].reshape(1))
+    return Kept(_shard_of(row, shard, generations), retired, barred, walk, parts)
 
 
 def _shard_of(row: np.void, shard: ShardId, generations: Sequence[str]) -> Shard:
@@ -232,9 +301,9 @@ def _from_sidecar(
     marks: tuple[bool, bool],
     schemas: dict[str, dict[str, Any]],
     is_open: bool,
-) -> Kept:
-    """A shard as its sidecar describes it; what the catalog has marked it as (retired, barred) stays,
-    and its schema is noted."""
+) -> tuple[Kept, NDArray[np.uint64]]:
+    """A shard as its sidecar describes it, and its units; what the catalog has marked it as (retired,
+    barred) stays, and its schema is noted."""
     sidecar_path = Layout.sidecar(path)
     sidecar = Sidecar.read(str(sidecar_path))
     _check_length(path, sidecar.data_bytes)
@@ -244,28 +313,18 @@ def _from_sidecar(
     files = [p.stat() for p in (path, sidecar_path)]
     allocated = sum(found.st_blocks * 512 for found in files)
     digest = int(meta.get("digest", "0"), 16)
-    shard = Shard(shard_id, meta["generation"], len(sidecar), sidecar.data_bytes, allocated, digest)
+    generation = sys.intern(meta["generation"])
+    shard = Shard(shard_id, generation, len(sidecar), sidecar.data_bytes, allocated, digest)
     units, first = np.unique(sidecar.units, return_index=True)
-    firsts = sidecar.ordinals[first]
-    parts = parts_written(
-        zip(units.tolist(), firsts.tolist(), strict=True),
-        meta.get("remainder", ()),
-        dict(meta.get("stops", ())),
-    )
+    remainder, stops = meta.get("remainder", ()), dict(meta.get("stops", ()))
+    parts = parts_written(units, sidecar.ordinals[first], remainder, stops)
     if "schema" in meta:
         schemas[shard.generation] = meta["schema"]
     # Of a hundred thousand metas, what nobody asks for again is most of the memory.
     walk = {key: meta[key] for key in ("index", "cursor", "remainder") if key in meta}
-    return Kept(
-        shard,
-        *marks,
-        units,
-        walk,
-        firsts,
-        parts,
-        files[1].st_size,
-        made_of(sidecar) if is_open else None,
-    )
+    walk["most"] = int(units[-1]) if len(units) else -1
+    written = Written(units, made_of(sidecar), files[1].st_size) if is_open else None
+    return Kept(shard, *marks, walk, parts, written), units
 
 
 def made_of(sidecar: Sidecar) -> Made:
@@ -291,11 +350,12 @@ def outcome_of(assignment: Assignment, kept: Kept) -> Outcome:
     fit, or was set aside: it is tried again, and set aside again if it must be.
     """
     assert kept.adopted is not None, "only a shard that was adopted has its outcome rebuilt"
-    written = {int(u) for u in kept.units}
+    assert kept.written is not None, "its assignment is open"
+    written = set(kept.written.units.tolist())
     rest = {part.unit: part for part in (Part(*p) for p in kept.adopted.get("remainder", ()))}
     shard = kept.shard
     return Outcome(
-        shard.records, shard.data_bytes, kept.sidecar_bytes, shard.allocated, 0, 0.0,
+        shard.records, shard.data_bytes, kept.written.sidecar_bytes, shard.allocated, 0, 0.0,
         tuple(_remainder(assignment.units, written, rest)),
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,18 +59,20 @@ def recover(
     rules: DatasetRules,
     shard_size: int,
     state: State,
+    progress: Callable[[int, int], None] = lambda read, of: None,
 ) -> Recovered:
     """Reconciles disk and catalog, and adds the dataset to the policy.
 
     The saved plan is continued if it still speaks of the same units in the same order. If it does not,
     it is parked, and another one begins, or goes on if it was parked earlier: so a mistake in the
     configuration costs nothing once it is mended. Shards whose units are numbered by another listing are
-    of another generation than what is made from now on: no set has both.
+    of another generation than what is made from now on: no set has both. `progress` is as for
+    `find_shards`.
     """
     name = rules.name
     (layout.shards / name).mkdir(exist_ok=True)
     standing = turn_to(catalog, index, rules)
-    found = find_shards(layout, catalog, name, in_use(layout, name))
+    found = find_shards(layout, catalog, name, in_use(layout, name), progress)
     dataset = take_up(found, standing, catalog, index, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
@@ -116,12 +118,13 @@ def take_up(
     plan.gone(index.gone.numbers())
     dataset.egress = catalog.carried_egress(name) if standing.lost else standing.egress
     state.add_dataset(dataset)
-    begun = begun_in([k for k in found.kept if not k.barred and speaks_of(k, plan, index)])
+    mine = [k for k in found.kept if not k.barred and speaks_of(k, plan, index)]
+    begun = begun_in(mine)
     _adopt_known(found, dataset, catalog, state)
     state.adopt_shards(name, *_rows(found.kept))
     for kept in found.kept:
         _adopt(kept, dataset, catalog, index, begun)
-    plan.drop(begun)
+    plan.drop(begun | _begun_anew(mine, plan, catalog))
     for first, last, share in saved.get("delivered", ()) if saved else ():
         dataset.live.deliver(((first, last),), (share,))
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
@@ -148,8 +151,9 @@ def take_up(
     if not saved:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
         catalog.start_over(saved_plan(dataset, index), asides)
-    elif found.gone or saved.get("listings") != dataset.listings:
+    elif found.gone or mine or saved.get("listings") != dataset.listings:
         catalog.save_progress(saved_plan(dataset, index))
+    catalog.forget_adopted(name)
     return dataset
 
 
@@ -228,13 +232,29 @@ def _open_assignments(catalog: Catalog, index: Index, name: str) -> list[Assignm
 
 
 def _adopt_known(found: Found, dataset: DatasetState, catalog: Catalog, state: State) -> None:
-    """Adds the shards that are as the catalog has them, and the units that it says they hold."""
-    name = dataset.rules.name
+    """Adds the shards that are as the catalog has them, and the units that it says all shards hold, but
+    those whose assignments are open."""
+    name, opened = dataset.rules.name, dataset.plan.open
     state.adopt_shards(name, *found.known)
-    if len(found.known[1]):
-        others = {kept.shard.id.number for kept in found.kept}
-        for units in catalog.units_held(name, dataset.plan.generation, others):
-            dataset.plan.hold(units)
+    done = {k.shard.id.number for k in found.kept if k.shard.id.number in opened}
+    for units in catalog.units_held(name, dataset.plan.generation, done):
+        dataset.plan.hold(units)
+
+
+def _begun_anew(kept: list[Kept], plan: Plan, catalog: Catalog) -> set[Begin]:
+    """Of what the plan has left over, the units whose beginnings these shards hold: the plan is older than
+    they are."""
+    wanted = {unit.unit for unit in plan.left_over if not unit.ordinal}
+    numbers = {shard.shard.id.number for shard in kept}
+    if not (wanted and numbers):
+        return set()
+    begun: set[Begin] = set()
+    for some in catalog.holders(plan.dataset, wanted, (plan.generation,)):
+        for number in numbers.intersection(some):
+            units, parts = catalog.held(ShardId(plan.dataset, number))
+            later = {part.unit for part in parts if part.ordinal}
+            begun |= {(unit, 0) for unit in wanted.intersection(units.tolist()) - later}
+    return begun
 
 
 def _rows(kept: list[Kept]) -> tuple[list[str], Rows]:
@@ -256,7 +276,8 @@ def _adopt(
     index: Index,
     begun: set[Begin],
 ) -> None:
-    """Tells the plan of a shard that the policy has, and that a sidecar vouches for."""
+    """Tells the plan of a shard that the policy has, and that a sidecar vouches for; but not which units
+    it holds, unless its assignment is open."""
     shard, plan = kept.shard, dataset.plan
     if shard.id.number >= plan.next_number:
         speaks = not kept.barred and speaks_of(kept, plan, index)
@@ -264,13 +285,12 @@ def _adopt(
     if kept.barred or shard.generation != plan.generation:
         return  # its units come again
     if shard.id.number in plan.open:
+        assert kept.written is not None, "the sidecar of one whose assignment is open was read"
         outcome = outcome_of(plan.open[shard.id.number], kept)
         elsewhere = dataset.recall.elsewhere(plan, shard.id.number, outcome)
-        plan.finish(shard.id.number, outcome, [int(u) for u in kept.units], kept.made)
+        plan.finish(shard.id.number, outcome, kept.written.units.tolist(), kept.written.made)
         plan.drop(elsewhere)
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
-    else:
-        plan.hold([int(u) for u in kept.units])
 
 
 def held_by(

@@ -121,8 +121,8 @@ async def _serve(
     reload: Callable[[], Config],
     umask: int,
 ) -> int:
-    daemon = Daemon(config, figures, executor, offline=options.offline)
     manager = ServiceManager()
+    daemon = Daemon(config, figures, executor, manager.starting, offline=options.offline)
     try:
         server = Server(config.server.endpoint, daemon.answer)
     except zmq.ZMQError as error:

@@ -34,8 +34,8 @@ def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
 
 def of_listing(kept: Kept, index: Index) -> bool:
     """Whether the shard's unit numbers are those of this listing."""
-    known = len(kept.units) == 0 or int(kept.units[-1]) < len(index)
-    return known and (kept.adopted or {}).get("index") == index.id
+    walk = kept.adopted or {}
+    return walk.get("most", -1) < len(index) and walk.get("index") == index.id
 
 
 def speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
@@ -44,12 +44,9 @@ def speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
 
 
 def begun_in(kept: Iterable[Kept]) -> set[Begin]:
-    """Unit and first ordinal of every part of a unit that these shards hold."""
-    there: set[Begin] = set()
-    for shard in kept:
-        if shard.firsts is not None:
-            there.update(zip(map(int, shard.units), map(int, shard.firsts), strict=True))
-    return there
+    """Unit and first ordinal of every part of a unit that these shards hold, and that is not its
+    beginning."""
+    return {(part.unit, part.ordinal) for shard in kept for part in shard.parts if part.ordinal}
 
 
 def cut_units(kept: Iterable[Kept], index: Index, begun: set[Begin]) -> list[UnitSlice]:
@@ -59,8 +56,7 @@ def cut_units(kept: Iterable[Kept], index: Index, begun: set[Begin]) -> list[Uni
     """
     later: dict[int, list[int]] = {}
     for unit, ordinal in begun:
-        if ordinal:
-            later.setdefault(unit, []).append(ordinal)
+        later.setdefault(unit, []).append(ordinal)
     cut: dict[Begin, Part] = {}
     for shard in kept:
         for left in (shard.adopted or {}).get("remainder", ()):

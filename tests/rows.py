@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
 from cachecd.model import ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of, parts_written
-from cachecd.reconcile import Found, Kept
+from cachecd.reconcile import Found, Kept, Written
 from tests.policy_model import Records
 
 
@@ -66,6 +66,17 @@ class Rows:
 
     def held(self, shard: ShardId) -> tuple[NDArray[np.uint64], Sequence[Part]]:
         return self.rows[shard][1:] if shard in self.rows else (np.zeros(0, np.uint64), ())
+
+    def units_held(
+        self, dataset: str, generation: str, without: Container[int]
+    ) -> Iterator[NDArray[np.uint64]]:
+        for shard, (row, units, _) in self.rows.items():
+            mine = shard.dataset == dataset and row.shard.generation == generation
+            if mine and not row.barred and shard.number not in without:
+                yield units
+
+    def forget_adopted(self, dataset: str) -> None:
+        """Nothing of it is here: sidecars are looked at anew at each start."""
 
     def parts_held(self, dataset: str, generation: str, without: Container[int]) -> list[Part]:
         return [
@@ -116,21 +127,19 @@ class Rows:
                 self.remove(shard)
             elif shard in self.rows and shard.number < planned and shard.number not in opened:
                 row, units, parts = self.rows[shard]
-                kept = Kept(row.shard, row.retired, row.barred, units, parts=parts)
-                found.kept.append(kept)
+                found.kept.append(Kept(row.shard, row.retired, row.barred, parts=parts))
             else:
                 records = sorted(disk[shard])
                 units, first = np.unique([u for u, _ in records], return_index=True)
                 units, firsts = units.astype(np.uint64), np.array([o for _, o in records])[first]
                 row = self.rows[shard][0] if shard in self.rows else None
                 marks = (row.retired, row.barred) if row else (False, False)
-                parts = parts_written(
-                    zip(units.tolist(), firsts.tolist(), strict=True),
-                    meta[shard]["remainder"],
-                    dict(meta[shard].get("stops", ())),
-                )
-                kept = Kept(meta[shard]["shard"], *marks, units, meta[shard], firsts, parts)
-                self.rows[shard] = (ShardRow(kept.shard, *marks), kept.units, parts)
+                stops = dict(meta[shard].get("stops", ()))
+                parts = parts_written(units, firsts, meta[shard]["remainder"], stops)
+                walk = {**meta[shard], "most": int(units.max(initial=0))}
+                written = Written(units, {}, 0) if shard.number in opened else None
+                kept = Kept(meta[shard]["shard"], *marks, walk, parts, written)
+                self.rows[shard] = (ShardRow(kept.shard, *marks), units, parts)
                 found.kept.append(kept)
         return found
 

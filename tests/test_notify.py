@@ -30,6 +30,10 @@ def test_every_message_arrives_as_the_manager_expects_it(manager, tmp_path):
         b"WATCHDOG=1",
         b"STOPPING=1",
     ]
+    service.starting("train: 100 of 200\nread")
+    first, second = manager.recv(999).decode().split("\n")
+    assert int(first.removeprefix("EXTEND_TIMEOUT_USEC=")) >= 60_000_000
+    assert second == "STATUS=train: 100 of 200 read"
     service.reloading()
     first, second = manager.recv(999).decode().split("\n")
     assert first == "RELOADING=1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,8 +52,8 @@ def test_a_shards_parts_are_those_of_the_units_that_it_was_not_given_or_did_not_
     made = [Part(2, 4, 80), Part(3, 2, 0, 6), Part(4, 0, 0, 5)]
     assert [*parts_made(units, outcome, {1, 2, 3, 4})] == made
     # The sidecar says the same, but where in the object a part begins.
-    firsts = [(1, 0), (2, 4), (3, 2), (4, 0)]
-    told = parts_written(firsts, [part_of(u) for u in rest], {3: 6, 4: 8})
+    written, firsts = np.array([1, 2, 3, 4], np.uint64), np.array([0, 4, 2, 0], np.uint32)
+    told = parts_written(written, firsts, [part_of(u) for u in rest], {3: 6, 4: 8})
     assert [*told] == [part._replace(offset=0) for part in made]
 
 

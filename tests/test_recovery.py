@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachecd import reconcile
-from cachecd.catalog import Catalog
+from cachecd.catalog import Adopted, Catalog
 from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
@@ -34,7 +34,7 @@ class Cache:
     def __init__(self, root: Path, objects: int = 12) -> None:
         self.layout = Layout(root)
         for path in (self.layout.shards, self.layout.tmp, self.layout.leases, self.layout.index):
-            path.mkdir()
+            path.mkdir(exist_ok=True)
         self.objects = [ObjectInfo(f"key-{i}", UNIT, "e") for i in range(objects)]
         self.rules = DatasetRules("train", "1-a", first=SHARD_SIZE)
         self.start()
@@ -313,7 +313,7 @@ def test_a_row_noted_while_its_assignment_was_open_does_not_stop_the_next_start(
     cache.write(assignment)
     shard = Shard(assignment.shard, "1-a", len(assignment.units), 1, 1)
     units = [u.unit for u in assignment.units]
-    cache.catalog.adopt([(shard, units, [], False, False)])  # killed right after this
+    cache.catalog.adopt([Adopted(shard, units)])  # killed right after this
     for _ in range(2):
         cache.restart()
         assert cache.numbers() == [1]
@@ -418,8 +418,8 @@ def test_a_sidecar_whose_cursor_no_walk_comes_to_stops_no_start(cache, cursor, m
     real = reconcile._from_sidecar
 
     def poisoned(*arguments):
-        kept = real(*arguments)
-        return dataclasses.replace(kept, adopted={**kept.adopted, "cursor": cursor})
+        kept, units = real(*arguments)
+        return dataclasses.replace(kept, adopted={**kept.adopted, "cursor": cursor}), units
 
     cache.make(), cache.make()
     cache.stop()

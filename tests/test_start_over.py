@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cachecd.model import EXCLUDED, Assignment, SetAside, Shard, ShardId
+from cachecd.parts import parts_written
 from cachecd.reconcile import Kept
 from cachecd.recovery import saved_plan
 from cachecd.rules import DatasetRules
@@ -107,7 +108,9 @@ def kept(number: int, held: dict[int, int], *remainder: list[int]) -> Kept:
     """A shard of these units, with the first ordinal of each."""
     units, firsts = np.array([*held], np.uint64), np.array([*held.values()], np.uint32)
     shard = Shard(ShardId("train", number), "1-a", 1, 1, 1)
-    return Kept(shard, False, False, units, {"index": "i", "remainder": [*remainder]}, firsts)
+    parts = parts_written(units, firsts, remainder, {})
+    walk = {"index": "i", "remainder": [*remainder], "most": max(held)}
+    return Kept(shard, False, False, walk, parts)
 
 
 def test_a_part_that_is_missing_between_two_shards_ends_where_the_later_one_begins():

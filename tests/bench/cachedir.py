@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cachecd.catalog import Catalog
+from cachecd.catalog import Adopted, Catalog
 from cachecd.config import load
 from cachecd.dataset import DatasetState
 from cachecd.index import Index
@@ -85,7 +85,7 @@ def make(folder: Path, shards: int) -> CacheFolder:
     catalog = Catalog(layout.catalog)
     used, rows = 0, []
     for shard, unit in _write_shards(layout, rules, index, shards):
-        rows.append((shard, [unit], [], False, False))
+        rows.append(Adopted(shard, [unit]))
         used += shard.allocated
     catalog.adopt(rows)
     catalog.save_schema(DATASET, rules.generation, _SCHEMA.to_json())

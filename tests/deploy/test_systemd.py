@@ -92,6 +92,10 @@ def test_readiness_and_life_are_told_by_the_daemon_itself(settings):
     assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
+def test_a_start_takes_as_long_as_it_must(settings):
+    assert settings["TimeoutStartSec"] == "infinity"
+
+
 def test_credentials_are_in_no_file_of_ours(settings):
     assert settings["EnvironmentFile"] == "-/etc/cachecd/environment"
     assert not re.search("KEY|SECRET|TOKEN", UNIT.read_text())
