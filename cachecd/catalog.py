@@ -143,6 +143,7 @@ class Catalog:
         # What the assignments' rows hold, as far as we wrote them: what is open and has no such
         # row, or another, is saved with its plan.
         self._assigned: dict[tuple[str, int], Assignment] = {}
+        self._walks: dict[str, str] = {}
 
     def _set_apart(self) -> None:
         for suffix in reversed(_FILES):  # the file last: as long as it is there, this is not done
@@ -298,6 +299,12 @@ class Catalog:
         )
         return {name.partition("@")[2]: json.loads(zlib.decompress(plan)) for name, plan in rows}
 
+    def planned(self, dataset: str) -> int:
+        """All numbers below this were given to a shard, or never will be, by any plan; 0 without one."""
+        plans = [plan] if (plan := self.plan(dataset)) else []
+        plans += self.parked(dataset).values()
+        return max((plan["plan"]["next_number"] for plan in plans), default=0)
+
     def generations(self, dataset: str) -> list[str]:
         """Those that have shards."""
         rows = self._db.execute(
@@ -309,7 +316,7 @@ class Catalog:
         """The units given up, with their reasons."""
         rows = self._db.execute(
             "SELECT unit, key, reason, passing FROM set_aside WHERE dataset = ? ORDER BY unit",
-            (dataset,),
+            (self._asides_of(dataset),),
         )
         return [
             SetAside(unit, _text(key), _text(why), bool(passing))
@@ -396,7 +403,8 @@ class Catalog:
             if removed is not None:
                 self._delete(ShardId(name, removed))
             self._db.executemany(
-                "DELETE FROM set_aside WHERE dataset = ? AND unit = ?", [(name, u) for u in again]
+                "DELETE FROM set_aside WHERE dataset = ? AND unit = ?",
+                [(self._asides_of(name), u) for u in again],
             )
             self._insert_asides(name, set_aside)
             self._db.executemany(
@@ -456,13 +464,17 @@ class Catalog:
                 (dataset, generation, json.dumps(schema)),
             )
 
-    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] = ()) -> None:
-        """A new listing, seed or generation starts the walk over: this plan, and these units set aside,
-        are all that there is."""
+    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] | None = ()) -> None:
+        """This plan and what is open in it are all that there is, as where a walk begins; and these units
+        set aside, unless None is given."""
         with self._db.transaction():
-            for table in ("assignments", "set_aside", "carried_marks", "carried_egress"):
+            for table in ("assignments", "carried_marks", "carried_egress"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (plan.dataset,))
-            self._insert_asides(plan.dataset, asides)
+            if asides is not None:
+                self._db.execute(
+                    "DELETE FROM set_aside WHERE dataset = ?", (self._asides_of(plan.dataset),)
+                )
+                self._insert_asides(plan.dataset, asides)
             self._insert_plan(plan)
         self._assigned = {k: a for k, a in self._assigned.items() if k[0] != plan.dataset}
 
@@ -470,41 +482,55 @@ class Catalog:
         """No later lease names these shards, and their units count for none. Repeatable, as `retire`."""
         self._mark("barred", dataset, numbers)
 
-    def park(self, dataset: str, walk: str) -> None:
-        """Sets apart the plan that is saved, with its open assignments and the units set aside, under the
-        name of its `walk`; of those parked before, only the latest stays. Repeatable: it is not one
-        transaction."""
-        parked = _parked(dataset, walk)
-        self._move_asides(dataset, parked)
+    def on_walk(self, dataset: str, walk: str) -> None:
+        """Of which walk the plan is that is saved: units set aside are kept by walk, and never move when
+        another is turned to. Repeatable."""
+        self._walks[dataset] = _parked(dataset, walk)
+        self._move_asides(dataset, self._walks[dataset])  # of a plan whose walk nobody had named
+
+    def turn(self, dataset: str, before: str | None, to: str) -> None:
+        """Sets the plan that is saved apart, with its open assignments, under the name of its walk, `before`,
+        and takes up again what was parked as walk `to`, if anything was. Of what is parked then only the
+        latest plans stay. Either all of it is done or nothing, up to what is forgotten."""
+        order = [each.get("parked", 0) for each in self.parked(dataset).values()]
+        plan = self.plan(dataset) if before is not None else None
         with self._db.transaction():
-            for table in ("assignments", "plans"):
-                self._db.execute(
-                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
-                    (parked, dataset),
-                )
+            if before is not None and plan is not None:
+                plan["parked"] = 1 + max(order, default=0)
+                self._insert_plan(SavedPlan(_parked(dataset, before), plan, ()))
+                self._db.execute("DELETE FROM plans WHERE dataset = ?", (dataset,))
+                self._rename(("assignments",), dataset, _parked(dataset, before))
+            self._rename(("assignments", "plans"), _parked(dataset, to), dataset)
+        self._walks[dataset] = _parked(dataset, to)
         self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
         plans = self.parked(dataset)
-        # Numbers go up, so a plan that was parked later has the higher ones.
-        for old in sorted(plans, key=lambda name: plans[name]["plan"]["next_number"])[:-_PARKED]:
-            self._move_asides(_parked(dataset, old), None)
+        for old in sorted(plans, key=lambda name: plans[name].get("parked", 0))[:-_PARKED]:
             with self._db.transaction():
                 for table in ("assignments", "plans"):
                     self._db.execute(
                         f"DELETE FROM {table} WHERE dataset = ?", (_parked(dataset, old),)
                     )
+        walks = {_parked(dataset, walk) for walk in self.parked(dataset)} | {self._walks[dataset]}
+        rows = self._db.execute(
+            "SELECT DISTINCT dataset FROM set_aside WHERE substr(dataset, 1, ?) = ?",
+            (len(dataset) + 1, _parked(dataset, "")),
+        )
+        for (old,) in list(rows):
+            if old not in walks:
+                self._move_asides(old, None)
 
-    def unpark(self, dataset: str, walk: str) -> None:
-        """Takes up again what was parked under this name, if anything was. Repeatable."""
-        parked = _parked(dataset, walk)
-        self._move_asides(parked, dataset)
-        with self._db.transaction():
-            for table in ("assignments", "plans"):
-                self._db.execute(
-                    f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?",
-                    (dataset, parked),
-                )
+    def _rename(self, tables: Sequence[str], old: str, new: str) -> None:
+        for table in tables:
+            self._db.execute(
+                f"UPDATE OR REPLACE {table} SET dataset = ? WHERE dataset = ?", (new, old)
+            )
+
+    def _asides_of(self, dataset: str) -> str:
+        """Under which name the rows of units set aside are kept."""
+        return self._walks.get(dataset, dataset)
 
     def _move_asides(self, dataset: str, to: str | None) -> None:
+        """To another name, or none. Repeatable: it is not one transaction."""
         some = (
             "WHERE dataset = ? AND unit IN"
             f" (SELECT unit FROM set_aside WHERE dataset = ? LIMIT {_ROWS_AT_ONCE})"
@@ -526,7 +552,10 @@ class Catalog:
     def _insert_asides(self, dataset: str, asides: Iterable[SetAside]) -> None:
         self._db.executemany(
             "INSERT OR REPLACE INTO set_aside VALUES (?, ?, ?, ?, ?)",
-            [(dataset, a.unit, _stored(a.key), _stored(a.reason), a.passing) for a in asides],
+            [
+                (self._asides_of(dataset), a.unit, _stored(a.key), _stored(a.reason), a.passing)
+                for a in asides
+            ],
         )
 
     def _insert(

@@ -423,6 +423,18 @@ class Plan:
         self.release([u.unit for u in dropped])
         return dropped
 
+    def let_go(self) -> list[UnitSlice]:
+        """Forgets all that is left over, and all open assignments, whose numbers stay unused; returns what
+        they had of units."""
+        in_hand = self.left_over
+        self.drop({(u.unit, u.ordinal) for u in in_hand})
+        for number, assignment in self.open.items():
+            self._backlog.skip(number, number + 1)
+            self.release([u.unit for u in assignment.units])
+            in_hand += assignment.units
+        self.open.clear()
+        return in_hand
+
     @property
     def cursor(self) -> int | list[int]:
         """The walk's position, counted over all passes, of several sources each one's; what sidecars

@@ -119,10 +119,19 @@ def generation_of(dataset: DatasetConfig) -> str:
             decides.append({"columns": source.columns})
         elif dataset.sources:
             decides.append(None)  # which of them has the columns
-    split = dataset.split
-    # Both sides alike: what one side trains on is what the other does not hold out.
-    told = split.model_dump(mode="json", exclude={"side"}) if split is not None else None
+    told: dict[str, Any] | None = None
+    if (split := dataset.split) is not None:
+        # Both sides alike: what one side trains on is what the other does not hold out. Units are held out
+        # by their names, and the same object has another name under another URL.
+        told = split.model_dump(mode="json", exclude={"side"})
+        told["of"] = [_names_in(source) for source in dataset.all_sources]
     return generations.configured(dataset.generation, decides, told)
+
+
+def _names_in(source: SourceConfig) -> list[Any]:
+    """What the names of a source's units follow from, beside its content."""
+    array = source.array.model_dump(mode="json") if source.array is not None else None
+    return [source.url, source.format, source.manifest, source.reader, source.options, array]
 
 
 def listing_of(dataset: DatasetConfig) -> str:

@@ -120,8 +120,7 @@ def find_shards(
     # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
     # with one that the plan has not come to: then a power failure took back what was saved last.
     opened = [number for number, _, _ in catalog.assignments(dataset)]
-    plan = catalog.plan(dataset)
-    planned = plan["plan"]["next_number"] if plan else 0
+    planned = catalog.planned(dataset)
     carried = catalog.carried_marks(dataset)
     folder = layout.shards / dataset
     data, sidecars = _on_disk(folder)

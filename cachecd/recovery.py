@@ -109,7 +109,7 @@ def take_up(
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))
-        if recalled := saved.get("recalled"):
+        if (recalled := saved.get("recalled")) and not standing.overtaken:
             parts = catalog.parts_held(name, rules.generation, ())
             dataset.recall.restore(recalled, plan, ((p.unit, p.ordinal) for p in parts))
     else:
@@ -125,6 +125,8 @@ def take_up(
     for kept in found.kept:
         _adopt(kept, dataset, catalog, index, begun)
     plan.drop(begun | _begun_anew(mine, plan, catalog))
+    if standing.overtaken:
+        _take_up_again(plan, found, catalog, index)
     for first, last, share in saved.get("delivered", ()) if saved else ():
         dataset.live.deliver(((first, last),), (share,))
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
@@ -148,13 +150,23 @@ def take_up(
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
-    if not saved:
+    if not saved or standing.overtaken:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
-        catalog.start_over(saved_plan(dataset, index), asides)
+        catalog.start_over(saved_plan(dataset, index), None if saved else asides)
     elif found.gone or mine or saved.get("listings") != dataset.listings:
         catalog.save_progress(saved_plan(dataset, index))
     catalog.forget_adopted(name)
     return dataset
+
+
+def _take_up_again(plan: Plan, found: Found, catalog: Catalog, index: Index) -> None:
+    """What the plan has in hand another walk may have made since, and it may have cut others: of units that
+    shards hold parts of, what no shard holds is in hand now; of others what was."""
+    in_hand = plan.let_go()
+    held = set(plan.partly_held([unit.unit for unit in in_hand]))
+    plan.resume([unit for unit in in_hand if unit.unit not in held])
+    lost = _parts_lost(found, plan, catalog, index)
+    plan.resume(slices_of(lost, index.unit))
 
 
 def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAside]:

@@ -31,7 +31,8 @@ class Standing:
 
     `listings`: of each generation the listing that numbers its units, "" if nobody knows it. `used`: the
     highest number that any walk gave a shard. `excluded`: what a person took out, where another walk over
-    the same listing begins now. `lost`: the catalog knows nothing; sidecars may.
+    the same listing begins now. `lost`: the catalog knows nothing; sidecars may. `overtaken`: since this
+    walk was left, another one made shards of its generation.
     """
 
     rules: DatasetRules
@@ -40,6 +41,7 @@ class Standing:
     egress: int = 0
     excluded: list[SetAside] = field(default_factory=list)
     lost: bool = False
+    overtaken: bool = False
 
 
 def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
@@ -55,23 +57,35 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         listings |= {plan["generation"]: plan["index"], **plan.get("listings", {})}
     rules = replace(rules, generation=numbered(rules.generation, index.id, listings))
     walk, excluded = walk_of(rules, index), []
-    if saved and (before := {key: saved.get(key) for key in walk}) != walk:
+    before = {key: saved.get(key) for key in walk} if saved else None
+    if before:
+        catalog.on_walk(name, walk_name(before))
+    if before and before != walk:
         taken_out = excluded_among(catalog.set_aside(name))
         if before["index"] == index.id:
             excluded = [a for a in catalog.set_aside(name) if a.unit in taken_out]
         else:
             # By their numbers they cannot be found any more.
             catalog.bar(name, holders_of(catalog, name, taken_out, str(before["generation"])))
-        catalog.park(name, walk_name(before))
-        saved = None
-    if saved is None:
-        catalog.unpark(name, walk_name(walk))
+    if before != walk:
+        catalog.turn(name, walk_name(before) if before else None, walk_name(walk))
+    mine = saved if before == walk else plans.get(walk_name(walk))
     return Standing(
         rules,
         listings,
         max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
         max(plan.get("egress", 0) for plan in plans.values()),
         excluded,
+        overtaken=mine is not None and _overtaken(mine, plans.values()),
+    )
+
+
+def _overtaken(plan: dict[str, Any], plans: Iterable[dict[str, Any]]) -> bool:
+    """Whether another of these plans gave numbers after this one's to shards of its generation."""
+    return any(
+        (other["generation"], other["index"]) == (plan["generation"], plan["index"])
+        and other["plan"]["next_number"] > plan["plan"]["next_number"]
+        for other in plans
     )
 
 

@@ -15,6 +15,7 @@ passed, the locks alone decide. So they do for a set that could not be granted a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from cachecd import events as ev
 from cachecd.asking import cursors, go_on, may_stand, no_delivery, refusal, set_again, take_recalled
@@ -251,9 +252,10 @@ class State:
     ) -> str | None:  # fmt: skip
         """A lease of the very set that was leased before. It is no new epoch, so nothing rotates."""
         held = self.leases[known] if known else None
-        may = dataset.may_lease(wanted.generation)
-        if may and held and held.lease.fingerprint == wanted.fingerprint:
-            return known
+        if held and held.lease.fingerprint == wanted.fingerprint:
+            if dataset.may_lease(held.lease.generation):
+                return known
+            wanted = replace(wanted, generation=held.lease.generation)
         found = set_again(dataset, asked, wanted, held, self.leases.values())
         if isinstance(found, ShardSet):
             return self._lease(dataset, asked, wanted.generation, found, now, out)

@@ -61,6 +61,11 @@ class Rows:
         names = [name for name in self._plans if name.startswith(f"{dataset}@")]
         return {name.partition("@")[2]: json.loads(self._plans[name]) for name in names}
 
+    def planned(self, dataset: str) -> int:
+        plans = [plan] if (plan := self.plan(dataset)) else []
+        plans += self.parked(dataset).values()
+        return max((plan["plan"]["next_number"] for plan in plans), default=0)
+
     def generations(self, dataset: str) -> set[str]:
         return {row.shard.generation for s, (row, *_) in self.rows.items() if s.dataset == dataset}
 
@@ -117,8 +122,7 @@ class Rows:
         """As `reconcile.find_shards`: a row without files goes, files without one come back."""
         found = Found()
         opened = {number for number, _, _ in self.assignments(dataset)}
-        plan = self.plan(dataset)
-        planned = plan["plan"]["next_number"] if plan else 0
+        planned = self.planned(dataset)
         for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
             if shard not in disk:
                 row = self.rows[shard][0]
@@ -189,13 +193,14 @@ class Rows:
         self._write()
         self.rows.pop(shard, None)
 
-    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] = ()) -> None:
+    def start_over(self, plan: SavedPlan, asides: Iterable[SetAside] | None = ()) -> None:
         self._write()
         name = plan.dataset
         self._plans[name] = json.dumps(plan.fields)
         self._open = {k: v for k, v in self._open.items() if k[0] != name}
-        self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
-        self._aside.update(((name, aside.unit), aside) for aside in asides)
+        if asides is not None:
+            self._aside = {k: v for k, v in self._aside.items() if k[0] != name}
+            self._aside.update(((name, aside.unit), aside) for aside in asides)
 
     def bar(self, dataset: str, numbers: Iterable[int]) -> None:
         self._write()
@@ -204,16 +209,20 @@ class Rows:
                 row, *rest = self.rows[shard]
                 self.rows[shard] = (dataclasses.replace(row, barred=True), *rest)
 
-    def park(self, dataset: str, walk: str) -> None:
-        self._write()
-        self._move(dataset, f"{dataset}@{walk}")
-        plans = self.parked(dataset)
-        for old in sorted(plans, key=lambda name: plans[name]["plan"]["next_number"])[:-2]:
-            self._move(f"{dataset}@{old}", None)
+    def on_walk(self, dataset: str, walk: str) -> None:
+        """Here units set aside move with their plan."""
 
-    def unpark(self, dataset: str, walk: str) -> None:
+    def turn(self, dataset: str, before: str | None, to: str) -> None:
         self._write()
-        self._move(f"{dataset}@{walk}", dataset)
+        if before is not None:
+            order = [plan.get("parked", 0) for plan in self.parked(dataset).values()]
+            plan = {**json.loads(self._plans[dataset]), "parked": 1 + max(order, default=0)}
+            self._plans[dataset] = json.dumps(plan)
+            self._move(dataset, f"{dataset}@{before}")
+        self._move(f"{dataset}@{to}", dataset)
+        plans = self.parked(dataset)
+        for old in sorted(plans, key=lambda name: plans[name]["parked"])[:-2]:
+            self._move(f"{dataset}@{old}", None)
 
     def _move(self, old: str, new: str | None) -> None:
         if old in self._plans:

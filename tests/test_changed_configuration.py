@@ -4,15 +4,18 @@ or not."""
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cachecd import events as ev
 from cachecd.generations import configured, numbered, same_split
 from cachecd.rules import DatasetRules
 from cachecd.waiting import held_back
 from cachecd.wanted import ReplyMissing, Wanted
-from tests.units import FOOTPRINT, SHARD_SIZE, Units
+from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units
 from tests.world import UNIT, World, granted, numbers, world
 
 
@@ -225,3 +228,26 @@ def test_status_says_that_shards_are_held_back_until_there_is_something_to_lease
     assert held_back(dataset).startswith("the split was changed: none of the 3 shards")
     rotate(w)
     assert held_back(dataset) == ""
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2))
+def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, starts):
+    """Units that are larger than a shard: what one walk has begun of a unit, another goes on with."""
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1)
+    sizes = [200 << 10] * 3 + [UNIT] * 3
+    w = World(90 * FOOTPRINT, {rules: Units(sizes)}, workers)
+    for seed, made in starts:
+        w.rules["train"] = dataclasses.replace(rules, seed=seed)
+        w.restart()
+        there = len(w.disk)
+        while len(w.disk) < there + made and not w.work(1):
+            pass
+    w.rules["train"] = rules
+    w.restart()
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    of = {shard.number: records for shard, records in w.disk.items()}
+    found = Counter(record for number in numbers(w, lease.id) for record in of[number])
+    assert set(found.values()) == {1}
+    assert len(found) == RECORDS_PER_UNIT * len(sizes)

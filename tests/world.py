@@ -116,9 +116,12 @@ class World:
             self.state.adopt_lease(lease, self.now)
         self.measure()
         for name, dataset in self.state.datasets.items():
-            if units := dataset.excluded.numbers:  # before anybody is answered
+            # Without the catalog nobody knows what was retired; then units may be there twice.
+            assert not dataset.twice or self.model.of[name].lost
+            # Before anybody is answered:
+            self.feed(ev.HoldersFound(name, dataset.twice))
+            if units := dataset.excluded.numbers:
                 self.feed(ev.HoldersFound(name, self._holders(name, units)))
-            assert not dataset.twice
         for name in self.listed:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
         for name in filter(self.rows.excluded_units, self.rules):
