@@ -160,6 +160,8 @@ class State:
             case ev.HoldersFound(dataset, holders):
                 for number in holders:
                     self._bar_holder(ShardId(dataset, number), out)
+            case ev.ExclusionsKnown(dataset):
+                self.datasets[dataset].excluded.sought = False
             case ev.MetadataMeasured(allocated, spare, spare_shards, coming):
                 self.ledger.measured(allocated, spare, spare_shards, coming)
             case ev.DiskChecked(refused):
@@ -194,6 +196,9 @@ class State:
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
         if wanted is not None and known is None and go_on(dataset, wanted, now):
             out.append(ev.SavePlan(asked.dataset))
+        if dataset.excluded.sought and known is None:
+            out.append(ev.ReplyWaiting(asked.request, 0, 0, 0.0, "what was excluded is looked for"))
+            return
         if wanted is not None and wanted.fingerprint:
             known = self._same_set(dataset, asked, wanted, known, now, out)
         elif known is None:
