@@ -489,9 +489,9 @@ class Catalog:
         self._move_asides(dataset, self._walks[dataset])  # of a plan whose walk nobody had named
 
     def turn(self, dataset: str, before: str | None, to: str) -> None:
-        """Sets the plan that is saved apart, with its open assignments, under the name of its walk, `before`,
-        and takes up again what was parked as walk `to`, if anything was. Of what is parked then only the
-        latest plans stay. Either all of it is done or nothing, up to what is forgotten."""
+        """Sets the plan that is saved apart, with its open assignments, under the name of its walk
+        `before`, and takes up again what was parked as walk `to`, if anything was: all of it or nothing.
+        Of what is parked then only the latest plans stay."""
         order = [each.get("parked", 0) for each in self.parked(dataset).values()]
         plan = self.plan(dataset) if before is not None else None
         with self._db.transaction():

@@ -135,7 +135,8 @@ class DatasetState:
     @property
     def whole(self) -> bool:
         """Everything the source has is in live, sound shards, or set aside."""
-        return self.listed and not self.has_work and not self.making and self.being_verified is None
+        busy = self.has_work or self.making or self.excluded.sought
+        return self.listed and not busy and self.being_verified is None
 
     @property
     def being_verified(self) -> int | None:

@@ -225,6 +225,13 @@ class HoldersFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ExclusionsKnown:
+    """What holds units that were excluded before this start was named, all of it: leases may be granted."""
+
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataMeasured:
     """What everything under cache.dir but shards and temporary files occupies, in bytes.
 
@@ -277,6 +284,7 @@ Event = (
     | UnitsExcluded
     | UnitsIncluded
     | HoldersFound
+    | ExclusionsKnown
     | ShardsRecalled
     | MetadataMeasured
     | DiskChecked

@@ -25,6 +25,9 @@ class Excluded:
         """How many are of sources that are not there, and nothing is excluded by."""
         self.numbers: set[int] = set()
         self.shards: set[int] = set()
+        self.sought = False
+        """Since the start it is looked for which shards hold what was excluded before: nothing is leased
+        until that is known."""
         self._lost: dict[int, list[UnitSlice]] = {}
 
     @property
@@ -47,6 +50,10 @@ class Excluded:
                 self._kept.setdefault(known, set()).add(name)
             else:
                 self.of_others += 1
+
+    def known(self, names: Collection[UnitName]) -> bool:
+        """Whether these are all that are excluded."""
+        return self._kept.keys() <= {*names}
 
     def add(self, units: Iterable[UnitSlice]) -> tuple[ExcludedName, ...]:
         """From now on these are; under these names they are to be kept."""

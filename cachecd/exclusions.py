@@ -15,7 +15,7 @@ import structlog
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
-from cachecd.events import Event, HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
 from cachecd.saving import PlanSaver
@@ -79,16 +79,20 @@ class Exclusions:
         """What was excluded before is looked for again: a daemon that was killed may not have come to all
         its shards, and the source may have been listed anew.
 
-        The shards that hold what is known of it by number are named before this returns: no lease is to
-        name one meanwhile. Where nothing was excluded it takes no time. What a disk that fails does not
-        tell now is looked for with the rest, till that is done.
+        The shards that hold what is known of it by number are named before this returns. Where that is not
+        all, as after the loss of the catalog, or a disk that fails does not tell, nothing is leased until
+        the rest is found. Where nothing was excluded it takes no time.
         """
         for dataset, state in self._datasets.items():
             found, alike = state.excluded, state.numbered_alike
-            if found.numbers:
-                with suppress(DiskError):
+            with suppress(DiskError):
+                if found.numbers:
                     for some in self._catalog.holders(dataset, found.numbers, alike):
                         self._feed(HoldersFound(dataset, some))
+                if found.sought and set(state.live.generations) <= set(alike):
+                    index = self._indexes[dataset]
+                    if found.known({index.unit(number).name for number in found.numbers}):
+                        self._feed(ExclusionsKnown(dataset))
             if found.of_others:
                 _log.warning(
                     "exclusions of sources that are not configured now",
@@ -108,6 +112,8 @@ class Exclusions:
             except Exception:  # what a person took out must not come again because of a defect
                 _log.exception("exclusions not looked for", dataset=dataset)
             else:
+                if self._datasets[dataset].excluded.sought:
+                    self._feed(ExclusionsKnown(dataset))
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)

@@ -137,6 +137,7 @@ def take_up(
         if retired and shard.generation == rules.generation:
             dataset.debt += shard.allocated
     dataset.excluded.keep(catalog.excluded(name))
+    dataset.excluded.sought = bool(dataset.excluded.names)
     asides = _asides(catalog, dataset, index) if saved else standing.excluded
     plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.numbers.update(excluded_among(asides))

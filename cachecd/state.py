@@ -161,6 +161,8 @@ class State:
             case ev.HoldersFound(dataset, holders):
                 for number in holders:
                     self._bar_holder(ShardId(dataset, number), out)
+            case ev.ExclusionsKnown(dataset):
+                self.datasets[dataset].excluded.sought = False
             case ev.MetadataMeasured(allocated, spare, spare_shards, coming):
                 self.ledger.measured(allocated, spare, spare_shards, coming)
             case ev.DiskChecked(refused):
@@ -200,6 +202,9 @@ class State:
             if not dataset.may_lease(before.generation):
                 out.append(still_held(before, dataset, asked.request))
                 return
+        if dataset.excluded.sought and not (known and self._is_of(known, wanted)):
+            out.append(ev.ReplyWaiting(asked.request, 0, 0, 0.0, "what was excluded is looked for"))
+            return
         if wanted is not None and wanted.fingerprint:
             known = self._same_set(dataset, asked, wanted, known, now, out)
         elif known is None:
@@ -246,13 +251,18 @@ class State:
         shards = dataset.choose(asked.epoch, generation)
         return self._lease(dataset, asked, generation, shards, now, out)
 
+    def _is_of(self, lease: str, wanted: Wanted | None) -> bool:
+        """Whether the lease is of the very set that is asked for, if one is."""
+        set_wanted = wanted.fingerprint if wanted is not None else None
+        return not set_wanted or self.leases[lease].lease.fingerprint == set_wanted
+
     def _same_set(
         self, dataset: DatasetState, asked: ev.AcquireAsked, wanted: Wanted, known: str | None,
         now: float, out: list[ev.Command],
     ) -> str | None:  # fmt: skip
         """A lease of the very set that was leased before. It is no new epoch, so nothing rotates."""
         held = self.leases[known] if known else None
-        if held and held.lease.fingerprint == wanted.fingerprint:
+        if known and held and self._is_of(known, wanted):
             if dataset.may_lease(held.lease.generation):
                 return known
             wanted = replace(wanted, generation=held.lease.generation)

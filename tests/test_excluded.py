@@ -277,3 +277,18 @@ def test_two_parts_of_one_store_are_told_apart_and_a_slash_at_the_end_is_no_othe
     again = Excluded(["s3://b", "s3://a/", "s3://a"])
     again.keep(names)
     assert set(again.names) == {("1/x", 0), ("2/x", 0), ("2/y", 0)}
+
+
+def test_while_it_is_looked_for_what_holds_an_excluded_unit_nothing_is_leased_and_nothing_is_whole():
+    w = world(shards=4, units=4, first=SHARD_SIZE)
+    w.settle()
+    dataset = w.state.datasets["train"]
+    assert dataset.whole
+    dataset.excluded.sought = True
+    assert not dataset.whole
+    waiting = w.acquire("train", "job", 0)
+    assert isinstance(waiting, ev.ReplyWaiting)
+    assert waiting.reason == "what was excluded is looked for"
+    w.feed(ev.ExclusionsKnown("train"))
+    assert dataset.whole
+    granted(w.acquire("train", "job", 0))

@@ -11,7 +11,7 @@ import pytest
 from cachecd import exclusions
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.errors import DiskError
-from cachecd.events import HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.events import ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
 from cachecd.excluded import Excluded
 from cachecd.exclusions import Exclusions
 from cachecd.index import Index
@@ -209,6 +209,50 @@ def test_a_start_looks_again_for_what_was_excluded_before(search):
     asyncio.run(asyncio.wait_for(start(), 20))
     assert [unit.name for unit in search.events[0].units] == [("b", 1)]
     assert search.events[1] == HoldersFound("train", [3])
+
+
+@pytest.mark.parametrize("numbers", [{2}, set()])
+def test_a_start_lets_nothing_be_leased_before_all_that_holds_something_excluded_is_named(
+    search, numbers
+):
+    """Where numbers are not known any more, as after the loss of the catalog, they are looked for."""
+
+    async def start():
+        search.train.excluded.keep([("", "b", 1)])
+        search.train.excluded.numbers |= numbers
+        search.train.excluded.sought = True
+        search.exclusions.start()
+        at_once = list(search.events)
+        while ExclusionsKnown("train") not in search.events:
+            await asyncio.sleep(0.001)
+        return at_once
+
+    at_once = asyncio.run(asyncio.wait_for(start(), 20))
+    named = HoldersFound("train", [3])
+    assert search.events.index(named) < search.events.index(ExclusionsKnown("train"))
+    assert at_once == ([named, ExclusionsKnown("train")] if numbers else [])
+
+
+def test_a_start_that_cannot_ask_the_catalog_lets_nothing_be_leased_until_it_can(
+    search, monkeypatch
+):
+    async def start():
+        search.train.excluded.keep([("", "b", 1)])
+        search.train.excluded.numbers.add(2)
+        search.train.excluded.sought = True
+        with monkeypatch.context() as patch:
+            patch.setattr(search.catalog, "holders", lambda *_: fail())
+            search.exclusions.start()
+            await asyncio.sleep(0)
+            assert ExclusionsKnown("train") not in search.events
+        while ExclusionsKnown("train") not in search.events:
+            await asyncio.sleep(0.001)
+
+    def fail():
+        raise DiskError("cannot read the catalog")
+
+    asyncio.run(asyncio.wait_for(start(), 20))
+    assert HoldersFound("train", [3]) in search.events
 
 
 def older(search, tmp_path, *keys: str) -> Index:

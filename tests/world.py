@@ -126,6 +126,7 @@ class World:
             self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
         for name in filter(self.rows.excluded_units, self.rules):
             self.exclude(name, sorted(self.rows.excluded_units(name)))
+            self.feed(ev.ExclusionsKnown(name))
 
     def _known(self, name: str, found: Found, lost: bool) -> None:
         """What the model goes by after a restart: what the catalog and the plan say."""

@@ -65,6 +65,10 @@ def test_a_catalog_that_is_damaged_costs_no_mark_no_exclusion_and_no_egress(
             daemon.kill()
             damage(daemon.cache / "catalog.sqlite")
             daemon.start()
+            # Before any number is known of what was excluded.
+            with daemon.connect() as other, other.acquire("train", epoch=0, job="c") as early:
+                keys = {bytes(k).decode() for batch in early.numpy(1) for k in batch["key"]}
+                assert BAD not in keys
             # What the shard held beside comes again once it is barred.
             wait_until(lambda: settled(train()) == settled(before))
             after = train()
