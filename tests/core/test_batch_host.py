@@ -17,9 +17,10 @@ MiB = 1 << 20
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Eight MiB and more, of which a batch is the smallest part."""
+    """24 MiB and more, of which a batch is the smallest part, and less than half is what a kernel reads ahead
+    by itself: 8 MiB where the device says so."""
     records = [example(i) for i in range(8 * MiB // len(example(0)))]
-    return write(tmp_path_factory.mktemp("host") / "set", records)
+    return write(tmp_path_factory.mktemp("host") / "set", 3 * records)
 
 
 def reader(path, **options):
