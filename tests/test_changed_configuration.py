@@ -159,6 +159,16 @@ def test_a_lease_of_before_the_split_is_given_to_no_run_begun_again_under_its_na
         assert w.manifests[granted(ask())].generation == "1-a-5p117"
 
 
+def test_a_lease_of_before_the_split_is_not_given_to_who_names_the_new_generation_with_its_set():
+    w = world(shards=8, units=30)
+    w.settle()
+    lease = w.manifests[granted(w.acquire("train", "job", 0))]
+    restart(w, "1-a-5p117")
+    same = Wanted("1-a-5p117", lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+    w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, same))
+    assert isinstance(w.replies.pop("again"), ReplyMissing)
+
+
 def test_a_plain_name_says_number_content_and_split():
     plain = configured(3, ["s3://b", "files"], None)
     split = configured(3, ["s3://b", "files"], {"eval": 0.1})

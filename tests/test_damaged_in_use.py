@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -35,6 +36,25 @@ def damage(cache: Cache, how: str) -> None:
         index.unlink()
     else:
         index.write_bytes(index.read_bytes()[:40])
+
+
+@pytest.mark.parametrize(
+    "changed", [{"generation": "2-b"}, {"generation": "1-a-5p117"}, {"seed": 7}, "the source"]
+)
+def test_it_stays_too_where_the_start_has_another_configuration(cache, changed):
+    cache.make()
+    cache.make()
+    with contextlib.closing(HeldLease(write_manifest(cache.layout, MANIFEST))):
+        damage(cache, "cut")
+        if changed == "the source":
+            cache.restart("another")
+        else:
+            cache.rules = dataclasses.replace(cache.rules, **changed)
+            cache.restart()
+        assert cache.found.found.removed == []
+        assert cache.layout.shard(ShardId("train", 1)).exists()
+        live = cache.found.state.live
+        assert (live[1].served, live[2].served) == (False, True)
 
 
 @pytest.mark.parametrize("manifest", ["whole", "damaged"])

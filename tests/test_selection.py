@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.config import DatasetConfig
+from cachecd.generations import same_split
 from cachecd.model import ObjectInfo
 from cachecd.preflight import generation_of, listing_of
 from cachecd.selection import selection_of
@@ -23,7 +24,7 @@ UNITS = [
 
 def dataset(**changes: Any) -> DatasetConfig:
     source = {"url": "s3://b/", "format": "files"}
-    return DatasetConfig.model_validate({"source": source, **changes})
+    return DatasetConfig.model_validate({"source": source} | changes)
 
 
 def taken(of: DatasetConfig, units: list[ObjectInfo] = UNITS) -> set[ObjectInfo]:
@@ -124,6 +125,21 @@ def test_the_choice_is_the_same_for_ever():
     runs = taken(by_unit, [ObjectInfo("tokens.npy", 1, begin=n * 4096) for n in range(40)])
     assert sorted(u.begin // 4096 for u in runs) == [2, 3, 7, 9, 13, 16, 20, 23, 26, 29, 34]
     assert sorted(int(u.key[4:]) for u in part) == [10, 16, 20, 21, 22, 38]
+
+
+def test_a_split_under_another_url_or_of_other_windows_is_another_split():
+    """Units are held out by their names, which begin behind the URL and name the window."""
+
+    def of(**changes):
+        source = {"url": "s3://b/", "format": "files", **changes}
+        return generation_of(dataset(source=source, split={"eval": 0.1, "by": "unit"}))
+
+    def windows(length):
+        return of(url="s3://b/tokens.npy", format="npy", array={"window": length})
+
+    assert not same_split(of(), of(url="s3://b/data/"))
+    assert not same_split(windows(128), windows(256))
+    assert same_split(of(), of(endpoint="http://elsewhere:9000"))
 
 
 def test_another_selection_is_another_listing_and_none_is_what_it_was():

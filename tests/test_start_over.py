@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from cachecd.database import Database
 from cachecd.model import EXCLUDED, Assignment, SetAside, Shard, ShardId
 from cachecd.parts import parts_written
 from cachecd.reconcile import Kept
@@ -52,6 +55,110 @@ def test_the_catalog_has_the_walk_that_began_anew_and_what_was_in_its_shards(cac
         assert cache.catalog.plan("train")["generation"] == "2-b"
         assert cache.catalog.assignments("train") == []
         assert cache.catalog.held(ShardId("train", 1))[0].tolist() == held
+
+
+def fail(cache: Cache, *units: int) -> list[tuple[int, str]]:
+    """Sets units aside, under keys that say of which configuration; returns what is set aside then."""
+    generation = cache.rules.generation
+    bad = [SetAside(unit, f"{generation} key-{unit}", "bad") for unit in units]
+    cache.catalog.save_progress(saved_plan(cache.found.state, cache.index), set_aside=bad)
+    return asides(cache)
+
+
+def asides(cache: Cache) -> list[tuple[int, str]]:
+    return [(aside.unit, aside.key) for aside in cache.catalog.set_aside("train")]
+
+
+def configure(cache: Cache, number: int, source: str = "s") -> None:
+    cache.rules = dataclasses.replace(cache.rules, generation=f"{number}-x")
+    cache.restart(source)
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_after_two_mistakes_one_after_the_other_the_walk_goes_on_where_it_was_left(cache, fetched):
+    configure(cache, 1)
+    cache.make()
+    cache.assign()
+    before = fail(cache, 11)
+    position = cache.plan.walks[0].cycle.position
+    for mistake in (2, 3):
+        configure(cache, mistake)
+        assert asides(cache) == []
+        if fetched:
+            cache.make()
+    configure(cache, 1)
+    assert cache.plan.walks[0].cycle.position == position
+    assert asides(cache) == before
+    assert 11 not in cache.rest()
+
+
+def test_of_walks_that_were_left_only_the_latest_stay(cache):
+    for number in (1, 2, 3, 4, 2, 5):
+        configure(cache, number)
+        fail(cache, number)
+    plans = cache.catalog.parked("train").values()
+    assert sorted(plan["generation"] for plan in plans) == ["2-x", "4-x"]
+    rows = cache.catalog._db.execute("SELECT unit FROM set_aside ORDER BY unit")
+    assert [unit for (unit,) in rows] == [2, 4, 5]
+
+
+class Killed(BaseException):
+    """The process ends at once."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, statement: int) -> None:
+    """The daemon is killed before it has written that often."""
+    left = statement
+
+    def counted(write: Callable[..., object]) -> Callable[..., object]:
+        def counting(self: Database, sql: str, values: Sequence[object] = ()) -> object:
+            nonlocal left
+            if not sql.startswith("SELECT"):
+                left -= 1
+                if left < 0:
+                    raise Killed
+            return write(self, sql, values)
+
+        return counting
+
+    for name in ("execute", "executemany"):
+        monkeypatch.setattr(Database, name, counted(getattr(Database, name)))
+
+
+@pytest.mark.parametrize("source", ["s", "another"])
+def test_a_kill_while_another_walk_is_turned_to_leaves_each_walk_what_it_set_aside(
+    tmp_path, monkeypatch, source
+):
+    for statement in range(1000):
+        root = tmp_path / str(statement)
+        root.mkdir()
+        cache = Cache(root)
+        configure(cache, 1)
+        cache.make()
+        mine = fail(cache, 11)
+        configure(cache, 2, source)
+        other = fail(cache, 5, 6, 7)
+        configure(cache, 1)
+        cache.stop()
+        cache.rules = dataclasses.replace(cache.rules, generation="2-x")
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            killed_at(patch, statement)
+            cache.start(source)
+            patch.undo()
+            break
+        cache.stop()
+        # The configuration is mended, or the mistake is made again.
+        cache.rules = dataclasses.replace(cache.rules, generation=f"{1 + statement % 2}-x")
+        cache.start(source if statement % 2 else "s")
+        assert asides(cache) == (other if statement % 2 else mine)
+        configure(cache, 1)
+        assert asides(cache) == mine
+        assert cache.plan.num_aside == len(mine)
+        configure(cache, 2, source)
+        assert asides(cache) == other
+        cache.stop()
+    assert statement > 4
+    cache.stop()
 
 
 def exclude(cache: Cache, unit: int) -> None:

@@ -17,8 +17,8 @@ MiB = 1 << 20
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """24 MiB and more, of which a batch is the smallest part, and less than half is what a kernel reads ahead
-    by itself: 8 MiB where the device says so."""
+    """24 MiB and more: a batch is the smallest part of it, and less than half is what a kernel reads
+    ahead by itself, which are 8 MiB on some devices."""
     records = [example(i) for i in range(8 * MiB // len(example(0)))]
     return write(tmp_path_factory.mktemp("host") / "set", 3 * records)
 
