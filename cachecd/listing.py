@@ -96,14 +96,14 @@ class Listing:
         await self._list_all(units, sweep)
         if self._relisting is not None:
             try:
-                rewritten = self._relisting.judge()
+                waited = self._relisting.judge()
             except RewrittenError:
                 self._begin_anew(judges=True)
                 raise
             if self._relisting.unheard:
                 self._begin_anew(judges=False)
                 await self._list_all(units, sweep)
-            await self._take_up(rewritten, "", again=True)
+            await self._take_up(waited, "", again=True)
         names = class_names(self._classes)
         await self._write(self.index.cost((), names), lambda: self.index.finish(names))
         if self._relisting is not None:

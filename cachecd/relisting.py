@@ -25,16 +25,17 @@ Holds = Callable[[Sequence[int]], Iterable[int]]
 
 # With fewer objects than this the end of the listing comes at once.
 _ENOUGH_TO_DOUBT = 1_000
-# Rewritten objects that wait for the end of the listing; if there are more, they are listed once more.
-_MOST_WAITING = 10_000
+# New and rewritten objects that wait for the end of the listing, of some 300 bytes each; if there are more,
+# they are listed once more.
+_MOST_WAITING = 50_000
 
 
 class Relisting:
     """One listing, from its beginning to its end, over as many attempts as it takes.
 
-    `judges`: rewritten objects get no number before the end of the listing, and none at all if more than
-    half of the objects that were listed before are rewritten. `unheard`: more of them were rewritten than
-    can wait for that end, so that the source has to be listed once more, without a judge.
+    `judges`: no object gets a number before the end of the listing, and none at all if more than half of
+    the objects that were listed before are rewritten. `unheard`: more are new or rewritten than can wait
+    for that end, so that the source has to be listed once more, without a judge.
     """
 
     def __init__(self, index: Index | SourceIndex, holds: Holds, judges: bool = False) -> None:
@@ -53,19 +54,20 @@ class Relisting:
         numbers: NDArray[np.int64],
         rewritten: NDArray[np.bool_],
     ) -> list[ObjectInfo]:
-        """Those that get a number now: they have none, or they were rewritten and nothing of the version
-        that has one is cached. `numbers` and `rewritten` are what the index says of them."""
+        """Those that get a number now, or, before a judge, wait for it: they have none, or they were
+        rewritten and nothing of the version that has one is cached. `numbers` and `rewritten` are what the
+        index says of them."""
         self._looked_at += int((numbers >= 0).sum())
         self._rewritten += int(rewritten.sum())
         held = set(self._holds(numbers[rewritten].tolist())) if rewritten.any() else set()
         stale = rewritten & ~np.isin(numbers, list(held))
         self._seen.add(numbers[(numbers >= 0) & ~stale])
+        new = [objects[place] for place in np.flatnonzero((numbers < 0) | stale).tolist()]
         if self._judges:
-            waiting = [objects[place] for place in np.flatnonzero(stale).tolist()]
-            self.unheard = self.unheard or len(self._waiting) + len(waiting) > _MOST_WAITING
-            self._waiting = [] if self.unheard else [*self._waiting, *waiting]
-        places = np.flatnonzero((numbers < 0) | (stale & (not self._judges))).tolist()
-        return list({(objects[p].key, objects[p].begin): objects[p] for p in places}.values())
+            self.unheard = self.unheard or len(self._waiting) + len(new) > _MOST_WAITING
+            self._waiting = [] if self.unheard else [*self._waiting, *new]
+            return []
+        return _once(new)
 
     @property
     def doubt(self) -> str:
@@ -84,12 +86,17 @@ class Relisting:
         return self._looked_at >= _ENOUGH_TO_DOUBT and bool(self.doubt)
 
     def judge(self) -> list[ObjectInfo]:
-        """At the end of the listing: the rewritten objects that waited for it, and get a number now.
-        RewrittenError if this is another store."""
+        """At the end of the listing: the objects that waited for it, and get a number now. RewrittenError
+        if this is another store."""
         if self.doubt:
             raise RewrittenError(self.doubt)
-        return list({(o.key, o.begin): o for o in self._waiting}.values())
+        return _once(self._waiting)
 
     def end(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The units that are gone now and were not, and those that were and are back."""
         return self._index.gone.changes(self._seen, self._known)
+
+
+def _once(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """Each of them, though the store may have named it twice."""
+    return list({(o.key, o.begin): o for o in objects}.values())

@@ -20,8 +20,8 @@ from cachecd_client._core import Sidecar
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What a shard holds of each unit: the records from ordinal `first` to `last`, or those of them that
-    could be made. `walk`: dataset, generation and listing."""
+    """What a shard holds: of `units`, which has a unit once for each run of its records, those of ordinal
+    `first` to `last`. `walk`: dataset, generation and listing."""
 
     path: Path
     walk: tuple[str, str, str]
@@ -51,7 +51,10 @@ def spans_of(path: Path) -> Spans | None:
     units, ordinals = sidecar.units, sidecar.ordinals
     order = np.lexsort((ordinals, units))
     units, ordinals = units[order], ordinals[order]
-    begins = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
+    # A shard may hold the first and the last records of a unit, and another those between.
+    begins = np.flatnonzero(
+        np.r_[True, (units[1:] != units[:-1]) | (np.diff(ordinals.astype(np.int64)) > 1)]
+    )
     ends = np.r_[begins[1:], len(units)] - 1
     dataset, generation, index = map(str, names)
     walk = (dataset, generation, index)
@@ -94,10 +97,16 @@ def _among(shards: Sequence[Spans]) -> Iterator[Repeat]:
     of = np.repeat(np.arange(len(shards)), [len(spans.units) for spans in shards])
     order = np.lexsort((first, units))
     units, first, last, of = units[order], first[order], last[order], of[order]
-    same = (units[1:] == units[:-1]) & (first[1:] <= last[:-1])
+    # Of the runs so far, which one of this unit goes furthest.
+    unit = np.cumsum(np.r_[False, units[1:] != units[:-1]]).astype(np.uint64) << np.uint64(32)
+    ends = unit | last
+    furthest = np.maximum.accumulate(
+        np.where(ends == np.maximum.accumulate(ends), np.arange(len(ends)), 0)
+    )
+    same = (unit | first)[1:] <= ends[furthest[:-1]]
     pairs: set[tuple[int, int]] = set()
     for place in np.flatnonzero(same).tolist():
-        one, other = sorted((int(of[place]), int(of[place + 1])))
+        one, other = sorted((int(of[furthest[place]]), int(of[place + 1])))
         if (one, other) not in pairs:
             pairs.add((one, other))
             yield Repeat(shards[other].path, shards[one].path, int(units[place]))

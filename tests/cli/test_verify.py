@@ -211,6 +211,14 @@ def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
     assert summary.endswith("0 bad, 6 unknown")
 
 
+def test_what_the_daemon_keeps_beside_the_shards_is_not_unknown(cachecd, cache):
+    for name in ("catalog.sqlite.damaged", "excluded.jsonl", "excluded.jsonl.new"):
+        (cache.root / name).write_bytes(b"")
+    done = cachecd("verify", cache.root)
+    assert done.returncode == 0
+    assert done.stdout.endswith("0 bad, 0 unknown\n")
+
+
 def test_json_holds_everything(cachecd, cache):
     path = cache.shard(ShardId("eval", 1))
     flip(path, 14)
@@ -373,6 +381,24 @@ def test_a_record_that_lies_in_two_shards_is_a_fault_of_the_later_shard(cachecd,
 def test_units_of_another_listing_or_generation_and_the_rest_of_a_unit_are_no_repeats(cache, other):
     numbered(cache, 1, [5, 6, 6], ordinals=[0, 0, 1])
     numbered(cache, 2, **other)
+    assert faults(cache.root) == []
+
+
+def test_a_unit_that_lies_wholly_in_one_shard_is_found_in_each_other_that_holds_a_record_of_it(
+    cache,
+):
+    numbered(cache, 1, [6] * 9, ordinals=[*range(9)])
+    numbered(cache, 2, [6, 6], ordinals=[1, 2])
+    numbered(cache, 3, [6], ordinals=[7])
+    assert [f.path.name for f in faults(cache.root)] == [
+        "0000000002.tfrecord",
+        "0000000003.tfrecord",
+    ]
+
+
+def test_the_middle_of_a_unit_may_lie_in_another_shard_than_its_ends(cache):
+    numbered(cache, 1, [6] * 5, ordinals=[0, 1, 2, 7, 8])
+    numbered(cache, 2, [6, 6], ordinals=[3, 6])
     assert faults(cache.root) == []
 
 
