@@ -11,20 +11,37 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import structlog
 import zmq
 import zmq.asyncio
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, FailFast, ValidationError, create_model
 
 from cachecd.answered import Answered
 from cachecd_client import protocol
 
-# Validates what comes in from outside; the client's dataclasses stay plain.
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    name: TypeAdapter(cls) for name, cls in protocol.REQUESTS.items()
-}
+
+def _failing_fast(hint: Any) -> Any:
+    """The same type, of whose lists the first wrong element is reported and no other: to tell of 20,000
+    takes 100 ms."""
+    if get_origin(hint) is not list:
+        return hint
+    (element,) = get_args(hint)
+    return Annotated[list[_failing_fast(element)], FailFast()]  # type: ignore[misc]
+
+
+def _form(request: type[Any]) -> type[BaseModel]:
+    """What the fields of a request must be; the client's dataclasses stay plain."""
+    hints = get_type_hints(request)
+    fields: dict[str, Any] = {}
+    for f in dataclasses.fields(request):
+        needed = f.default is f.default_factory  # neither is given
+        fields[f.name] = (_failing_fast(hints[f.name]), ... if needed else None)
+    return create_model(request.__name__, **fields)
+
+
+_FORMS = {name: _form(request) for name, request in protocol.REQUESTS.items()}
 # To ask changes nothing; and what is recalled twice is there once. Both may be long.
 _REPEATABLE = (protocol.AskStatus, protocol.AskRecipes, protocol.Recall)
 _log = structlog.get_logger("cachecd.server")
@@ -88,21 +105,15 @@ class Server:
         return self._answered.find(frames[3]) or self._reply(frames[3])
 
     def _reply(self, sent: bytes) -> protocol.Reply | None:
-        text, body = sent, _body(sent)
+        body = _body(sent)
         if body is None:
             return None
         id = body["id"]
-        adapter = _ADAPTERS.get(str(body.get("type")))
-        if adapter is None:
+        kind = str(body.get("type"))
+        if kind not in _FORMS:
             return protocol.Refused(id, "bad-request", "unknown type of request")
-        key = body.get("key")
-        if isinstance(key, str) and _is_not_unicode(key):
-            # Names of objects need not be Unicode; pydantic's texts are.
-            text = json.dumps({**body, "key": ""}).encode()
         try:
-            request = adapter.validate_json(text, strict=True)
-            if isinstance(request, protocol.Exclude) and isinstance(key, str):
-                request = dataclasses.replace(request, key=key)
+            found = _FORMS[kind].model_validate(body, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "request"
@@ -112,6 +123,11 @@ class Server:
             if isinstance(value, str) and len(value) > most:
                 why = f"{name}: {len(value)} characters, expected at most {most}"
                 return protocol.Refused(id, "bad-request", why)
+            # Names of objects need not be Unicode.
+            if isinstance(value, str) and name != "key" and _is_not_unicode(value):
+                return protocol.Refused(id, "bad-request", f"{name}: found a lone surrogate")
+        said = {name: getattr(found, name) for name in found.model_fields_set}
+        request = protocol.REQUESTS[kind](**said)
         try:
             reply = self._answer(request)
         except Exception:

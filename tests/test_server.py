@@ -11,7 +11,9 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from cachecd import server
 from cachecd.server import Server
 from cachecd_client import protocol
 
@@ -146,6 +148,22 @@ def test_a_request_that_does_not_fit_is_refused_with_the_field(peer, body):
     reply = peer.reply()
     assert isinstance(reply, protocol.Refused)
     assert (reply.id, reply.code) == ("x", "bad-request")
+
+
+@pytest.mark.parametrize(
+    ("shards", "where"),
+    [([["x", "y"]] * 20_000, "shards.0.0"), ([[1, 2], ["x"] * 20_000], "shards.1.0")],
+)
+def test_of_a_list_that_does_not_fit_the_first_wrong_element_is_said_and_no_other(
+    peer, shards, where
+):
+    """To say all of them would keep trainers waiting."""
+    body = {"type": "Delivered", "id": "x", "lease": "l", "shards": shards, "shares": []}
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    assert peer.reply().message.startswith(f"{where}: ")
+    with pytest.raises(ValidationError) as found:
+        server._FORMS["Delivered"].model_validate(body, strict=True)
+    assert found.value.error_count() == 1
 
 
 def test_a_defect_in_one_request_does_not_end_the_server(peer):
