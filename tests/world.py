@@ -114,19 +114,24 @@ class World:
         self.model.ever_held |= self.manifests.keys()
         for lease in self.manifests.values():
             self.state.adopt_lease(lease, self.now)
-        self.measure()
+        found: list[ev.Event] = [self._measured()]
         for name, dataset in self.state.datasets.items():
             # Without the catalog nobody knows what was retired; then units may be there twice.
             assert not dataset.twice or self.model.of[name].lost
-            # Before anybody is answered:
-            self.feed(ev.HoldersFound(name, dataset.twice))
+            found.append(ev.HoldersFound(name, dataset.twice))
             if units := dataset.excluded.numbers:
-                self.feed(ev.HoldersFound(name, self._holders(name, units)))
+                found.append(ev.HoldersFound(name, tuple(self._holders(name, units))))
         for name in self.listed:
-            self.feed(ev.Listed(name, len(self.sources[name]), complete=True))
-        for name in filter(self.rows.excluded_units, self.rules):
-            self.exclude(name, sorted(self.rows.excluded_units(name)))
-            self.feed(ev.ExclusionsKnown(name))
+            found.append(ev.Listed(name, len(self.sources[name]), complete=True))
+        for name in self.rules:
+            if excluded := sorted(self.rows.excluded_units(name)):
+                units = tuple(map(self.sources[name].unit, excluded))
+                found.append(ev.UnitsExcluded(name, units))
+                found.append(ev.HoldersFound(name, self._holders(name, excluded)))
+            self.model.of[name].excluded = set(excluded)
+            found.append(ev.ExclusionsKnown(name))
+        self.feed(*found)
+        self.saver.catch_up()
 
     def _known(self, name: str, found: Found, lost: bool) -> None:
         """What the model goes by after a restart: what the catalog and the plan say."""
@@ -153,9 +158,11 @@ class World:
 
     # --- events
 
-    def feed(self, event: ev.Event) -> None:
-        self.events.append(event)
-        if len(self.events) > 1:
+    def feed(self, *events: ev.Event) -> None:
+        """What the promises say of rest holds after the last of them."""
+        handling = bool(self.events)
+        self.events.extend(events)
+        if handling:
             return  # whoever feeds the first one handles the rest after it
         try:
             while self.events:
@@ -354,12 +361,15 @@ class World:
         return sum(meta["shard"].allocated for meta in self.meta.values())
 
     def measure(self) -> None:
+        self.feed(self._measured())
+        self.saver.catch_up()
+
+    def _measured(self) -> ev.Event:
         spare = float("inf")
         if self.spare is not None:
             spare = self.spare - self.occupied() - len(self.begun) * FOOTPRINT
         self.model.changed(self.limit, self.metadata + METADATA_SLACK, spare)
-        self.feed(ev.MetadataMeasured(self.metadata, spare))
-        self.saver.catch_up()
+        return ev.MetadataMeasured(self.metadata, spare)
 
     def reconfigure(self, limit: int, *rules: DatasetRules) -> None:
         """`limit` as the ledger has it."""
