@@ -161,6 +161,14 @@ class DatasetState:
         """Whether something could be made if there were room."""
         return self.plan.has_work or bool(self.retry)
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether room is all that it lacks to be given more work: nothing speaks against its source's
+        records, and it may grow."""
+        held = self.made() if self.rules.wait else self.data()
+        may = bool(self.retry) or (self.plan.has_work and held < self.allowed)
+        return may and not self.contradicted
+
     # --- which set an epoch gets
 
     def generation_to_lease(self, needed: int) -> str | None:
@@ -253,8 +261,9 @@ class DatasetState:
 
         Only while there is something to put in their place; together with what was retired and not
         refilled never more than `refresh` of the capacity; no more than the link has shown it can refill;
-        no shard that nobody has read; and never so many that less than `floor` data bytes stay. `excess`:
-        so much must go, whether or not anything `comes` instead. `taken`: others have what was freed last.
+        no shard of the current generation that nobody has read; and never so many that less than `floor`
+        data bytes stay. `excess`: so much must go, read or not, and whether or not anything `comes`
+        instead. `taken`: others have what was freed last.
         """
         live, none = self.live, np.zeros(0, np.int64)
         if self.rules.pin:
@@ -282,7 +291,9 @@ class DatasetState:
             return none
         # No more than what could come in its place, and the rest of a shard.
         quota = min(quota, max(coming, excess) + live.most_allocated(generation))
-        return live.oldest(generation, quota, floor)
+        # Of a generation that another replaces, nobody waits until all of it was read once more.
+        must = excess if generation == current else quota
+        return live.oldest(generation, quota, floor, must)
 
     @property
     def preparing(self) -> bool:

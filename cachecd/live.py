@@ -182,6 +182,17 @@ class LiveShards(Mapping[int, LiveShard]):
         if read.any():
             self.mark(self._table.numbers[read], _READ)
 
+    def had_delivered(self, first: int, last: int, share: int) -> None:
+        """Trainers were given at least so many thousandths of the records of these shards, as was saved."""
+        delivered = self._table["delivered"]
+        for begin, end in zip(
+            *map(np.ndarray.tolist, self._table.bounds(((first, last),))), strict=True
+        ):
+            delivered[begin:end] = np.maximum(delivered[begin:end], min(share, ALL))
+        read = (delivered >= ALL) & (self._table["flags"] & _READ == 0)
+        if read.any():
+            self.mark(self._table.numbers[read], _READ)
+
     @property
     def delivered(self) -> list[list[int]]:
         """For `deliver`, at the next start: first and last number and share, of what was delivered. Shares
@@ -304,13 +315,15 @@ class LiveShards(Mapping[int, LiveShard]):
             others &= ~self._of(generation)
         return self._table.numbers[others]
 
-    def oldest(self, generation: str, most: int, keep: int) -> Numbers:
+    def oldest(self, generation: str, most: int, keep: int, must: int = 0) -> Numbers:
         """The oldest served shards of a generation, up to the first that nobody has read, that together
-        occupy at most `most`; at least `keep` data bytes and one shard stay."""
+        occupy at most `most`; at least `keep` data bytes and one shard stay. `must`: so much goes whether
+        or not anybody has read it."""
         table, at = self._table, self._served_of(generation)[:-1]
         stays = self.served(generation).data_bytes - table["data_bytes"][at].cumsum()
-        may = (table["allocated"][at].cumsum() <= most) & (stays >= keep)
-        may &= table["flags"][at] & _READ != 0
+        so_far = table["allocated"][at].cumsum()
+        may = (so_far <= most) & (stays >= keep)
+        may &= (table["flags"][at] & _READ != 0) | (so_far - table["allocated"][at] < must)
         found: Numbers = table.numbers[at[np.logical_and.accumulate(may)]]
         return found
 
@@ -318,6 +331,21 @@ class LiveShards(Mapping[int, LiveShard]):
         """The first of these that together occupy at least so much; all, if that is less."""
         so_far = self._table["allocated"][self._table.places(numbers)].cumsum()
         return numbers[: int(np.searchsorted(so_far, least)) + 1]
+
+    def unheld(self, numbers: Numbers) -> Numbers:
+        """Those of these shards that no lease names."""
+        found: Numbers = numbers[self._table["holders"][self._table.places(numbers)] == 0]
+        return found
+
+    @property
+    def going_allocated(self) -> int:
+        """What the shards occupy that are being unlinked, or will be at once: no lease names them."""
+        return self._doomed_allocated(held=False)
+
+    @property
+    def held_allocated(self) -> int:
+        """What the shards occupy that are to go, and that leases still name."""
+        return self._doomed_allocated(held=True)
 
     def oldest_allocated(self, generation: str) -> int:
         """What the oldest served shard of a generation occupies; 0 if there is none."""
@@ -422,6 +450,15 @@ class LiveShards(Mapping[int, LiveShard]):
         retired = self._table["flags"] & _RETIRED != 0
         np.cumsum(np.where(retired, self._table["allocated"], 0), out=total[1:])
         return total
+
+    def _doomed_allocated(self, held: bool) -> int:
+        if not (self.any_doomed or self._with(_UNLINKING)):
+            return 0
+        flags = self._table["flags"]
+        mine = (_IS_DOOMED[flags] | (flags & _UNLINKING != 0)) & (
+            (self._table["holders"] > 0) == held
+        )
+        return int(self._table["allocated"][mine].sum())
 
     def _served_of(self, generation: str) -> Places:
         return self._once(

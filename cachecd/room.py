@@ -37,12 +37,17 @@ class Room:
         """Whether there is room for so many more shards."""
         return self.space(dataset) >= shards * self.ledger.footprint
 
-    def missing(self, dataset: DatasetState) -> int:
-        """What it lacks to go on beside the shards that are being made; 0 if it has nothing to make."""
-        shards = 1 + len(dataset.making)
-        return (
-            max(0, shards * self.ledger.footprint - self.space(dataset)) if dataset.has_work else 0
-        )
+    def missing(self, dataset: DatasetState, of_all: bool = False) -> int:
+        """What it lacks to go on beside the shards that are being made; 0 if it has nothing to make, or may
+        not. `of_all`: what it lacks of the room that all share, as far as its own limit lets it have that."""
+        if not dataset.takes_more:
+            return 0
+        shards, footprint = 1 + len(dataset.making), self.ledger.footprint
+        if not of_all:
+            return max(0, shards * footprint - self.space(dataset))
+        own = self._own(dataset)
+        shards = min(shards, max(0, own) // footprint) if own is not None else shards
+        return max(0, shards * footprint - self._shared(dataset, self.ledger.room)) if shards else 0
 
     def stuck(self, dataset: DatasetState) -> bool:
         """Whether the dataset can hold no more than it does: no room, and none on its way."""
@@ -65,13 +70,20 @@ class Room:
         return -(-max(data, 0) // max(typical, 1))
 
     def _share(self, dataset: DatasetState, room: int) -> int:
+        shared, own = self._shared(dataset, room), self._own(dataset)
+        return shared if own is None else min(shared, own)
+
+    def _own(self, dataset: DatasetState) -> int | None:
+        """What its own limit leaves it, None if it has none."""
+        limit = dataset.rules.limit
+        return None if limit is None else limit - self.ledger.of(dataset.rules.name)
+
+    def _shared(self, dataset: DatasetState, room: int) -> int:
         # `first` of every dataset comes before what else this one, or another, may have.
         beyond_first = dataset.data() >= dataset.rules.first
         for other in self.datasets.values():
             if other is not dataset and not other.whole:
                 room -= max(0, self._kept_back(other, beyond_first))
-        if dataset.rules.limit is not None:
-            room = min(room, dataset.rules.limit - self.ledger.of(dataset.rules.name))
         return room
 
     def _kept_back(self, dataset: DatasetState, all_of_it: bool) -> int:
@@ -87,6 +99,5 @@ class Room:
             first = self.shards_for(dataset, rules.first) * footprint
             rotating = max(first, int(footprint / rules.refresh)) + footprint
             lacks = max(lacks, rotating - self.ledger.of(rules.name))
-        if rules.limit is not None:
-            lacks = min(lacks, rules.limit - self.ledger.of(rules.name))
-        return lacks
+        own = self._own(dataset)
+        return lacks if own is None else min(lacks, own)

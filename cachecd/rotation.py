@@ -44,7 +44,7 @@ class Rotation:
             generation = other.generation_to_lease(0) if dataset.rules.pin else None
             if other is not dataset and generation and self.room.excess(other) > 0:
                 self.boundary(other, generation, comes, out)
-            self.unlink_unheld(other, out)
+            self.unlink_unheld(other, comes, out)
 
     def _taken(self, dataset: DatasetState) -> bool:
         """Whether the file system and not the limit is full, and others have what was freed on it last:
@@ -60,21 +60,27 @@ class Rotation:
         out.append(MarkShards(dataset.rules.name, tuple(numbers.tolist())))
         return dataset.live.retire(numbers)
 
-    def unlink_unheld(self, dataset: DatasetState, out: list[Command]) -> None:
-        """Has what is to go, and no lease names, removed."""
-        self._give_way(dataset, out)
+    def unlink_unheld(self, dataset: DatasetState, comes: bool, out: list[Command]) -> None:
+        """Has what is to go, and no lease names, removed; `comes` as for `boundary`."""
+        self._give_way(dataset, comes, out)
         name = dataset.rules.name
         out += [UnlinkShard(ShardId(name, number)) for number in dataset.live.unlink()]
 
-    def _give_way(self, dataset: DatasetState, out: list[Command]) -> None:
+    def _give_way(self, dataset: DatasetState, comes: bool, out: list[Command]) -> None:
         """Idle shards go, the oldest first, as others need their room, and not before: a configuration that
         was a mistake may be mended, and then they are of use again."""
         if not len(idle := dataset.idle):
             return
         missing = self.room.excess(dataset)
-        for other in self.datasets.values():
-            if other is dataset or other.rules.limit is None:
-                missing = max(missing, self.room.missing(other))
-        missing -= sum(each.live.retired_allocated(None) for each in self.datasets.values())
-        if missing > 0:
-            self._retire(dataset, dataset.live.first_of(idle, missing), out)
+        for other in self.datasets.values() if comes else ():
+            missing = max(missing, self.room.missing(other, of_all=other is not dataset))
+        # What a lease still names makes no room, however long it was retired.
+        missing -= sum(each.live.going_allocated for each in self.datasets.values())
+        unheld = dataset.live.unheld(idle)
+        if missing > 0 and len(unheld):
+            missing -= self._retire(dataset, dataset.live.first_of(unheld, missing), out)
+        # The rest goes when its leases end, and no more of it than it takes.
+        held = dataset.idle if missing > 0 else unheld[:0]
+        missing -= sum(each.live.held_allocated for each in self.datasets.values())
+        if missing > 0 and len(held):
+            self._retire(dataset, dataset.live.first_of(held, missing), out)

@@ -30,7 +30,8 @@ class Standing:
     """What the catalog says of a dataset, before the disk is looked at.
 
     `listings`: of each generation the listing that numbers its units, "" if nobody knows it. `used`: the
-    highest number that any walk gave a shard. `excluded`: what a person took out, where another walk over
+    highest number that any walk gave a shard. `delivered`: what trainers were given, as each walk's plan
+    has it (LiveShards.delivered): shards stay where the walk changes. `excluded`: what a person took out, where another walk over
     the same listing begins now. `lost`: the catalog knows nothing; sidecars may. `overtaken`: since this
     walk was left, another one made shards of its generation.
     """
@@ -39,6 +40,7 @@ class Standing:
     listings: dict[str, str] = field(default_factory=dict)
     used: int = 0
     egress: int = 0
+    delivered: list[list[int]] = field(default_factory=list)
     excluded: list[SetAside] = field(default_factory=list)
     lost: bool = False
     overtaken: bool = False
@@ -75,6 +77,7 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         listings,
         max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
         max(plan.get("egress", 0) for plan in plans.values()),
+        [row for plan in plans.values() for row in plan.get("delivered", ())],
         excluded,
         overtaken=mine is not None and _overtaken(mine, plans.values()),
     )

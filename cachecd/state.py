@@ -169,7 +169,7 @@ class State:
                 self.disk.refused = refused
             case ev.Tick():
                 for each in self.datasets.values():
-                    self._rotation.unlink_unheld(each, out)
+                    self._rotation.unlink_unheld(each, self._may_fetch, out)
             case ev.Draining():
                 self._draining = True
         self._ingest.schedule(now, not (self._draining or self.rests(now)), out)
@@ -299,7 +299,7 @@ class State:
         self.leases[lease.id] = LeaseState(lease, now + GRACE, since=now)
         self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
         out.append(ev.WriteManifest(lease))
-        self._rotation.unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, self._may_fetch, out)
         return lease.id
 
     def _rank_holds(self, request: str, lease: str, rank: int, out: list[ev.Command]) -> None:
@@ -349,7 +349,7 @@ class State:
             if len(dataset.in_vain) > _IN_VAIN:  # jobs that never came back
                 del dataset.in_vain[next(iter(dataset.in_vain))]
         dataset.live.let_go(lease.id)
-        self._rotation.unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, self._may_fetch, out)
 
     def _holder(self) -> Lease | None:
         """The oldest lease for which shards are kept that no later lease names."""
@@ -456,4 +456,4 @@ class State:
             dataset.give_back(held)
             self.corrupt_shards += not sound
             out.append(ev.SavePlan(shard.dataset, barred=shard.number))
-        self._rotation.unlink_unheld(dataset, out)
+        self._rotation.unlink_unheld(dataset, self._may_fetch, out)

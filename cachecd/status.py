@@ -73,7 +73,7 @@ def _dataset(
         "records": served.records,
         "data_bytes": served.data_bytes,
         "allocated": state.ledger.of(dataset.rules.name),
-        "idle_shards": live.served().shards - served.shards,
+        "idle_shards": len(dataset.idle),
         "retired_shards": live.num_retired,
         "barred_shards": live.num_barred,
         "evicted_shards": dataset.evicted_shards,
