@@ -39,7 +39,7 @@ class Room:
 
     def missing(self, dataset: DatasetState, of_all: bool = False) -> int:
         """What it lacks to go on beside the shards that are being made; 0 if it has nothing to make, or may
-        not. `of_all`: what it lacks of the room that all share, as far as its own limit lets it have that."""
+        not. `of_all`: what it lacks of the room that all share, as far as its own limit lets it."""
         if not dataset.takes_more:
             return 0
         shards, footprint = 1 + len(dataset.making), self.ledger.footprint

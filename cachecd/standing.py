@@ -31,9 +31,9 @@ class Standing:
 
     `listings`: of each generation the listing that numbers its units, "" if nobody knows it. `used`: the
     highest number that any walk gave a shard. `delivered`: what trainers were given, as each walk's plan
-    has it (LiveShards.delivered): shards stay where the walk changes. `excluded`: what a person took out, where another walk over
-    the same listing begins now. `lost`: the catalog knows nothing; sidecars may. `overtaken`: since this
-    walk was left, another one made shards of its generation.
+    has it (LiveShards.delivered): shards stay where the walk changes. `excluded`: what a person took out,
+    where another walk over the same listing begins now. `lost`: the catalog knows nothing; sidecars may.
+    `overtaken`: since this walk was left, another one made shards of its generation.
     """
 
     rules: DatasetRules

@@ -74,6 +74,7 @@ class Model:
         self.asked = ""  # the dataset that it asks for
         self.satisfied = False  # whether it got a new set
         self.ever_held: set[str] = set()
+        self.was_beyond: dict[str, int] = {}  # of each dataset, what it held beyond its share
         self.was_full = False  # whether there was no room when an epoch was asked for
         self.most_used = 0  # what usage may be at most: not beyond the limit by anything done here
 
@@ -286,6 +287,10 @@ class Model:
         """Whether there is no room for another shard of this dataset; World says."""
         raise NotImplementedError
 
+    def beyond(self, name: str) -> int:
+        """What this dataset holds beyond its share; World says."""
+        raise NotImplementedError
+
     def why(self, name: str, missing: Records) -> str:
         """What the plan has on these records that nobody fetches; World says."""
         raise NotImplementedError
@@ -295,6 +300,7 @@ class Model:
         self.asked = asked
         if asked:
             self.was_full = asked not in self.of or self.full(asked)
+        self.was_beyond = {name: self.beyond(name) for name in self.of}
 
     def step(self) -> None:
         """It has been handled."""
@@ -348,7 +354,12 @@ class Model:
             assert turns or wanted, "retired though no epoch began, and nobody waits for its room"
             assert not account.rules.pin, "a pinned shard was retired"
             assert self.was_full, "the cache shrinks before the limit"
-            assert all(s.delivered >= 1000 for s in rotated), "a shard goes that nobody has read"
+            # What a dataset has beyond its share must go, read or not; and so may a superseded generation.
+            must = self.was_beyond[name]
+            for sealed in sorted(rotated, key=lambda s: s.shard.id.number):
+                over = must > 0 or sealed.shard.generation != current
+                assert over or sealed.delivered >= 1000, "a shard goes that nobody has read"
+                must -= sealed.shard.allocated
             youngest = max(s.shard.id.number for s in rotated)
             assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"
             left = {s.shard.generation for s in account.served()}

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from cachecd import events as ev
 from cachecd.generations import configured, numbered, same_split
+from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
+from cachecd.status import document
 from cachecd.waiting import held_back
 from cachecd.wanted import ReplyMissing, Wanted
 from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units
@@ -261,3 +263,140 @@ def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, st
     found = Counter(record for number in numbers(w, lease.id) for record in of[number])
     assert set(found.values()) == {1}
     assert len(found) == RECORDS_PER_UNIT * len(sizes)
+
+
+A, B = (DatasetRules(name, f"1-{name}", first=SHARD_SIZE) for name in "ab")
+
+
+def _epoch(w: World, name: str, epoch: int) -> str:
+    """Takes an epoch and leaves it; the generation that it was of, "" if none was granted."""
+    reply = w.acquire(name, "job", epoch)
+    if not isinstance(reply, ev.ReplyGranted):
+        return ""
+    generation = w.manifests[reply.lease].generation
+    w.settle()
+    w.drop(reply.lease)
+    w.tick()
+    w.settle()
+    return generation
+
+
+def _replace(w: World, name: str, units: int) -> None:
+    """Another generation of a dataset, of another source."""
+    w.rules[name] = dataclasses.replace(w.rules[name], generation="2-new")
+    w.sources[name] = Units([UNIT] * units)
+    w.sources[name].id = "another listing"
+    w.restart()
+
+
+@pytest.mark.parametrize(("limit", "there"), [(None, 26), (30, 26), (12, 15)])
+def test_a_dataset_with_a_limit_of_its_own_gets_the_room_of_anothers_idle_shards_up_to_it(
+    limit, there
+):
+    w = World(20 * FOOTPRINT, {A: Units([UNIT] * 45)})
+    w.settle()
+    own = None if limit is None else limit * FOOTPRINT
+    w.configure(dataclasses.replace(B, limit=own), Units([UNIT] * 90))
+    _replace(w, "a", 6)
+    for epoch in range(12):
+        _epoch(w, "a", epoch)
+        _epoch(w, "b", epoch)
+    live = w.state.datasets["b"].live
+    assert live.served().shards >= there
+    idle = len(w.state.datasets["a"].idle)
+    assert bool(idle) == (limit == 12), "no more goes than the other may take"
+
+
+def test_a_holder_of_one_dataset_does_not_keep_another_from_the_room_of_its_idle_shards():
+    w = World(24 * FOOTPRINT, {A: Units([UNIT] * 30), B: Units([UNIT] * 900)})
+    w.settle()
+    stays = granted(w.acquire("b", "stays", 0))
+    w.settle()
+    for epoch in range(4):
+        _epoch(w, "b", epoch)
+    assert w.state.datasets["b"].live.num_retired, "held by who stays"
+    _replace(w, "a", 30)
+    w.locks[stays] = {0}
+    for epoch in range(30):
+        _epoch(w, "a", epoch)
+    assert stays in w.manifests
+    assert w.state.datasets["a"].whole
+    assert w.state.datasets["a"].live.served("2-new").shards == 10
+
+
+def test_idle_shards_that_a_lease_names_go_no_faster_than_their_room_is_needed():
+    w = world(shards=12, units=300)
+    w.settle()
+    lease = granted(w.acquire("train", "job", 0))
+    restart(w, "2-b")
+    w.locks[lease] = {0}
+    for turn in range(3):
+        w.acquire("train", f"job {turn}", 0)
+    for _ in range(30):
+        w.tick()
+        w.settle()
+    dataset = w.state.datasets["train"]
+    assert lease in w.manifests
+    assert dataset.live.num_retired <= 4, "what a mended configuration could use again"
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_what_was_delivered_is_known_of_shards_that_stay_where_seed_or_generation_change(pin):
+    w = world(shards=12, units=30 if pin else 300, pin=pin)
+    w.settle()
+    w.deliver(granted(w.acquire("train", "job", 0)))
+    w.settle()
+    before = w.state.datasets["train"].live.delivered
+    assert before
+    for _ in range(2):
+        for changed in ({"seed": 7}, {"seed": 0}, {"generation": "2-b"}, {"generation": "1-a"}):
+            w.rules["train"] = dataclasses.replace(w.rules["train"], **changed)
+            w.spare = 0  # nothing is begun
+            w.restart()
+            assert w.state.datasets["train"].live.delivered == before, changed
+
+
+def test_a_superseded_generation_makes_room_for_the_new_one_though_hardly_any_of_it_is_read_again():
+    w = world(shards=12, units=300)
+    w.reads_at_once = False
+    w.settle()
+    restart(w, "2-b")
+    for epoch in range(8):
+        if _epoch(w, "train", epoch) == "2-b":
+            return
+    raise AssertionError("the old generation is trained on and on")
+
+
+def test_status_counts_as_idle_what_no_lease_names_and_not_what_is_being_prepared():
+    def idle() -> int:
+        found: int = document(w.state, {}, w.now)["datasets"]["train"]["idle_shards"]
+        return found
+
+    w = world(shards=20, units=12, first=3 * SHARD_SIZE)
+    w.settle()
+    restart(w, "2-b")
+    w.work(4)
+    live = w.state.datasets["train"].live
+    assert (w.state.datasets["train"].leasable, live.served("2-b").shards) == ("1-a", 2)
+    assert idle() == 0
+    w.settle()
+    assert idle() == len(w.state.datasets["train"].idle) == live.served("1-a").shards > 0
+
+
+@pytest.mark.parametrize("why", ["egress", "offline"])
+def test_idle_shards_stay_where_nothing_may_come_in_their_place(why):
+    w = world(shards=8, units=300)
+    w.settle()
+    there = set(w.disk)
+    if why == "egress":
+        w.restraint = Restraint(egress_limit=1)
+    restart(w, "1-a-5p117")
+    if why == "offline":
+        w.feed(ev.Draining())
+        w.settle()
+        there = set(w.disk)
+    for _ in range(20):
+        w.tick()
+        w.settle()
+    assert len(w.state.datasets["train"].idle), "of before the split"
+    assert set(w.disk) == there

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cachecd import events as ev
 from cachecd.model import ShardId
 from cachecd.rules import DatasetRules
@@ -160,3 +162,26 @@ def test_an_epoch_beyond_all_numbers_is_refused():
     reply = world().acquire("train", "job", 10**4000)
     assert isinstance(reply, ev.ReplyRefused)
     assert reply.code == "bad-request"
+
+
+@pytest.mark.parametrize("delivered", [0, 500])
+def test_what_nobody_has_read_makes_room_for_a_pinned_dataset_that_is_added(delivered):
+    others = DatasetRules("train", "1-a", first=SHARD_SIZE)
+    pinned = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=True)
+    w = World(20 * FOOTPRINT, {others: Units([UNIT] * 900)})
+    w.reads_at_once = False
+    w.settle()
+    lease = granted(w.acquire("train", "job", 0))
+    w.deliver(lease, delivered)
+    w.drop(lease)
+    w.configure(pinned, Units([UNIT] * 12))
+    w.restart()
+    for _ in range(20):
+        reply = w.acquire("eval", "job", 0)
+        if isinstance(reply, ev.ReplyGranted):
+            return
+        assert isinstance(reply, ev.ReplyWaiting), reply
+        w.settle()
+        w.tick(60)
+        w.settle()
+    raise AssertionError(f"never: {reply}")

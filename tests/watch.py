@@ -30,6 +30,10 @@ class Watch(Model):
         dataset = self._world.state.datasets.get(name)
         return dataset is not None and not self._world.state._room.fits(dataset)
 
+    def beyond(self, name: str) -> int:
+        dataset = self._world.state.datasets.get(name)
+        return 0 if dataset is None else self._world.state._room.excess(dataset)
+
     def leasable(self, name: str) -> str:
         dataset = self._world.state.datasets[name]
         return dataset.leasable or dataset.rules.generation

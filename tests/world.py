@@ -156,6 +156,12 @@ class World:
     def _saved_plan(self, name: str) -> SavedPlan:
         return saved_plan(self.state.datasets[name], self.sources[name])
 
+    def configure(self, rules: DatasetRules, units: Units) -> None:
+        """One more dataset, from the next start on."""
+        self.rules[rules.name], self.sources[rules.name] = rules, units
+        self.listed = {*self.listed, rules.name}
+        self.model.of[rules.name] = Account(rules)
+
     # --- events
 
     def feed(self, *events: ev.Event) -> None:
