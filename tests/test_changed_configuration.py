@@ -308,7 +308,8 @@ def test_a_dataset_with_a_limit_of_its_own_gets_the_room_of_anothers_idle_shards
 
 
 def test_a_holder_of_one_dataset_does_not_keep_another_from_the_room_of_its_idle_shards():
-    w = World(24 * FOOTPRINT, {A: Units([UNIT] * 30), B: Units([UNIT] * 900)})
+    rotating = dataclasses.replace(B, limit=14 * FOOTPRINT)
+    w = World(22 * FOOTPRINT, {A: Units([UNIT] * 30), rotating: Units([UNIT] * 900)})
     w.settle()
     stays = granted(w.acquire("b", "stays", 0))
     w.settle()
@@ -317,7 +318,7 @@ def test_a_holder_of_one_dataset_does_not_keep_another_from_the_room_of_its_idle
     assert w.state.datasets["b"].live.num_retired, "held by who stays"
     _replace(w, "a", 30)
     w.locks[stays] = {0}
-    for epoch in range(30):
+    for epoch in range(10):
         _epoch(w, "a", epoch)
     assert stays in w.manifests
     assert w.state.datasets["a"].whole

@@ -193,14 +193,16 @@ class Shards(RuleBasedStateMachine):
         assert found.data_bytes == total
         assert found.first(enough).tolist() == chosen
 
-    def _oldest(self, generation: str, most: int, keep: int) -> list[int]:
+    def _oldest(self, generation: str, most: int, keep: int, must: int = 0) -> list[int]:
         chosen: list[int] = []
         stays = sum(s.data_bytes for s in self._served(generation))
         for one in self._served(generation)[:-1]:
             most -= one.allocated
             stays -= one.data_bytes
-            if most < 0 or stays < keep or "read" not in self.naive[one.id.number].flags:
+            read = "read" in self.naive[one.id.number].flags
+            if most < 0 or stays < keep or not (read or must > 0):
                 break
+            must -= one.allocated
             chosen.append(one.id.number)
         return chosen
 
@@ -209,14 +211,18 @@ class Shards(RuleBasedStateMachine):
         most=st.integers(-5, 300),
         keep=st.integers(0, 300),
         shards=st.integers(0, 6),
+        must=st.integers(-5, 300),
     )
-    def rotate(self, generation: str, most: int, keep: int, shards: int) -> None:
+    def rotate(self, generation: str, most: int, keep: int, shards: int, must: int) -> None:
         served = self._served(generation)
         exactly = sum(s.allocated for s in served[:shards])
         rest = sum(s.data_bytes for s in served[shards:])
         for bounds in ((most, keep), (exactly, 0), (exactly - 1, 0), (999, rest), (999, rest + 1)):
             assert self.live.oldest(generation, *bounds).tolist() == self._oldest(
                 generation, *bounds
+            )
+            assert self.live.oldest(generation, *bounds, must).tolist() == self._oldest(
+                generation, *bounds, must
             )
 
     @invariant()
@@ -263,6 +269,12 @@ class Shards(RuleBasedStateMachine):
             assert live.retired_allocated(generation, but_barred=True) == total
             if generation:
                 assert live.data_bytes(generation) == sum(o.shard.data_bytes for o in mine)
+        held = set().union(*map(numbers_of, self.leases.values()))
+        to_go = {n: o for n, o in naive.items() if o.doomed or "unlinking" in o.flags}
+        going = sum(o.shard.allocated for n, o in to_go.items() if n not in held)
+        assert live.going_allocated == going
+        assert live.held_allocated == sum(o.shard.allocated for o in to_go.values()) - going
+        assert live.unheld(np.array([*live], np.int64)).tolist() == sorted(naive.keys() - held)
         for named in self.leases.values():
             numbers = numbers_of(named)
             retired = [n for n in numbers & naive.keys() if "retired" in naive[n].flags]
