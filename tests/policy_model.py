@@ -320,8 +320,9 @@ class Model:
                 if account.unfilled and (self.full(name) or self.whole(name)):
                     account.unfilled = 0
 
-    def nothing_is_begun(self, name: str) -> None:
-        """No shard is being made, and no fault stands in the way."""
+    def nothing_is_begun(self, name: str, ever: bool = False) -> None:
+        """No shard is being made, and no fault stands in the way. `ever`: nothing comes of waiting either,
+        and nobody holds a lease."""
         account = self.of[name]
         rules, held = account.rules, account.data()
         may = float(rules.first)
@@ -338,10 +339,23 @@ class Model:
         if any(s.suspect for s in account.shards.values()):
             return  # it may have what else would be missing
         missing = self.missing(name)
-        starves = held < may and missing != set() and self.source(name) and not self.full(name)
+        wants = held < may and missing != set() and bool(self.source(name))
+        starves = wants and not self.full(name)
         assert not starves, (
             f"{name} starves: it holds {held} bytes; {self.why(name, missing or set())}"
         )
+        own = float("inf") if rules.limit is None else rules.limit - self.used_by(name)
+        if ever and wants and own >= self.footprint:
+            assert not self.idle(), f"{name} stands still beside {len(self.idle())} idle shards"
+
+    def idle(self) -> list[Sealed]:
+        """The shards of generations that no lease will have any more."""
+        return [
+            s
+            for name, account in self.of.items()
+            for s in account.served()
+            if s.shard.generation not in (account.rules.generation, self.leasable(name))
+        ]
 
     def _rotation(self, account: Account, marks: list[Sealed], turns: list[Lease]) -> None:
         name, current = account.rules.name, account.rules.generation

@@ -377,6 +377,12 @@ class Policy(RuleBasedStateMachine):
         for lease in list(w.manifests):
             w.drop(lease)
         self.come_to_rest()
+        before = None
+        while before != (before := set(w.disk)):
+            self.come_to_rest()
+        for name, dataset in w.state.datasets.items():
+            if not (dataset.contradicted or dataset.retry or w.state.rests(w.now)):
+                w.model.nothing_is_begun(name, ever=True)
         assert not w.making
         assert w.state.ledger.reserved == 0
         assert not w.state.leases
