@@ -178,9 +178,7 @@ class LiveShards(Mapping[int, LiveShard]):
         bounds = map(np.ndarray.tolist, self._table.bounds(named))
         for (first, end), share in zip(zip(*bounds, strict=True), shares, strict=True):
             delivered[first:end] = np.minimum(delivered[first:end] + min(share, ALL), ALL)
-        read = (delivered >= ALL) & (self._table["flags"] & _READ == 0)
-        if read.any():
-            self.mark(self._table.numbers[read], _READ)
+        self._mark_read()
 
     def had_delivered(self, first: int, last: int, share: int) -> None:
         """Trainers were given at least so many thousandths of the records of these shards, as was saved."""
@@ -189,9 +187,7 @@ class LiveShards(Mapping[int, LiveShard]):
             *map(np.ndarray.tolist, self._table.bounds(((first, last),))), strict=True
         ):
             delivered[begin:end] = np.maximum(delivered[begin:end], min(share, ALL))
-        read = (delivered >= ALL) & (self._table["flags"] & _READ == 0)
-        if read.any():
-            self.mark(self._table.numbers[read], _READ)
+        self._mark_read()
 
     @property
     def delivered(self) -> list[list[int]]:
@@ -450,6 +446,11 @@ class LiveShards(Mapping[int, LiveShard]):
         retired = self._table["flags"] & _RETIRED != 0
         np.cumsum(np.where(retired, self._table["allocated"], 0), out=total[1:])
         return total
+
+    def _mark_read(self) -> None:
+        read = (self._table["delivered"] >= ALL) & (self._table["flags"] & _READ == 0)
+        if read.any():
+            self.mark(self._table.numbers[read], _READ)
 
     def _doomed_allocated(self, held: bool) -> int:
         if not (self.any_doomed or self._with(_UNLINKING)):

@@ -363,8 +363,10 @@ LONG: dict[str, str] = {
     "cachecd/catalog.py": "all SQL is in one place",
     "cachecd/daemon.py": "all wiring is in one place",
     "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
+    "cachecd/live.py": "all sums over a dataset's shards are in one place",
     "cachecd/recovery.py": "all that a start takes up of a dataset is in one place",
     "cachecd/state.py": "what follows from each event is in one place",
+    "tests/world.py": "disk, samplers and trainers share one clock and one account",
 }
 
 
