@@ -101,6 +101,13 @@ class Exclusions:
                 )
             if found.names:
                 self._spawn(self._again(dataset, frozenset(found.names)))
+        configured = {
+            n for name in self._datasets for n in self._datasets[name].rules.excluded_names
+        }
+        for other, number in self._catalog.excluded_elsewhere(configured).items():
+            _log.warning(
+                "exclusions of a dataset that is not configured now", dataset=other, number=number
+            )
 
     async def _again(self, dataset: str, names: frozenset[UnitName]) -> None:
         pause = _POLL
@@ -150,25 +157,42 @@ class Exclusions:
     async def _exclude(
         self, dataset: str, key: str, begin: int | None, undo: bool
     ) -> tuple[int, int] | str:
-        index = self._indexes[dataset]
-        listed = await asyncio.to_thread(index.find, key)
-        units = tuple(unit for unit in listed if begin in (None, unit.begin))
-        if not units:
-            more = "" if index.complete else ", and is still being made"
+        found: dict[str, tuple[UnitSlice, ...]] = {}
+        for name in self._sides_of(dataset):
+            listed = await asyncio.to_thread(self._indexes[name].find, key)
+            if units := tuple(unit for unit in listed if begin in (None, unit.begin)):
+                found[name] = units
+        if not found:
             part = "" if begin is None else f" that begins at byte {begin}"
             return (
                 f"the listing of {dataset} has no unit of the object {key!r}{part}; it has "
-                f"{len(index)} units{more}; a key is relative to the source's URL"
+                f"{self._looked_through(dataset)}; a key is relative to the source's URL"
             )
-        shown = for_the_log(key)
-        _log.info("unit excluded", dataset=dataset, key=shown, begin=begin, undo=undo)
-        if undo:
-            self._feed(UnitsIncluded(dataset, units))
-            await self._durable()
-            return len(units), 0
-        shards = await self._take_out(dataset, units)
+        shards = 0
+        for name, units in found.items():
+            shown = for_the_log(key)
+            _log.info("unit excluded", dataset=name, key=shown, begin=begin, undo=undo)
+            if undo:
+                self._feed(UnitsIncluded(name, units))
+            else:
+                shards += await self._take_out(name, units)
         await self._durable()
-        return len(units), shards
+        return sum(map(len, found.values())), shards
+
+    def _sides_of(self, dataset: str) -> list[str]:
+        """Of a split both sides: what is taken out stays out of both, whatever is held out later."""
+        kept_as = self._datasets[dataset].rules.excluded_as
+        return [n for n, each in self._datasets.items() if each.rules.excluded_as == kept_as]
+
+    def _looked_through(self, dataset: str) -> str:
+        """What there is in its listing, and in that of a split's other side, for people."""
+        told = []
+        for name in sorted(self._sides_of(dataset), key=lambda name: name != dataset):
+            index = self._indexes[name]
+            more = "" if index.complete else ", and is still being made"
+            other = "" if name == dataset else f"nor has that of {name}, with "
+            told.append(f"{other}{len(index)} units{more}")
+        return "; ".join(told)
 
     async def _durable(self) -> None:
         """A power failure does not bring back what somebody was answered."""

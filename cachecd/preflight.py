@@ -102,6 +102,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         ),
         awaits_classes=dataset.awaits_classes,
         stratify=dataset.stratify,
+        held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
     )
 
 

@@ -136,7 +136,7 @@ def take_up(
         dataset.evict(shard)
         if retired and shard.generation == rules.generation:
             dataset.debt += shard.allocated
-    dataset.excluded.keep(catalog.excluded(name))
+    dataset.excluded.keep(catalog.excluded(*rules.excluded_names))
     dataset.excluded.sought = bool(dataset.excluded.names)
     asides = _asides(catalog, dataset, index) if saved else standing.excluded
     plan.set_aside(aside.unit for aside in asides)
@@ -339,7 +339,8 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "delivered": dataset.live.delivered,
         **dataset.recall.to_json(),
     }
-    return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
+    rules, opened = dataset.rules, tuple(dataset.plan.open.values())
+    return SavedPlan(rules.name, fields, opened, rules.excluded_as)
 
 
 def _schemas(

@@ -16,6 +16,7 @@ from cachecd.excluded import Excluded
 from cachecd.exclusions import Exclusions
 from cachecd.index import Index
 from cachecd.model import ObjectInfo, Shard, ShardId
+from cachecd.rules import DatasetRules
 from cachecd_client import protocol
 from tests.test_index import SOURCE
 
@@ -34,9 +35,10 @@ def search(tmp_path):
     saver, events = SimpleNamespace(behind=False, reason="no space left"), []
     live = SimpleNamespace(generations=["g"])
     train = SimpleNamespace(
-        excluded=Excluded(), numbered_alike=["g"], listings={"g": index.id}, live=live
-    )
-    datasets = {"train": train, "eval": SimpleNamespace(excluded=Excluded(), numbered_alike=[])}
+        rules=DatasetRules("train", "g", 1), excluded=Excluded(), numbered_alike=["g"],
+        listings={"g": index.id}, live=live,
+    )  # fmt: skip
+    datasets = {"train": train}
     found = Exclusions(
         tmp_path, catalog, saver, {"train": index}, datasets, events.append, asyncio.ensure_future
     )
