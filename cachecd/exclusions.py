@@ -18,7 +18,9 @@ from cachecd.errors import DiskError
 from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
+from cachecd.preflight import places_in
 from cachecd.saving import PlanSaver
+from cachecd.segments import key_in, source_of
 from cachecd.unittext import for_the_log
 from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
@@ -130,8 +132,12 @@ class Exclusions:
         for key in sorted({key for key, _ in names}):
             listed = await asyncio.to_thread(self._indexes[dataset].find, key)
             units += [unit for unit in listed if unit.name in names]
-        if units:
-            await self._take_out(dataset, tuple(units))
+        # By now somebody may have let some of them in again.
+        if still := tuple(self._datasets[dataset].excluded.among(units)):
+            await self._take_out(dataset, still)
+        # Shards that name their units by another listing may hold what this one does not have, or not yet.
+        if left := names - {unit.name for unit in still}:
+            self._feed(HoldersFound(dataset, await self._in_older(dataset, left, unknown=False)))
 
     def _forget(self, age: float, of: tuple[str, str] | None = None) -> None:
         """Answers, to questions about one object or about any, for which nobody came back in so many
@@ -209,19 +215,30 @@ class Exclusions:
         state = self._datasets[dataset]
         holders = await self._holders(dataset, [u.unit for u in units], state.numbered_alike)
         names = frozenset(unit.name for unit in units)
+        holders += await self._in_older(dataset, names)
+        self._feed(HoldersFound(dataset, holders))
+        return len(holders)
+
+    async def _in_older(
+        self, dataset: str, names: frozenset[UnitName], unknown: bool = True
+    ) -> list[int]:
+        """The shards of earlier listings that hold units of these names; with `unknown`, also all of which
+        nobody knows what they hold."""
+        state, holders = self._datasets[dataset], list[int]()
         for listing in {*state.listings.values()} - {self._indexes[dataset].id}:
             generations = [name for name, its in state.listings.items() if its == listing]
             if not any(generation in state.live.generations for generation in generations):
                 continue
             numbers = await asyncio.to_thread(self._numbers, dataset, listing, names)
-            if numbers is None:  # nobody knows what they hold
+            if numbers is None:
+                if not unknown:
+                    continue
                 holders += state.live.superseded(
                     *set(state.live.generations).difference(generations)
                 ).tolist()
             else:
                 holders += await self._holders(dataset, numbers, generations)
-        self._feed(HoldersFound(dataset, holders))
-        return len(holders)
+        return holders
 
     async def _holders(
         self, dataset: str, units: list[int], generations: Collection[str]
@@ -233,12 +250,21 @@ class Exclusions:
         return found
 
     def _numbers(self, dataset: str, listing: str, names: frozenset[UnitName]) -> list[int] | None:
-        """Which units of these names there are in a listing that was used before; None if it is lost."""
+        """Which units of these names there are in a listing that was used before, under whatever source it
+        had them; None if it is lost."""
         index = Index.by_id(self._directory, dataset, listing)
         if index is None:
             return None
+        several = len(self._datasets[dataset].rules.sources) > 1
+        own = {(source_of(key)[1] if several else key, begin) for key, begin in names}
         try:
-            keys = sorted({key for key, _ in names})
-            return [u.unit for key in keys for u in index.find(key) if u.name in names]
+            places = range(places_in(index.source))
+            sought = {
+                (each, begin)
+                for key, begin in own
+                for each in ([key_in(place, key) for place in places] or [key])
+            }
+            keys = sorted({key for key, _ in sought})
+            return [u.unit for key in keys for u in index.find(key) if u.name in sought]
         finally:
             index.close()

@@ -175,6 +175,13 @@ def origin_of(name: str, key: str) -> tuple[str, str]:
     return url, key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
 
 
+def places_in(name: str) -> int:
+    """How many sources there are in what `listing_of` gave, by which its keys begin; 0 where they do not,
+    since it is one."""
+    told = json.loads(name)
+    return 0 if isinstance(told[0], str) else sum(isinstance(each, list) for each in told)
+
+
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:
     """The index of a dataset, taken on as it was left, or begun."""
     early, sources = not rules.awaits, len(dataset.all_sources)

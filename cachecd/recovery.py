@@ -33,7 +33,14 @@ from cachecd.sidecarwalk import (
     speaks_of,
     start_over,
 )
-from cachecd.standing import Standing, bar_misnumbered, excluded_among, turn_to, walk_of
+from cachecd.standing import (
+    Standing,
+    bar_misnumbered,
+    bar_unknown,
+    excluded_among,
+    turn_to,
+    walk_of,
+)
 from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client import resources
@@ -73,6 +80,7 @@ def recover(
     (layout.shards / name).mkdir(exist_ok=True)
     standing = turn_to(catalog, index, rules)
     found = find_shards(layout, catalog, name, in_use(layout, name), progress)
+    bar_unknown(found, standing, catalog, index)
     dataset = take_up(found, standing, catalog, index, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
