@@ -173,8 +173,16 @@ class Catalog:
         )
         return {number: (bool(retired), bool(barred)) for number, retired, barred in rows}
 
+    def save_egress(self, dataset: str, fetched: int) -> None:
+        """So many bytes have been fetched by now: the plan is saved when a shard begins or ends, and who is
+        killed between has paid for what came meanwhile."""
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO carried_egress VALUES (?, ?)", (dataset, fetched)
+            )
+
     def carried_egress(self, dataset: str) -> int:
-        """Bytes that were fetched by the account of a catalog before this one."""
+        """Bytes that were fetched by the account of a catalog before this one, or by `save_egress`."""
         row = self._db.execute(
             "SELECT bytes FROM carried_egress WHERE dataset = ?", (dataset,)
         ).fetchone()

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -90,6 +91,12 @@ class Daemon:
         self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
         if self._catalog.lost:
             _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
+        elif self._catalog.rebuilt and any(self._layout.shards.glob("*/*.tfrecord")):
+            _log.warning(
+                "the catalog is gone, and made again from the shards",
+                lost="the account of what was fetched, which sampler.egress_limit counts, plans, units set "
+                "aside, and marks of shards that are retired or corrupt",
+            )
         for line in self._catalog.unread:
             _log.warning("an exclusion cannot be read", what=line)
         self._indexes: dict[str, Index] = {}
@@ -99,6 +106,7 @@ class Daemon:
         self._handling = False
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
+        self._accounted: dict[str, int] = {}
         self._complaints = Complaints()
         self._saver = PlanSaver(self._catalog, self._saved_plan, self._complaints)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -237,6 +245,7 @@ class Daemon:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._account()
         for index in self._indexes.values():
             index.close()
         self._catalog.close()
@@ -446,6 +455,15 @@ class Daemon:
     def _look(self) -> None:
         self._meter.look()
         self._saver.catch_up()
+        self._account()
+
+    def _account(self) -> None:
+        """Keeps what has been fetched by now; where the disk refuses, the next look does."""
+        for name, dataset in self.state.datasets.items():
+            if dataset.egress != self._accounted.get(name, 0):
+                with suppress(DiskError):
+                    self._catalog.save_egress(name, dataset.egress)
+                    self._accounted[name] = dataset.egress
 
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:

@@ -124,7 +124,7 @@ def take_up(
         plan.extend(index.complete)
         start_over(plan, found, index, standing.used, standing.lost)
     plan.gone(index.gone.numbers())
-    dataset.egress = catalog.carried_egress(name) if standing.lost else standing.egress
+    dataset.egress = max(standing.egress, catalog.carried_egress(name))
     state.add_dataset(dataset)
     mine = [k for k in found.kept if not k.barred and speaks_of(k, plan, index)]
     begun = begun_in(mine)
