@@ -210,6 +210,15 @@ class Catalog:
                         [(dataset, n) for (n,) in numbers[start : start + _ROWS_AT_ONCE]],
                     )
 
+    def keep_writes(self) -> None:
+        """What is written from now on is kept in memory, until the start is over (`settle`) and there is
+        room for it: for a start on a full disk."""
+        self._db.keep_writes()
+
+    def settle(self) -> None:
+        """The start is over: from now on nothing counts as saved that is kept in memory alone."""
+        self._db.settle()
+
     def sync(self) -> None:
         """What was saved till now outlives a power failure. DiskError if it may not."""
         self._db.sync()

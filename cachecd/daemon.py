@@ -25,13 +25,13 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
-from cachecd.disk import allocated
+from cachecd.disk import allocated, free_bytes
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index, drop_unused
 from cachecd.layout import Layout
-from cachecd.ledger import Ledger, footprint
+from cachecd.ledger import METADATA_SLACK, Ledger, footprint
 from cachecd.listings import keep_listed
 from cachecd.meter import Meter
 from cachecd.missing_classes import MissingClasses
@@ -89,6 +89,8 @@ class Daemon:
         self.state = State(ledger, size, workers, boot, offline, found.restraint)
         root, limit = self._layout.root, found.limit
         self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
+        if free_bytes(root) < METADATA_SLACK:  # what a start writes need not fit
+            self._catalog.keep_writes()
         if self._catalog.lost:
             _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
         elif self._catalog.rebuilt and any(self._layout.shards.glob("*/*.tfrecord")):
@@ -165,6 +167,7 @@ class Daemon:
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
             _log.warning("damaged manifest", what=line)
+        self._catalog.settle()
         self._executor = executor
         self._lister = preflight.lister_of(config, preflight.workers_name(config))
 
