@@ -193,3 +193,9 @@ def test_what_is_excluded_from_one_side_of_a_split_is_on_neither_whatever_is_hel
     (said,) = [line for line in served.said().splitlines() if "not configured" in line]
     assert "dataset=train" in said
     assert "number=2" in said
+
+    # What a person does about it: the lines once more, with the new name.
+    served.kill()
+    kept = served.cache / "excluded.jsonl"
+    kept.write_text(kept.read_text() + kept.read_text().replace('"train"', '"images"'))
+    assert not {held, other} & start("images")["images"]
