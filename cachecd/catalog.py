@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cachecd.carryover import read_apart
 from cachecd.database import Database
 from cachecd.disk import refusing
-from cachecd.excludedfile import ExcludedFile
+from cachecd.excludedfile import ExcludedFile, Row
 from cachecd.live import flags_of
 from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, part_of
@@ -95,11 +95,13 @@ class Adopted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A dataset's plan as it stands: what is saved of it, and the assignments that are open in it."""
+    """A dataset's plan as it stands: what is saved of it, the assignments that are open in it, and, if not
+    the dataset's own, the name under which exclusions from it are kept."""
 
     dataset: str
     fields: dict[str, Any]
     open: Sequence[Assignment]
+    excluded_as: str = ""
 
 
 class Catalog:
@@ -171,8 +173,16 @@ class Catalog:
         )
         return {number: (bool(retired), bool(barred)) for number, retired, barred in rows}
 
+    def save_egress(self, dataset: str, fetched: int) -> None:
+        """So many bytes have been fetched by now: the plan is saved when a shard begins or ends, and who is
+        killed between has paid for what came meanwhile."""
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO carried_egress VALUES (?, ?)", (dataset, fetched)
+            )
+
     def carried_egress(self, dataset: str) -> int:
-        """Bytes that were fetched by the account of a catalog before this one."""
+        """Bytes that were fetched by the account of a catalog before this one, or by `save_egress`."""
         row = self._db.execute(
             "SELECT bytes FROM carried_egress WHERE dataset = ?", (dataset,)
         ).fetchone()
@@ -199,6 +209,15 @@ class Catalog:
                         f"DELETE FROM adopted {_OF_ONE}",
                         [(dataset, n) for (n,) in numbers[start : start + _ROWS_AT_ONCE]],
                     )
+
+    def keep_writes(self) -> None:
+        """What is written from now on is kept in memory, until the start is over (`settle`) and there is
+        room for it: for a start on a full disk."""
+        self._db.keep_writes()
+
+    def settle(self) -> None:
+        """The start is over: from now on nothing counts as saved that is kept in memory alone."""
+        self._db.settle()
 
     def sync(self) -> None:
         """What was saved till now outlives a power failure. DiskError if it may not."""
@@ -323,9 +342,14 @@ class Catalog:
             for unit, key, why, passing in rows
         ]
 
-    def excluded(self, dataset: str) -> list[ExcludedName]:
-        """The units that a person has taken out; they outlast plans, listings, sources and the catalog."""
-        return self._excluded(dataset)
+    def excluded(self, *datasets: str) -> list[ExcludedName]:
+        """The units that a person has taken out under these names; they outlast plans, listings, sources
+        and the catalog."""
+        return sorted({unit for dataset in datasets for unit in self._excluded(dataset)})
+
+    def excluded_elsewhere(self, datasets: Collection[str]) -> dict[str, int]:
+        """How many units are kept as taken out of datasets that are none of these."""
+        return self._excluded.but_for(datasets)
 
     def holders(
         self, dataset: str, units: Iterable[int], generations: Collection[str]
@@ -371,7 +395,8 @@ class Catalog:
         """The plan has moved on. If assignment `done` is: its row becomes the recipe of its shard, if one
         came of it, whose row comes too, as those of set-aside units do. The rows of units that are tried
         `again` go. Shard `barred` is so from now on, and nothing is left of the one that was `removed`. The
-        names `excluded` are kept, and outlive a power failure, until they are `included` again.
+        names `excluded` are kept, and outlive a power failure, until they are `included` again: then under
+        the dataset's own name neither.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -383,9 +408,11 @@ class Catalog:
             (*_key(a.shard), a.generation, packed_parts([part_of(u) for u in a.units]))
             for a in begun
         ]
-        excluded, included = list(excluded), list(included)
-        if excluded:  # first: what the catalog alone knew would go with it
-            self._excluded.add([(name, *unit) for unit in excluded])
+        kept_as = plan.excluded_as or name
+        taken_out: list[Row] = [(kept_as, *unit) for unit in excluded]
+        let_in: list[Row] = [(each, *unit) for unit in included for each in {kept_as, name}]
+        if taken_out:  # first: what the catalog alone knew would go with it
+            self._excluded.add(taken_out)
         with self._db.transaction():
             if shard is not None:
                 self._insert(shard, units, parts)
@@ -409,15 +436,15 @@ class Catalog:
             self._insert_asides(name, set_aside)
             self._db.executemany(
                 "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
-                [(name, *_named(u)) for u in excluded],
+                [_stored_row(row) for row in taken_out],
             )
             self._db.executemany(
                 "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
-                [(name, *_named(u)) for u in included],
+                [_stored_row(row) for row in let_in],
             )
             self._insert_plan(plan)
-        if included:
-            self._excluded.remove([(name, *unit) for unit in included])
+        if let_in:
+            self._excluded.remove(let_in)
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 
@@ -587,9 +614,9 @@ def _text(stored: str | bytes) -> str:
     return stored if isinstance(stored, str) else decoded(stored)
 
 
-def _named(name: ExcludedName) -> tuple[str | bytes, str | bytes, int]:
-    source, key, begin = name
-    return _stored(source), _stored(key), begin
+def _stored_row(row: Row) -> tuple[str, str | bytes, str | bytes, int]:
+    dataset, source, key, begin = row
+    return dataset, _stored(source), _stored(key), begin
 
 
 def _packed(value: Any) -> bytes:

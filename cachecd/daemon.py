@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,13 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
-from cachecd.disk import allocated
+from cachecd.disk import allocated, free_bytes
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
 from cachecd.index import Index, drop_unused
 from cachecd.layout import Layout
-from cachecd.ledger import Ledger, footprint
+from cachecd.ledger import METADATA_SLACK, Ledger, footprint
 from cachecd.listings import keep_listed
 from cachecd.meter import Meter
 from cachecd.missing_classes import MissingClasses
@@ -88,8 +89,16 @@ class Daemon:
         self.state = State(ledger, size, workers, boot, offline, found.restraint)
         root, limit = self._layout.root, found.limit
         self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
+        if free_bytes(root) < METADATA_SLACK:  # what a start writes need not fit
+            self._catalog.keep_writes()
         if self._catalog.lost:
             _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
+        elif self._catalog.rebuilt and any(self._layout.shards.glob("*/*.tfrecord")):
+            _log.warning(
+                "the catalog is gone, and made again from the shards",
+                lost="the account of what was fetched, which sampler.egress_limit counts, plans, units set "
+                "aside, and marks of shards that are retired or corrupt",
+            )
         for line in self._catalog.unread:
             _log.warning("an exclusion cannot be read", what=line)
         self._indexes: dict[str, Index] = {}
@@ -99,6 +108,7 @@ class Daemon:
         self._handling = False
         self._replies: dict[str, protocol.Reply] = {}
         self._failed_manifests: dict[str, str] = {}
+        self._accounted: dict[str, int] = {}
         self._complaints = Complaints()
         self._saver = PlanSaver(self._catalog, self._saved_plan, self._complaints)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -157,6 +167,7 @@ class Daemon:
             _log.info("temporary files of a killed run removed", files=len(removed))
         for line in recover_leases(self._layout, self.state, time.monotonic()):
             _log.warning("damaged manifest", what=line)
+        self._catalog.settle()
         self._executor = executor
         self._lister = preflight.lister_of(config, preflight.workers_name(config))
 
@@ -237,6 +248,7 @@ class Daemon:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._account()
         for index in self._indexes.values():
             index.close()
         self._catalog.close()
@@ -446,6 +458,15 @@ class Daemon:
     def _look(self) -> None:
         self._meter.look()
         self._saver.catch_up()
+        self._account()
+
+    def _account(self) -> None:
+        """Keeps what has been fetched by now; where the disk refuses, the next look does."""
+        for name, dataset in self.state.datasets.items():
+            if dataset.egress != self._accounted.get(name, 0):
+                with suppress(DiskError):
+                    self._catalog.save_egress(name, dataset.egress)
+                    self._accounted[name] = dataset.egress
 
     async def _every(self, seconds: float, do: Callable[[], None]) -> None:
         while True:

@@ -97,6 +97,9 @@ class Database:
         self._log_lost = False
         self._readonly = False
         self._alone = self._unsynced = False
+        # Transactions that only the copy in memory has, beside the connection to the file; None: no copy.
+        self._kept: list[list[tuple[str, list[Sequence[Any]]]]] | None = None
+        self._lands = False
         try:
             try:
                 self._db = self._open(check=True)
@@ -120,11 +123,13 @@ class Database:
         # The event loop waits here: nobody else has a business in this file.
         db = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         try:
+            if (
+                self._alone
+            ):  # before the first look: after a clean end what is shared is made by that
+                db.execute("PRAGMA locking_mode=EXCLUSIVE")
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > self._version:
                 raise ConfigError(_newer(self._path, version, self._version))
-            if self._alone:
-                db.execute("PRAGMA locking_mode=EXCLUSIVE")
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA temp_store=MEMORY")
@@ -142,22 +147,73 @@ class Database:
             raise
         return db
 
+    def keep_writes(self) -> None:
+        """Goes on in a copy in memory, which knows what is written from now on; the file does once `settle`
+        was called and its disk has room. For a start on a full disk."""
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        with self._refusing():
+            self._db.backup(memory)
+        self._file, self._db, self._kept = self._db, memory, []
+
+    def settle(self) -> None:
+        """From now on nothing is written before all that was kept is in the file."""
+        self._lands = True
+
+    def _land(self) -> None:
+        """Brings into the file what was kept, in order. DiskError if it has no room yet."""
+        if self._kept is None:
+            return
+        memory, self._db = self._db, self._file
+        try:
+            self._repair()
+            self._checkpoint()
+            while self._kept:
+                if self._log_bytes() >= CHECKPOINT_BYTES:
+                    self._checkpoint()
+                self._apply(self._kept[0])
+                self._since.append(self._kept.pop(0))
+        except sqlite3.Error as error:
+            self._file, self._db = self._db, memory
+            raise self._failure(error) from error
+        except DiskError:
+            self._file, self._db = self._db, memory
+            raise
+        memory.close()
+        self._kept = None
+
+    def _apply(self, statements: list[tuple[str, list[Sequence[Any]]]]) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for sql, rows in statements:
+                self._db.executemany(sql, rows)
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
     def sync(self) -> None:
         """Makes durable what was committed. DiskError."""
+        self._land()
         self._repair()
         self._checkpoint()
 
     def close(self) -> None:
         """Checkpoints the log into the file, if the disk allows it. Idempotent."""
         with contextlib.suppress(DiskError):
+            self._land()
             self._repair()
+        if self._kept is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._file.close()
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """One statement; all its rows."""
         if self._statements is None:
-            self._repair()
+            if self._kept is None:
+                self._repair()
         else:
             self._statements.append((sql, [values]))
         with self._refusing():
@@ -174,9 +230,12 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """What is executed within is done wholly, or not at all."""
-        self._repair()
-        if self._unsynced or self._log_bytes() >= CHECKPOINT_BYTES:
-            self._checkpoint()  # one that failed: the log must not grow for ever
+        if self._lands:
+            self._land()
+        if self._kept is None:
+            self._repair()
+            if self._unsynced or self._log_bytes() >= CHECKPOINT_BYTES:
+                self._checkpoint()  # one that failed: the log must not grow for ever
         with self._refusing():
             self._db.execute("BEGIN IMMEDIATE")
         statements = self._statements = []
@@ -190,6 +249,9 @@ class Database:
             raise
         finally:
             self._statements = None
+        if self._kept is not None:
+            self._kept.append(statements)
+            return
         self._since.append(statements)
         if self._log_bytes() >= CHECKPOINT_BYTES:
             with contextlib.suppress(
@@ -243,13 +305,8 @@ class Database:
             self._db = self._open()
             if self._log_lost:
                 for statements in self._since:
-                    self._db.execute("BEGIN IMMEDIATE")
-                    for sql, rows in statements:
-                        self._db.executemany(sql, rows)
-                    self._db.execute("COMMIT")
+                    self._apply(statements)
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
             raise self._failure(error) from error
         self._readonly = False
         self._log_lost = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,10 @@ class ExcludedFile:
     def __call__(self, dataset: str) -> list[tuple[str, str, int]]:
         """A dataset's, sorted."""
         return sorted(row[1:] for row in self._rows if row[0] == dataset)
+
+    def but_for(self, datasets: Collection[str]) -> dict[str, int]:
+        """How many there are of each dataset that is none of these."""
+        return Counter(name for name, *_ in sorted(self._rows) if name not in datasets)
 
     def unite(self, rows: Iterable[Row]) -> None:
         """These are excluded too, by the catalog. They are written now, or with the next that is."""

@@ -18,7 +18,9 @@ from cachecd.errors import DiskError
 from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
+from cachecd.preflight import places_in
 from cachecd.saving import PlanSaver
+from cachecd.segments import key_in, source_of
 from cachecd.unittext import for_the_log
 from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
@@ -101,6 +103,13 @@ class Exclusions:
                 )
             if found.names:
                 self._spawn(self._again(dataset, frozenset(found.names)))
+        configured = {
+            n for name in self._datasets for n in self._datasets[name].rules.excluded_names
+        }
+        for other, number in self._catalog.excluded_elsewhere(configured).items():
+            _log.warning(
+                "exclusions of a dataset that is not configured now", dataset=other, number=number
+            )
 
     async def _again(self, dataset: str, names: frozenset[UnitName]) -> None:
         pause = _POLL
@@ -123,8 +132,12 @@ class Exclusions:
         for key in sorted({key for key, _ in names}):
             listed = await asyncio.to_thread(self._indexes[dataset].find, key)
             units += [unit for unit in listed if unit.name in names]
-        if units:
-            await self._take_out(dataset, tuple(units))
+        # By now somebody may have let some of them in again.
+        if still := tuple(self._datasets[dataset].excluded.among(units)):
+            await self._take_out(dataset, still)
+        # Shards that name their units by another listing may hold what this one does not have, or not yet.
+        if left := names - {unit.name for unit in still}:
+            self._feed(HoldersFound(dataset, await self._in_older(dataset, left, unknown=False)))
 
     def _forget(self, age: float, of: tuple[str, str] | None = None) -> None:
         """Answers, to questions about one object or about any, for which nobody came back in so many
@@ -150,25 +163,42 @@ class Exclusions:
     async def _exclude(
         self, dataset: str, key: str, begin: int | None, undo: bool
     ) -> tuple[int, int] | str:
-        index = self._indexes[dataset]
-        listed = await asyncio.to_thread(index.find, key)
-        units = tuple(unit for unit in listed if begin in (None, unit.begin))
-        if not units:
-            more = "" if index.complete else ", and is still being made"
+        found: dict[str, tuple[UnitSlice, ...]] = {}
+        for name in self._sides_of(dataset):
+            listed = await asyncio.to_thread(self._indexes[name].find, key)
+            if units := tuple(unit for unit in listed if begin in (None, unit.begin)):
+                found[name] = units
+        if not found:
             part = "" if begin is None else f" that begins at byte {begin}"
             return (
                 f"the listing of {dataset} has no unit of the object {key!r}{part}; it has "
-                f"{len(index)} units{more}; a key is relative to the source's URL"
+                f"{self._looked_through(dataset)}; a key is relative to the source's URL"
             )
-        shown = for_the_log(key)
-        _log.info("unit excluded", dataset=dataset, key=shown, begin=begin, undo=undo)
-        if undo:
-            self._feed(UnitsIncluded(dataset, units))
-            await self._durable()
-            return len(units), 0
-        shards = await self._take_out(dataset, units)
+        shards = 0
+        for name, units in found.items():
+            shown = for_the_log(key)
+            _log.info("unit excluded", dataset=name, key=shown, begin=begin, undo=undo)
+            if undo:
+                self._feed(UnitsIncluded(name, units))
+            else:
+                shards += await self._take_out(name, units)
         await self._durable()
-        return len(units), shards
+        return sum(map(len, found.values())), shards
+
+    def _sides_of(self, dataset: str) -> list[str]:
+        """Of a split both sides: what is taken out stays out of both, whatever is held out later."""
+        kept_as = self._datasets[dataset].rules.excluded_as
+        return [n for n, each in self._datasets.items() if each.rules.excluded_as == kept_as]
+
+    def _looked_through(self, dataset: str) -> str:
+        """What there is in its listing, and in that of a split's other side, for people."""
+        told = []
+        for name in sorted(self._sides_of(dataset), key=lambda name: name != dataset):
+            index = self._indexes[name]
+            more = "" if index.complete else ", and is still being made"
+            other = "" if name == dataset else f"nor has that of {name}, with "
+            told.append(f"{other}{len(index)} units{more}")
+        return "; ".join(told)
 
     async def _durable(self) -> None:
         """A power failure does not bring back what somebody was answered."""
@@ -185,19 +215,30 @@ class Exclusions:
         state = self._datasets[dataset]
         holders = await self._holders(dataset, [u.unit for u in units], state.numbered_alike)
         names = frozenset(unit.name for unit in units)
+        holders += await self._in_older(dataset, names)
+        self._feed(HoldersFound(dataset, holders))
+        return len(holders)
+
+    async def _in_older(
+        self, dataset: str, names: frozenset[UnitName], unknown: bool = True
+    ) -> list[int]:
+        """The shards of earlier listings that hold units of these names; with `unknown`, also all of which
+        nobody knows what they hold."""
+        state, holders = self._datasets[dataset], list[int]()
         for listing in {*state.listings.values()} - {self._indexes[dataset].id}:
             generations = [name for name, its in state.listings.items() if its == listing]
             if not any(generation in state.live.generations for generation in generations):
                 continue
             numbers = await asyncio.to_thread(self._numbers, dataset, listing, names)
-            if numbers is None:  # nobody knows what they hold
+            if numbers is None:
+                if not unknown:
+                    continue
                 holders += state.live.superseded(
                     *set(state.live.generations).difference(generations)
                 ).tolist()
             else:
                 holders += await self._holders(dataset, numbers, generations)
-        self._feed(HoldersFound(dataset, holders))
-        return len(holders)
+        return holders
 
     async def _holders(
         self, dataset: str, units: list[int], generations: Collection[str]
@@ -209,12 +250,21 @@ class Exclusions:
         return found
 
     def _numbers(self, dataset: str, listing: str, names: frozenset[UnitName]) -> list[int] | None:
-        """Which units of these names there are in a listing that was used before; None if it is lost."""
+        """Which units of these names there are in a listing that was used before, under whatever source it
+        had them; None if it is lost."""
         index = Index.by_id(self._directory, dataset, listing)
         if index is None:
             return None
+        several = len(self._datasets[dataset].rules.sources) > 1
+        own = {(source_of(key)[1] if several else key, begin) for key, begin in names}
         try:
-            keys = sorted({key for key, _ in names})
-            return [u.unit for key in keys for u in index.find(key) if u.name in names]
+            places = range(places_in(index.source))
+            sought = {
+                (each, begin)
+                for key, begin in own
+                for each in ([key_in(place, key) for place in places] or [key])
+            }
+            keys = sorted({key for key, _ in sought})
+            return [u.unit for key in keys for u in index.find(key) if u.name in sought]
         finally:
             index.close()

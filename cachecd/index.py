@@ -22,6 +22,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from numpy.typing import NDArray
 
 from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError, id_of
 from cachecd.disk import refusing
-from cachecd.errors import DiskError
 from cachecd.known import KnownKeys
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo, UnitSlice
@@ -108,10 +108,11 @@ class Index:
     @staticmethod
     def by_id(directory: Path, dataset: str, listing: str) -> Index | None:
         """The listing of this id, to be read alone: a daemon may be appending to it. None if it is not
-        there any more, DiskError if it cannot be read."""
+        there any more, or damaged; DiskError if it cannot be read."""
         for path in unused_listings(directory, (), dataset):
             if id_of(path).hex() == listing:
-                return Index._loaded(BlockFile(path, read_only=True), None, True, 1)
+                with suppress(UnusableError):
+                    return Index._loaded(BlockFile(path, read_only=True), None, True, 1)
         return None
 
     @staticmethod
@@ -123,7 +124,7 @@ class Index:
                 index._load(subject)
             except UnusableError as error:
                 if subject is None:
-                    raise DiskError(f"{file.path}: {error or 'it is empty'}") from error
+                    raise
                 file.begin(subject)
                 index = Index(file, early, sources)
                 index.discarded = str(error)

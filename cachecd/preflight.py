@@ -102,6 +102,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         ),
         awaits_classes=dataset.awaits_classes,
         stratify=dataset.stratify,
+        held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
     )
 
 
@@ -172,6 +173,13 @@ def origin_of(name: str, key: str) -> tuple[str, str]:
         told = told[place]
     url = told[0]
     return url, key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
+
+
+def places_in(name: str) -> int:
+    """How many sources there are in what `listing_of` gave, by which its keys begin; 0 where they do not,
+    since it is one."""
+    told = json.loads(name)
+    return 0 if isinstance(told[0], str) else sum(isinstance(each, list) for each in told)
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:

@@ -33,7 +33,14 @@ from cachecd.sidecarwalk import (
     speaks_of,
     start_over,
 )
-from cachecd.standing import Standing, bar_misnumbered, excluded_among, turn_to, walk_of
+from cachecd.standing import (
+    Standing,
+    bar_misnumbered,
+    bar_unknown,
+    excluded_among,
+    turn_to,
+    walk_of,
+)
 from cachecd.state import State
 from cachecd.strata import Strata
 from cachecd_client import resources
@@ -73,6 +80,7 @@ def recover(
     (layout.shards / name).mkdir(exist_ok=True)
     standing = turn_to(catalog, index, rules)
     found = find_shards(layout, catalog, name, in_use(layout, name), progress)
+    bar_unknown(found, standing, catalog, index)
     dataset = take_up(found, standing, catalog, index, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
 
@@ -116,7 +124,7 @@ def take_up(
         plan.extend(index.complete)
         start_over(plan, found, index, standing.used, standing.lost)
     plan.gone(index.gone.numbers())
-    dataset.egress = catalog.carried_egress(name) if standing.lost else standing.egress
+    dataset.egress = max(standing.egress, catalog.carried_egress(name))
     state.add_dataset(dataset)
     mine = [k for k in found.kept if not k.barred and speaks_of(k, plan, index)]
     begun = begun_in(mine)
@@ -136,7 +144,7 @@ def take_up(
         dataset.evict(shard)
         if retired and shard.generation == rules.generation:
             dataset.debt += shard.allocated
-    dataset.excluded.keep(catalog.excluded(name))
+    dataset.excluded.keep(catalog.excluded(*rules.excluded_names))
     dataset.excluded.sought = bool(dataset.excluded.names)
     asides = _asides(catalog, dataset, index) if saved else standing.excluded
     plan.set_aside(aside.unit for aside in asides)
@@ -339,7 +347,8 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "delivered": dataset.live.delivered,
         **dataset.recall.to_json(),
     }
-    return SavedPlan(dataset.rules.name, fields, tuple(dataset.plan.open.values()))
+    rules, opened = dataset.rules, tuple(dataset.plan.open.values())
+    return SavedPlan(rules.name, fields, opened, rules.excluded_as)
 
 
 def _schemas(

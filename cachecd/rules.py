@@ -19,7 +19,8 @@ AWAITS_STRATA = (
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
     """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed. So it is with `stratify`, which has each class in its share all along the walk."""
+    all are listed. So it is with `stratify`, which has each class in its share all along the walk.
+    `held_out_of`: the dataset whose split holds this one out, "" if none does."""
 
     name: str
     generation: str
@@ -33,6 +34,18 @@ class DatasetRules:
     awaits_classes: bool = False
     sources: tuple[SourceRules, ...] = (SourceRules(),)
     stratify: bool = False
+    held_out_of: str = ""
+
+    @property
+    def excluded_as(self) -> str:
+        """Under which name it is kept what a person takes out: both sides of a split have one, so that
+        whatever is held out later, what was taken out is on neither side."""
+        return self.held_out_of or self.name
+
+    @property
+    def excluded_names(self) -> tuple[str, ...]:
+        """Under which names something may be kept that it is to do without."""
+        return (self.name, self.held_out_of) if self.held_out_of else (self.name,)
 
     @property
     def several(self) -> bool:

@@ -173,11 +173,18 @@ async def _serve(
 
 def _reloaded(daemon: Daemon, manager: ServiceManager, reload: Callable[[], Config]) -> None:
     manager.reloading()
-    daemon.reconfigure(reload)
-    manager.ready()
+    try:
+        daemon.reconfigure(reload)
+    except Exception:
+        _log.exception("configuration not reloaded")
+    finally:
+        manager.ready()
 
 
 async def _watchdog(manager: ServiceManager) -> None:
     while manager.watchdog_interval:
-        manager.watchdog()
+        try:
+            manager.watchdog()
+        except Exception:  # else it would be taken for dead
+            _log.exception("the service manager was not told")
         await asyncio.sleep(manager.watchdog_interval)

@@ -121,6 +121,32 @@ def bar_misnumbered(found: Found, standing: Standing, catalog: Catalog, name: st
         catalog.bar(name, barred)
 
 
+def bar_unknown(found: Found, standing: Standing, catalog: Catalog, index: Index) -> None:
+    """Where the catalog was lost, and a listing with it, nobody knows what the shards hold that name their
+    units by that listing: all of them are barred, if a person has ever taken something out."""
+    rules = standing.rules
+    if not standing.lost or not catalog.excluded(*rules.excluded_names):
+        return
+    directory, there, barred = index.path.parent, {index.id: True}, []
+    for place, kept in enumerate(found.kept):
+        listing = (kept.adopted or {}).get("index", "")
+        if listing not in there:
+            its = Index.by_id(directory, rules.name, listing)
+            there[listing] = its is not None
+            if its is not None:
+                its.close()
+        if not there[listing] and not kept.barred:
+            found.kept[place] = replace(kept, barred=True)
+            barred.append(kept.shard.id.number)
+    if barred:
+        _log.warning(
+            "shards of a lost listing are not leased: they may hold what was excluded",
+            dataset=rules.name,
+            shards=len(barred),
+        )
+        catalog.bar(rules.name, barred)
+
+
 def excluded_among(asides: Iterable[SetAside]) -> set[int]:
     """The units of these that a person has taken out."""
     return {aside.unit for aside in asides if aside.reason == EXCLUDED}

@@ -47,7 +47,8 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
     if index is None:
         raise DiskError(
             f"{layout.index} has no listing {listing} of {shard.dataset}, by which {shard} names its "
-            "units: the source was configured otherwise since, or listed anew after damage"
+            "units: the source was configured otherwise since, or it was listed anew after damage, or the "
+            "listing is damaged"
         )
     try:
         unit = index.unit(int(sidecar.units[record]))

@@ -98,8 +98,8 @@ class Rows:
     def set_aside(self, dataset: str) -> list[SetAside]:
         return [aside for (name, _), aside in sorted(self._aside.items()) if name == dataset]
 
-    def excluded(self, dataset: str) -> list[ExcludedName]:
-        return sorted(unit for name, unit in self._excluded if name == dataset)
+    def excluded(self, *datasets: str) -> list[ExcludedName]:
+        return sorted({unit for name, unit in self._excluded if name in datasets})
 
     def excluded_units(self, dataset: str) -> set[int]:
         """Their numbers, as `Units` names them."""

@@ -136,7 +136,8 @@ PARTS = {
     "ground": "disk errors layout",
     "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model unittext",
-    "exclusions": "catalog dataset errors events index model saving unittext client client.protocol",
+    "exclusions": "catalog dataset errors events index model preflight saving segments unittext client "
+    "client.protocol",
     "probing": "complaints errors events grant layout leases",
     "recalling": "asking catalog dataset events grant index model parts recipe saving wanted client "
     "client.protocol",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.database import CHECKPOINT_BYTES
+from cachecd.database import CHECKPOINT_BYTES, Database
+from cachecd.errors import DiskError
 from tests.faults.disk import FaultyDisk
 
 # Takes one command a line: a number of rows to add, each in a transaction of its own, or `close`.
@@ -146,3 +148,55 @@ def test_a_full_disk_undoes_the_transaction_and_nothing_else(disk, writer):
     assert writer.add(10) == ""
     writer.kill()
     assert writer.kept() == list(range(20))
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Another connection to the file."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)) as other:
+        yield other
+
+
+def opened(tmp_path: Path) -> Database:
+    return Database(tmp_path / "a.sqlite", "CREATE TABLE IF NOT EXISTS t (n INTEGER)", 1)
+
+
+def add(db: Database, number: int) -> None:
+    with db.transaction():
+        db.execute("INSERT INTO t VALUES (?)", (number,))
+
+
+def numbers(db: Database | sqlite3.Connection) -> list[int]:
+    return [n for (n,) in db.execute("SELECT n FROM t")]
+
+
+def test_what_is_kept_in_memory_is_read_at_once_and_reaches_the_file_before_anything_later(
+    tmp_path, beside
+):
+    db = opened(tmp_path)
+    add(db, 1)
+    db.keep_writes()
+    add(db, 2)
+    assert (numbers(db), numbers(beside)) == ([1, 2], [1])
+    db.settle()
+    add(db, 3)
+    assert numbers(db) == numbers(beside) == [1, 2, 3]
+    db.close()
+
+
+@pytest.mark.parametrize("ends", ["is written", "is synced", "is closed"])
+def test_what_is_kept_in_memory_waits_for_a_file_that_refuses(tmp_path, beside, ends):
+    db = opened(tmp_path)
+    db.keep_writes()
+    for number in (1, 2):
+        add(db, number)
+    db.settle()
+    beside.execute("BEGIN IMMEDIATE")
+    for refused in (lambda: add(db, 3), db.sync):
+        with pytest.raises(DiskError, match="locked"):
+            refused()
+        assert (numbers(db), numbers(beside)) == ([1, 2], [])
+    beside.execute("ROLLBACK")
+    {"is written": lambda: add(db, 3), "is synced": db.sync, "is closed": db.close}[ends]()
+    assert numbers(beside) == [1, 2] + [3] * (ends == "is written")
+    db.close()

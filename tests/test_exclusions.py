@@ -16,6 +16,7 @@ from cachecd.excluded import Excluded
 from cachecd.exclusions import Exclusions
 from cachecd.index import Index
 from cachecd.model import ObjectInfo, Shard, ShardId
+from cachecd.rules import DatasetRules
 from cachecd_client import protocol
 from tests.test_index import SOURCE
 
@@ -34,9 +35,10 @@ def search(tmp_path):
     saver, events = SimpleNamespace(behind=False, reason="no space left"), []
     live = SimpleNamespace(generations=["g"])
     train = SimpleNamespace(
-        excluded=Excluded(), numbered_alike=["g"], listings={"g": index.id}, live=live
-    )
-    datasets = {"train": train, "eval": SimpleNamespace(excluded=Excluded(), numbered_alike=[])}
+        rules=DatasetRules("train", "g", 1), excluded=Excluded(), numbered_alike=["g"],
+        listings={"g": index.id}, live=live,
+    )  # fmt: skip
+    datasets = {"train": train}
     found = Exclusions(
         tmp_path, catalog, saver, {"train": index}, datasets, events.append, asyncio.ensure_future
     )
@@ -255,9 +257,9 @@ def test_a_start_that_cannot_ask_the_catalog_lets_nothing_be_leased_until_it_can
     assert HoldersFound("train", [3]) in search.events
 
 
-def older(search, tmp_path, *keys: str) -> Index:
+def older(search, tmp_path, *keys: str, source: str = '["s3://another/"]') -> Index:
     """A listing that was used before, of these keys, and shard 4, which names its units by it."""
-    before = Index.open(tmp_path, "train", "s3://another/")
+    before = Index.open(tmp_path, "train", source)
     before.append([ObjectInfo(key, 1) for key in keys])
     before.close()
     shard = Shard(ShardId("train", 4), "old", 1, 1, 1)
@@ -277,7 +279,55 @@ def test_shards_that_are_numbered_by_an_earlier_listing_are_found_by_that_listin
     )
 
 
-def test_where_the_earlier_listing_is_lost_all_its_shards_are_taken_for_holders(search, tmp_path):
-    older(search, tmp_path, "c", "a", "b").path.unlink()
+@pytest.mark.parametrize("loss", ["deleted", "damaged"])
+def test_where_the_earlier_listing_is_lost_all_its_shards_are_taken_for_holders(
+    search, tmp_path, loss
+):
+    path = older(search, tmp_path, "c", "a", "b").path
+    if loss == "deleted":
+        path.unlink()
+    else:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     asyncio.run(answer(search, "c"))
     assert search.events[-1] == HoldersFound("train", [2, 4])
+
+
+def test_shards_of_several_sources_are_found_though_there_is_only_one_of_them_now(search, tmp_path):
+    older(search, tmp_path, "0/c", "1/a", source='[["s3://b/"], ["s3://a/"]]')
+    asyncio.run(answer(search, "a"))
+    assert search.events[-1] == HoldersFound("train", [1, 4])
+
+
+def test_a_start_finds_what_only_an_earlier_listing_has(search, tmp_path):
+    older(search, tmp_path, "c", "gone", source='["s3://another/"]')
+
+    async def start():
+        search.train.excluded.keep([("", "gone", 0)])
+        search.train.excluded.sought = True
+        search.exclusions.start()
+        while ExclusionsKnown("train") not in search.events:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(start(), 20))
+    assert search.events == [HoldersFound("train", [4]), ExclusionsKnown("train")]
+
+
+def test_what_was_let_in_while_a_start_looked_for_it_stays_in(search, monkeypatch):
+    find = search.index.find
+
+    def let_in(key):
+        found = find(key)
+        search.train.excluded.remove(found)
+        return found
+
+    async def start():
+        search.train.excluded.keep([("", "b", 1)])
+        search.train.excluded.sought = True
+        monkeypatch.setattr(search.index, "find", let_in)
+        search.exclusions.start()
+        while ExclusionsKnown("train") not in search.events:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(start(), 20))
+    assert not [event for event in search.events if isinstance(event, UnitsExcluded)]

@@ -209,6 +209,21 @@ def test_a_disk_that_refuses_costs_one_look(watched):
     assert said["missing"] == 8
 
 
+def test_a_search_that_fails_as_nobody_thought_is_logged_and_begun_again_with_the_next_lease(
+    watched,
+):
+    def fail(number: int) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    watched.shard(1, units_of(0, 1))
+    unit, watched.index.unit = watched.index.unit, fail
+    (said,) = watched.lease((1, 1))
+    assert (said["event"], said["log_level"]) == ("classes not looked for", "error")
+    watched.index.unit = unit
+    (said,) = watched.lease((1, 1))
+    assert said["missing"] == 8
+
+
 def test_with_given_classes_these_are_the_known_ones_in_their_order(tmp_path):
     one = Watched(tmp_path, classes=["c3", "nowhere", "c0", "c9"])
     one.shard(1, units_of(0, 1, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
-from cachecd import exclusions, shards
+from cachecd import daemon, exclusions, service, shards
 from cachecd.complaints import Complaints
-from cachecd.events import HoldersFound, ShardFailed, ShardUnlinked, ShardVerified
+from cachecd.config import Config, load
+from cachecd.daemon import Daemon
+from cachecd.events import HoldersFound, OrderBlock, ShardFailed, ShardUnlinked, ShardVerified
 from cachecd.executors.process import SamplerProcess
 from cachecd.layout import Layout
 from cachecd.model import Held, Outcome, ShardId
+from cachecd.preflight import executor_of, figures
 from cachecd.sampler.messages import Failed, Made
+from cachecd.server import Server
+from cachecd.strata import Block
+from tests.bench.cachedir import make
 from tests.executors.bench import bench, run, until
 from tests.test_exclusions import search  # noqa: F401  a fixture
 
@@ -30,25 +38,25 @@ SHARD = ShardId("train", 1)
 # Every place that starts a task, and who hears of what it did not think of: a test of this file or of
 # another, or the task that awaits it, where the exception comes out.
 OWNERS = {
-    "daemon.py start": "test_daemon_start.py: work that fails is told in status and goes on",
+    "daemon.py start": "test_daemon_start.py: work that fails is told; here: the listings",
     "daemon.py _deliver": "test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought",
-    "daemon.py _carry_out": "the tests of ShardWork here; orders are kept up as listings are",
+    "daemon.py _carry_out": "the tests of ShardWork here, and of what a dataset waits for",
     "daemon.py _spawn": "starts what the others give it, and logs what comes out",
     "exclusions.py answer": "test_exclusions.py: a search that fails otherwise than thought is answered",
     "exclusions.py start": "test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought",
-    "missing_classes.py granted": "logged; the next lease begins it again",
-    "service.py _serve": "the daemon ends with status 1, and its service manager starts it again",
+    "missing_classes.py granted": "test_missing_classes.py: logged, and begun again with the next lease",
+    "service.py _serve": "a daemon whose socket is served no more ends with a failure; the watchdog's",
     "trainer.py": "awaited there",
     "executors/process.py attend": "test_local_executor.py: a defect in who listens wedges nothing",
     "executors/local.py start": "test_a_sampler_process_that_nobody_looks_after_is_replaced",
     "executors/local.py _keep": "starts what `start` gives it",
-    "sampler/worker.py make": "awaited with the shard, whose process is judged by its silence",
+    "sampler/worker.py make": "a process that is silent is judged by that; test_unknown_failures.py",
     "sampler/sources/parquet/rows.py": "awaited by the unit's reader",
     "sampler/sources/parquet/pieces.py": "awaited by the unit's reader",
     "sampler/sources/npy.py": "awaited by the unit's reader",
     "sampler/sources/lockstep.py": "awaited by the unit's reader",
     "sampler/sources/aligned.py": "awaited by the unit's reader",
-    "sampler/ahead.py": "awaited by the unit's reader",
+    "sampler/ahead.py": "awaited by the unit's reader; test_unknown_failures.py",
 }
 
 
@@ -167,3 +175,87 @@ def test_a_sampler_process_that_nobody_looks_after_is_replaced(tmp_path, monkeyp
             assert isinstance(await b.answer(2), Made)
 
     run(test)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load(make(tmp_path, shards=3).config)
+
+
+@pytest.mark.parametrize("work", ["listing", "ordering"])
+def test_what_a_dataset_waits_for_is_told_in_status_and_begun_again(config, monkeypatch, work):
+    async def lived() -> None:
+        executor = executor_of(config)
+        if work == "listing":
+            executor.launch()
+        made = Daemon(config, figures(config), executor, offline=work == "ordering")
+        begun: list[str] = []
+
+        async def once(*_: object) -> None:
+            begun.append("again" if begun else "first")
+            if len(begun) == 1:
+                raise RuntimeError("nobody thought of this")
+
+        monkeypatch.setattr(daemon, "keep_listed", once)
+        monkeypatch.setattr(made._ordering, "carry_out", once)
+        try:
+            if work == "listing":
+                await made.start()
+            else:
+                made._carry_out(OrderBlock("train", Block(0, 1, 7)))
+            await until(lambda: begun)
+            await until(lambda: "nobody thought of this" in made.status()["cache"]["stopped"])
+            assert f"{work} of train" in made.status()["cache"]["stopped"]
+            await until(lambda: begun == ["first", "again"])
+            await until(lambda: "nobody" not in made.status()["cache"]["stopped"])
+        finally:
+            await made.stop(0)
+
+    asyncio.run(asyncio.wait_for(lived(), 30))
+
+
+def test_a_daemon_whose_socket_is_served_no_more_ends_with_a_failure(config, monkeypatch):
+    async def fail(_: Server) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(Server, "serve", fail)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        with structlog.testing.capture_logs() as said:
+            assert service.run(config, service.Options(offline=True), lambda: config) == 1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    (line,) = [line for line in said if line["log_level"] == "error"]
+    assert str(line["exc_info"]) == "nobody thought of this"
+
+
+def test_a_watchdog_that_fails_once_goes_on(monkeypatch):
+    manager = SimpleNamespace(watchdog_interval=0.001)
+    told: list[int] = []
+
+    def watchdog() -> None:
+        told.append(1)
+        if len(told) == 1:
+            raise RuntimeError("nobody thought of this")
+
+    manager.watchdog = watchdog
+
+    async def watched() -> None:
+        task = asyncio.ensure_future(service._watchdog(manager))
+        await until(lambda: len(told) > 2)
+        task.cancel()
+
+    asyncio.run(watched())
+
+
+def test_a_reload_that_fails_as_nobody_thought_changes_nothing_and_is_said_to_be_over():
+    said: list[str] = []
+    manager = SimpleNamespace(
+        reloading=lambda: said.append("reloading"), ready=lambda: said.append("ready")
+    )
+    broken = SimpleNamespace(reconfigure=failing_once(lambda _: None))
+    with structlog.testing.capture_logs() as logged:
+        service._reloaded(broken, manager, dict)
+    assert said == ["reloading", "ready"]
+    assert [line["log_level"] for line in logged] == ["error"]

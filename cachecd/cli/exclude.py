@@ -26,7 +26,8 @@ def command(
 ) -> None:
     """Have a running daemon remove an object's records, and never fetch it again.
 
-    It counts as set aside, with the reason "excluded by hand", across restarts and new listings. No
+    It counts as set aside, with the reason "excluded by hand", across restarts and new listings, and on
+    both sides of a split, whichever of the two is named. No
     later lease names a shard with a record of it; what else was in such a shard is fetched again.
     """
     from cachecd_client import connect

@@ -21,7 +21,7 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.gate import Gate
 from cachecd.sampler.lanes import Ask, Lanes, Page
 from cachecd.sampler.patience import Budget, Pace, Retry
-from cachecd.sampler.stores.answers import without_secrets
+from cachecd.sampler.stores.answers import redacted, without_secrets
 from cachecd.sampler.stores.backend import (
     Backend,
     GoneError,
@@ -31,6 +31,7 @@ from cachecd.sampler.stores.backend import (
     resized,
 )
 from cachecd.sampler.sweep import Sweep
+from cachecd_client.errors import CallerError, WorldError
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -185,6 +186,13 @@ class Store:
                 if error.throttled:
                     self._pace.overloaded(time.monotonic(), began, error.after)
                 raise
+            except (CallerError, WorldError, MemoryError):
+                raise
+            except Exception as error:
+                # Whatever a store's library raises is that store's trouble, and may pass.
+                raise TransientError(
+                    f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")
+                ) from error
         self._pace.succeeded()
         return found
 
@@ -220,7 +228,7 @@ class Store:
                     if await self._readable(candidate):
                         self._witness = candidate
                         return True
-        except (SourceError, TimeoutError):
+        except Exception:  # what this one attempt fails by says no more than that nothing was read
             pass
         return False
 

@@ -226,8 +226,9 @@ class Cache(TensorFlowRuns):
         self, dataset: str, key: str, begin: int | None = None, *, undo: bool = False
     ) -> tuple[int, int]:
         """Takes the units of the object `key` (relative to the source's URL) out of the dataset, or only
-        the one that begins at its byte `begin`: they are never fetched again, and no later lease names a
-        shard with records of theirs. `undo` takes that back.
+        the one that begins at its byte `begin`: they are never fetched again for a dataset of this name,
+        and no later lease names a shard with records of theirs. That holds for both sides of a split,
+        whichever is named. `undo` takes that back.
 
         How many units it is about, and how many shards are barred for it. Returns when that outlives a
         power failure, however long a full disk puts that off; the log says what it waits for. RequestError

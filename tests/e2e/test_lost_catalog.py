@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cachecd_client.errors import CachecdError
+from cachecd_client.session import Epoch
 from tests.e2e.daemons import Daemon, wait_until
 
 KEYS = [f"{number:02}" for number in range(40)]
@@ -39,6 +41,7 @@ def deleted(path: Path) -> None:
 def test_a_catalog_that_is_damaged_costs_no_mark_no_exclusion_and_no_egress(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
+    """Egress where it can be read, else the log says that it is lost."""
     (tmp_path / "src").mkdir()
     for key in KEYS:
         (tmp_path / "src" / key).write_bytes(key.encode() * 2000)
@@ -73,8 +76,79 @@ def test_a_catalog_that_is_damaged_costs_no_mark_no_exclusion_and_no_egress(
             wait_until(lambda: settled(train()) == settled(before))
             after = train()
             assert after["set_aside"]["reasons"] == {"excluded by hand": 1}
-            if damage is of_another_form:  # of the others nobody can know what was paid
+            if damage is of_another_form:
                 assert after["fetched_bytes"] == before["fetched_bytes"]
+            else:  # nobody can know what was paid, and that is said
+                assert after["fetched_bytes"] < before["fetched_bytes"]
+                said = {
+                    overwritten: "file is not a database",
+                    deleted: "the account of what was fetched",
+                }
+                assert said[damage] in daemon.said()
         with daemon.connect() as cache, cache.acquire("train", epoch=1, job="b") as epoch:
             keys = {bytes(k).decode() for batch in epoch.numpy(1) for k in batch["key"]}
             assert keys == set(KEYS) - {BAD}
+
+
+@pytest.mark.parametrize("options", [(), ("--offline",)])
+def test_after_the_loss_of_catalog_and_listing_no_lease_has_what_was_excluded(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Nobody knows then which units the shards hold, and offline nobody will."""
+    (tmp_path / "src").mkdir()
+    for key in KEYS:
+        (tmp_path / "src" / key).write_bytes(key.encode() * 2000)
+    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
+    dataset = {"source": source, "grow": {"first": "16KiB"}}
+    with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB") as daemon:
+        daemon.start()
+
+        def keys_of(epoch: Epoch) -> set[str]:
+            return {bytes(k).decode() for b in epoch.numpy(1, drop_last=False) for k in b["key"]}
+
+        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        # The shard with it stays as long as this lease is held.
+        with daemon.connect() as cache, cache.acquire("train", epoch=0, job="a"):
+            assert cache.exclude("train", BAD) == (1, 1)
+            daemon.kill()
+            deleted(daemon.cache / "catalog.sqlite")
+            for listing in (daemon.cache / "index").iterdir():
+                listing.unlink()
+            daemon.start(*options)
+            with daemon.connect() as other:
+                if options:
+                    with pytest.raises(CachecdError, match="offline"):
+                        other.acquire("train", epoch=0, job="b", timeout=5)
+                else:
+                    with other.acquire("train", epoch=0, job="b", timeout=20) as early:
+                        assert BAD not in keys_of(early)
+            if options:
+                daemon.kill()
+                daemon.start()
+        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        with daemon.connect() as cache, cache.acquire("train", epoch=1, job="b") as epoch:
+            assert keys_of(epoch) == set(KEYS) - {BAD}
+
+
+def test_what_a_killed_daemon_had_fetched_of_an_unfinished_shard_counts_but_for_the_last_seconds(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "src").mkdir()
+    for key in KEYS:
+        (tmp_path / "src" / key).write_bytes(bytes(100_000))
+    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
+    dataset = {"source": source, "grow": {"first": "1MiB"}}
+    slow = {"bandwidth": "200kB/s"}  # a shard takes twenty seconds
+    with Daemon(tmp_path, {"train": dataset}, shard_size="4MiB", sampler=slow) as daemon:
+
+        def fetched() -> int:
+            return int(daemon.status()["datasets"]["train"]["fetched_bytes"])
+
+        daemon.start()
+        wait_until(lambda: fetched() >= 200_000)
+        before, since = fetched(), daemon.status()["daemon"]["uptime_s"]
+        wait_until(lambda: daemon.status()["daemon"]["uptime_s"] > since + 1.5)
+        assert daemon.status()["datasets"]["train"]["shards"] == 0
+        daemon.kill()
+        daemon.start("--offline")
+        assert fetched() >= before

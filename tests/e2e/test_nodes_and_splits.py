@@ -7,7 +7,9 @@ from collections import Counter
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import pytest
 
+from cachecd_client.errors import RequestError
 from tests.e2e.daemons import wait_until
 
 NODES = 2
@@ -125,3 +127,75 @@ def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and
     assert sorted(found["rows"] + found["rows-eval"]) == list(range(3000))
     every = list(range(0, 16 << 20, 1 << 10))
     assert sorted(found["windows"] + found["windows-eval"]) == every
+
+
+def test_what_is_excluded_from_one_side_of_a_split_is_on_neither_whatever_is_held_out_later(
+    daemon, tmp_path
+):
+    root = tmp_path / "source"
+    root.mkdir()
+    for number in range(100):
+        (root / f"{number:03d}").write_bytes(b"%d" % number)
+    document = {"source": {"url": f"file://{root}", "format": "files"}}
+    served = daemon({"train": document})
+
+    def start(name: str = "train", part: float = 0.0) -> dict[str, set[str]]:
+        """What each dataset leases after a start with so much held out."""
+        document.pop("split", None)
+        if part:
+            document["split"] = {"eval": part}
+        served.document["datasets"] = {name: document}
+        served.start()
+        return leased(name, *([f"{name}-eval"] if part else []))
+
+    def leased(*names: str) -> dict[str, set[str]]:
+        wait_until(lambda: all(served.status()["datasets"][name]["whole"] for name in names))
+        found = {}
+        with served.connect() as cache:
+            for name in names:
+                with cache.acquire(name, timeout=30) as epoch:
+                    batches = epoch.numpy(batch_size=1, drop_last=False)
+                    found[name] = {bytes(key).decode() for b in batches for key in b["key"]}
+        return found
+
+    raised = start(part=0.5)
+    served.kill()
+    before = start(part=0.2)
+    moves = min(before["train"] & raised["train-eval"])
+    held, other = sorted(before["train-eval"])[:2]
+    with served.connect() as cache:
+        assert cache.exclude("train", moves)[0] == 1
+        assert cache.exclude("train", held)[0] == 1, "the other side has it"
+        assert cache.exclude("train-eval", other)[0] == 1
+        with pytest.raises(
+            RequestError, match=r"has no unit .* 'x'; .* nor has that of train-eval"
+        ):
+            cache.exclude("train", "x")
+    gone = {moves, held, other}
+
+    served.kill()
+    after = start(part=0.5)
+    assert after["train-eval"] == raised["train-eval"] - gone
+    assert after["train"] == raised["train"] - gone
+    served.kill()
+    assert start()["train"] == (raised["train"] | raised["train-eval"]) - gone
+
+    served.kill()
+    start(part=0.5)
+    with served.connect() as cache:
+        assert cache.exclude("train", moves, undo=True) == (1, 0), "the other side has it by now"
+    assert moves in leased("train-eval")["train-eval"]
+    served.kill()
+    assert moves in start(part=0.2)["train"]
+    assert "not configured" not in served.said()
+    served.kill()
+    assert {held, other} < start("images")["images"], "another dataset, as far as anybody can know"
+    (said,) = [line for line in served.said().splitlines() if "not configured" in line]
+    assert "dataset=train" in said
+    assert "number=2" in said
+
+    # What a person does about it: the lines once more, with the new name.
+    served.kill()
+    kept = served.cache / "excluded.jsonl"
+    kept.write_text(kept.read_text() + kept.read_text().replace('"train"', '"images"'))
+    assert not {held, other} & start("images")["images"]

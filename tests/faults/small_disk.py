@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from cachecd_client.protocol import Acquire, Granted
@@ -169,8 +171,59 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
         wait_until(lambda: not rotating.stopped)
 
 
+def full_with_rows_missing(folder: Path, plain: bool) -> None:
+    """As before, and the catalog does not know the last shards, since it could not be written either; no
+    temporary file gives a start some room."""
+    if plain:
+        return
+    disk = Disk(folder, plain, 12 * MIB)
+
+    def begun(rotating: Rotating) -> bool:
+        return len(rotating.numbers()) > 20
+
+    settings = {"limit": 64 * MIB, "objects": 1200}
+    with Rotating.started(folder, {}, begun, settings) as rotating:
+        rotating.daemon.kill()
+        for temporary in (disk.cache / "tmp").iterdir():
+            temporary.unlink()
+        with closing(sqlite3.connect(disk.cache / "catalog.sqlite")) as db:
+            (youngest,) = db.execute("SELECT max(number) FROM shards").fetchone()
+            db.execute("DELETE FROM shards WHERE number > ?", (youngest - 5,))
+            db.commit()
+        there = len(list((disk.cache / "shards" / "train").glob("*.tfrecord")))
+        ballast = disk.cache / "of-others"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        assert os.statvfs(disk.cache).f_bavail == 0
+        rotating.daemon.start()
+        assert rotating.status()["datasets"]["train"]["shards"] == there
+        assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
+        wait_until(lambda: rotating.stopped, what="it says why nothing is fetched")
+        rotating.waits()
+        rotating.daemon.kill()
+        (listing,) = (disk.cache / "index").iterdir()
+        listing.rename(disk.cache / "away")
+        done = rotating.daemon.run()
+        assert done.returncode == 1, "without a listing it needs some room"
+        assert "No space left" in done.stderr
+        (disk.cache / "away").rename(listing)
+        rotating.daemon.start()
+        assert rotating.status()["datasets"]["train"]["shards"] == there, "once more"
+        ballast.unlink()
+        wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest, 60)
+        wait_until(lambda: not rotating.stopped)
+        rotating.daemon.kill()
+        with closing(sqlite3.connect(disk.cache / "catalog.sqlite")) as db:
+            rows = {n for (n,) in db.execute("SELECT number FROM shards")}
+        there = {int(p.stem) for p in (disk.cache / "shards" / "train").glob("*.tfrecord")}
+        assert {n for n in there if n <= youngest} <= rows, "what was kept in memory is in the file"
+        rotating.daemon.start()
+
+
 SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
-    scenario.__name__: scenario for scenario in (burst, reserve_free, inodes, full_at_the_start)
+    scenario.__name__: scenario
+    for scenario in (burst, reserve_free, inodes, full_at_the_start, full_with_rows_missing)
 }
 
 

@@ -44,3 +44,7 @@ def test_a_disk_without_inodes_stops_ingest_alone_and_ingest_goes_on_by_itself(t
 
 def test_a_start_on_a_full_disk_serves_what_is_cached_and_goes_on_when_there_is_room(tmp_path):
     run("full_at_the_start", tmp_path)
+
+
+def test_a_start_on_a_full_disk_serves_shards_that_its_catalog_does_not_know(tmp_path):
+    run("full_with_rows_missing", tmp_path)
