@@ -66,6 +66,7 @@ class World:
         self.refuses: set[str] = set()  # "manifest", "catalog"
         # Trainers
         self.locks: dict[str, set[int]] = {}
+        self.told: set[str] = set()  # leases of which somebody said what was delivered
         self.replies: dict[str, ev.Command] = {}
         self.requests = 0
         self.set_aside: list[SetAside] = []
@@ -274,6 +275,7 @@ class World:
         """Trainers are given so many thousandths of a lease's records."""
         if lease not in self.manifests:
             return
+        self.told.add(lease)
         shards = self.manifests[lease].shards
         self.model.delivered(lease, share)
         self.requests += 1
@@ -287,13 +289,11 @@ class World:
         self.feed(ev.LeaseUnheld(lease))
 
     def let_go(self, lease: str) -> None:
-        """As `drop`, but they live, and say so; who was given all counts nothing."""
+        """As `drop`, but they live, and say first that they read all of it, unless they said otherwise."""
         if not self.locks[lease]:
             return  # there is nobody to say it
-        told = self.state.leases[lease].told
-        self.feed(ev.LeaseReleased(lease))
-        if not told:
-            self.model.delivered(lease, 1000)
+        if lease not in self.told:
+            self.deliver(lease)
         self.drop(lease)
 
     # --- what samplers and the disk do

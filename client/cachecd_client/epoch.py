@@ -183,11 +183,15 @@ class Epoch(FileSet):
 
     def tell_delivered(self) -> None:
         """Tells the daemon which records were delivered, once: shards whose records were may be replaced.
-        Before the next epoch is asked for, so that its beginning may replace them."""
+        Before the next epoch is asked for, so that its beginning may replace them. Called again, it tells
+        what the daemon could not be told the first time."""
         first = self._sets[0]
         ended = any(leased.released for leased in self._sets)
-        if self._told or ended or first.is_copy or first.reads.rank:
+        if ended or first.is_copy or first.reads.rank:
             return  # the ranks of a node read alike
+        if self._told:
+            all(leased.tell_again() for leased in self._sets)
+            return
         self._told = True
         delivered = self._passes.delivered()
         whole = sum(share for part, share in delivered if part is None)

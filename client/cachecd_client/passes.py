@@ -65,6 +65,7 @@ class Passes:
         self._shares: list[tuple[Part | None, float]] = []
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._counts = False  # a loader was made
 
     @property
     def progress(self) -> float:
@@ -97,6 +98,7 @@ class Passes:
     def add(self, loader: Loader) -> None:
         """It is one of this epoch's."""
         self._loaders.add(loader)
+        self._counts = True
 
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
@@ -129,7 +131,7 @@ class Passes:
             self._add(shares, _read(loader))
         for one in self._elsewhere:
             self._add(shares, one.read)
-        return shares if shares or self._latest is not None else [(None, 1.0)]
+        return shares if shares or self._counts else [(None, 1.0)]
 
     @staticmethod
     def _add(shares: list[tuple[Part | None, float]], read: _Read) -> None:
