@@ -144,6 +144,7 @@ def take_up(
     if rules.pin or not saved:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
+    plan.recount()
     dataset.second_chances.found(asides)
     dataset.doubt.known = bool(saved and saved.get("known"))
     dataset.was_leased = bool(saved and saved.get("was_leased"))
