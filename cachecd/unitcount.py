@@ -1,4 +1,4 @@
-"""Which units of a source are spoken for: held by shards, set aside, or gone; and which were in a shard. Pure.
+"""Which units of a source are held by shards, set aside, or gone, and which were in a shard. Pure.
 
 Four bits a unit, so that tens of millions fit.
 """
