@@ -127,8 +127,7 @@ def take_up(
     plan.drop(begun | _begun_anew(mine, plan, catalog))
     if standing.overtaken:
         _take_up_again(plan, found, catalog, index)
-    for first, last, share in saved.get("delivered", ()) if saved else ():
-        dataset.live.deliver(((first, last),), (share,))
+    dataset.live.deliver_again(saved.get("delivered", {}) if saved else {})
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
     owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
     dataset.debt = max(dataset.debt, owed)
