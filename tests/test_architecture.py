@@ -368,6 +368,7 @@ LONG: dict[str, str] = {
     "cachecd/live.py": "all sums over a dataset's shards are kept in one place",
     "cachecd/recovery.py": "all that a start takes up of a dataset is in one place",
     "cachecd/state.py": "what follows from each event is in one place",
+    "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",
 }
 
 

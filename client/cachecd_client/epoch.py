@@ -194,9 +194,9 @@ class Epoch(FileSet):
             return
         self._told = True
         large = self.window is not None and self.num_bytes > self.window
-        shares, broken = self._passes.delivered(large)
-        whole = sum(share for part, share in shares if part is None)
-        parts = [(part, share) for part, share in shares if part is not None]
+        whole_ones, broken = self._passes.delivered(large)
+        whole = sum(share for part, share in whole_ones if part is None)
+        parts = [(part, share) for part, share in whole_ones if part is not None]
         if not parts and not broken:
             for leased in self._sets:
                 leased.tell_delivered(float(whole))
