@@ -136,12 +136,8 @@ class SourceWalk:
         return self.estimated_bytes * self.count.num_free // max(self.length, 1)
 
     def recount(self, coming: Units) -> None:
-        """After a restart, which units were in a shard: those that are held, but for these, and what was
-        walked over and is free again, as it left the cache. What is made again counts when it is made."""
-        self.count.cover_held(coming)
-        missed = np.fromiter(self.count.missed, np.uint64, len(self.count.missed))
-        for ordinals in self.cycle.walked_over():
-            self.count.cover(np.setdiff1d(ordinals[self.count.free(ordinals)], missed))
+        """After a restart, which units were in a shard; but for these, which are in hand."""
+        self.count.recount(self.cycle.walked_over(), coming)
 
     # --- assigning
 

@@ -100,10 +100,25 @@ class UnitCount:
         here = numbers[numbers < self._length]
         self.num_covered += int((~self._barred(here)).sum())
 
-    def cover_held(self, but: Units) -> None:
-        """All that are held are in shards, but these."""
-        held = np.flatnonzero(np.unpackbits(self._held, bitorder="little"))
-        self.cover(np.setdiff1d(held, np.asarray(but, np.int64)))
+    def recount(self, walked: Iterable[NDArray[np.uint64]], coming: Units) -> None:
+        """After a restart, which units were in a shard: those that are held, but for the `coming` ones, and
+        what was `walked` over and is free again, as it left the cache. What is made again counts when it is
+        made. By whole bytes: a source may have tens of millions."""
+        self._make_room(max(self.missed, default=-1) + 1)
+        passed = np.zeros(len(self._held), np.uint8)
+        for units in walked:
+            _set(passed, units.astype(np.int64))
+        left_out = np.zeros(len(self._held), np.uint8)
+        _set(left_out, np.fromiter(self.missed, np.int64, len(self.missed)))
+        spoken_for = self._held | self._aside | self._gone
+        covered = passed & ~spoken_for & ~left_out
+        left_out[:] = 0
+        _set(left_out, np.asarray(coming, np.int64))
+        self._covered |= covered | self._held & ~left_out
+        known = np.fromiter(self.missed, np.int64, len(self.missed))
+        self.missed.difference_update(known[_bits(self._covered, known)].tolist())
+        here = self._covered & ~(self._aside | self._gone)
+        self.num_covered = _ones(here, 0, self._length)
 
     def release(self, units: Units) -> None:
         """Each of these is held once less."""
@@ -206,6 +221,11 @@ def _counted(units: Units) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct numbers, ascending, and how often each is named."""
     numbers, times = np.unique(np.asarray(units, np.int64), return_counts=True)
     return numbers, times.astype(np.int64)
+
+
+def _set(marks: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
+    """Marks these units, of which there are marks."""
+    np.bitwise_or.at(marks, numbers >> 3, _mask(numbers))
 
 
 def _mask(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
