@@ -155,11 +155,11 @@ def no_delivery(lease: Lease, shards: Ranges, shares: Sequence[int]) -> str:
         return wrong
     if len(shares) != len(shards) or not all(0 <= share <= ALL for share in shares):
         return f"{len(shares)} shares of {len(shards)} ranges: expected one of 0 to {ALL} for each"
-    begins = [first for first, _ in lease.shards]
-    for first, last in shards:
-        at = bisect_right(begins, first) - 1
-        if at < 0 or last > lease.shards[at][1]:
-            return f"shards {first} to {last}: they are not of lease {lease.id}"
+    named, own = (np.array(ranges, np.int64).reshape(-1, 2) for ranges in (shards, lease.shards))
+    at = np.searchsorted(own[:, 0], named[:, 0], side="right") - 1
+    strange = (at < 0) | (named[:, 1] > own[at, 1]) if len(own) else np.ones(len(named), np.bool_)
+    for first, last in named[strange][:1].tolist():
+        return f"shards {first} to {last}: they are not of lease {lease.id}"
     return ""
 
 

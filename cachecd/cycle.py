@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ class Cycle:
         self.more_to_come = False
         self.target = 0
         """The cursor to go on from, as long as that is not listed yet; else 0."""
+        self.walked = [0, 0, -1]
+        """Which positions were walked over: from where the walk began up to a second position, and, once it
+        has turned, from 0 up to a third."""
         self._seed = seed
         self._strata = strata
         self._keys: list[int] = []
@@ -72,15 +76,36 @@ class Cycle:
 
     def move_to(self, position: int) -> None:
         """To a position that is at most one cycle further."""
+        begun, reached, again = self.walked
+        if again >= 0:
+            self.walked[2] = max(again, min(position, self.num_units))
+        else:
+            self.walked[1] = max(reached, min(position, self.num_units))
         if position >= self.num_units > 0 and not self.more_to_come:
             position -= self.num_units
             self.passes += 1
+            self.walked[2] = max(self.walked[2], position)
+            if not begun:  # all that there is yet was walked over: there is but one stretch
+                self.walked = [0, max(self.walked[1:]), -1]
         self.position = position
+
+    def walked_over(self) -> Iterator[NDArray[np.uint64]]:
+        """The units of the positions that were walked over; of a block of which the strata do not know the
+        order yet, only if that is all of it."""
+        begun, reached, again = self.walked
+        for first, end in ((begun, reached), (0, again)):
+            for begin, stop in zip([0, *self.blocks], self.blocks, strict=False):
+                low, high = max(begin, first), min(stop, end)
+                if (low, high) == (begin, stop):
+                    yield np.arange(begin, stop, dtype=np.uint64)
+                elif low < high and (taken := self.ahead(low, high - low)) is not None:
+                    yield taken
 
     def skip_to(self, cursor: int) -> None:
         """To where the walk was when its cursor was this, and there at the end of what is listed till that
         is known: of a pass that is not the first, when all is listed."""
         self.target = cursor
+        self.walked = [0, 0, -1]
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -94,3 +119,4 @@ class Cycle:
         elif self.num_units:
             self.passes, self.position = divmod(self.target, self.num_units)
             self.target = 0
+        self.walked = [self.position, self.position, -1]

@@ -305,7 +305,6 @@ class Daemon:
                 return self._ask(ev.Delivered(id, lease, ranges, tuple(shares)), id)
             case protocol.Released(id, lease, _):
                 if lease in self.state.leases:  # else it is no name of a file of ours
-                    self._feed(ev.LeaseReleased(lease))
                     self._probes.these([lease])
                 return protocol.Done(id)
             case protocol.ReportCorrupt(id, dataset, shard, offset, why):

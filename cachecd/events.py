@@ -53,13 +53,6 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReleased:
-    """A rank lets go of its lease, and does not die."""
-
-    lease: str
-
-
-@dataclass(frozen=True, slots=True)
 class RankHolds:
     """A rank says that it holds its lock on the lease's manifest."""
 
@@ -266,7 +259,6 @@ Event = (
     AcquireAsked
     | RankHolds
     | Delivered
-    | LeaseReleased
     | LeaseUnheld
     | LeaseEnded
     | Listed

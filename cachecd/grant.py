@@ -28,8 +28,6 @@ class LeaseState:
     since: float
     ranks: int = 0
     taken: bool = False  # some rank has held it
-    told: bool = False  # somebody has said what was delivered of it
-    let_go: bool = False  # by a rank that did not die
     held_by: set[int] = field(default_factory=set)
 
     def asked(self, rank: int, ranks: int, now: float) -> None:

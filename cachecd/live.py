@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.deliveries import packed, unpacked
 from cachecd.model import Ranges, Shard, ShardId
 from cachecd.shardtable import (
     ALL,
@@ -31,8 +32,6 @@ _RETIRED, _BARRED, _VERIFYING, _UNLINKING, _READ, _RELEASED = (1 << bit for bit 
 _ALL = np.arange(1 << 6)
 _IS_SERVED = _ALL & (_RETIRED | _BARRED | _VERIFYING) == 0
 _IS_DOOMED = (_ALL & (_RETIRED | _BARRED) != 0) & (_ALL & (_VERIFYING | _UNLINKING) == 0)
-
-_MOST_RANGES = 1_000  # of what was delivered: they are saved with each plan
 
 _T = TypeVar("_T")
 
@@ -107,6 +106,7 @@ class LiveShards(Mapping[int, LiveShard]):
         self._data_bytes: list[int] = []  # by generation, of all
         self._counts = np.zeros(len(_ALL), np.int64)  # of shards, by all their flags
         self._known: dict[object, Any] = {}
+        self._delivered: dict[str, Any] | None = None  # as it is saved, until it changes
 
     def __len__(self) -> int:
         return len(self._table)
@@ -136,6 +136,12 @@ class LiveShards(Mapping[int, LiveShard]):
         rows["generation"] = places[rows["generation"]]
         rows["holders"] = 0
         at = self._table.insert(rows)
+        if self._delivered and len(rows):
+            _, last = self._delivered["shards"][-1]
+            if (
+                rows["number"][0] <= last
+            ):  # it may have been another shard's, as of one that is recalled
+                self._delivered = None
         for named in self._leases.values():
             self._table["holders"][at] += self._table.within(named)[at]
         self._count(at, 1)
@@ -174,34 +180,35 @@ class LiveShards(Mapping[int, LiveShard]):
         """Trainers were given so many thousandths more of the records of each range's shards, in ascending
         order. What that adds up to is what counts: a pass of which half is read, twice, may have left out
         some records, and given others twice."""
-        delivered = self._table["delivered"]
-        bounds = map(np.ndarray.tolist, self._table.bounds(named))
-        for (first, end), share in zip(zip(*bounds, strict=True), shares, strict=True):
-            delivered[first:end] = np.minimum(delivered[first:end] + min(share, ALL), ALL)
-        self._mark_read()
+        more = np.minimum(np.fromiter(shares, np.int64), ALL)
+        steps = np.zeros(len(self) + 1, np.int64)
+        for at, by in zip(self._table.bounds(named), (more, -more), strict=True):
+            np.add.at(steps, at, by)
+        self._deliver(steps.cumsum()[:-1])
 
-    def had_delivered(self, first: int, last: int, share: int) -> None:
-        """Trainers were given at least so many thousandths of the records of these shards, as was saved."""
+    def _deliver(self, more: NDArray[np.int64]) -> None:
+        """Of each shard so many thousandths more."""
         delivered = self._table["delivered"]
-        for begin, end in zip(
-            *map(np.ndarray.tolist, self._table.bounds(((first, last),))), strict=True
-        ):
-            delivered[begin:end] = np.maximum(delivered[begin:end], min(share, ALL))
-        self._mark_read()
+        delivered[:] = np.minimum(delivered + more, ALL)
+        self._delivered = None
+        read = (delivered >= ALL) & (self._table["flags"] & _READ == 0)
+        if read.any():
+            self.mark(self._table.numbers[read], _READ)
 
     @property
-    def delivered(self) -> list[list[int]]:
-        """For `deliver`, at the next start: first and last number and share, of what was delivered. Shares
-        are rounded down as far as it takes to keep this short."""
-        table = self._table
-        for unit in (ALL // 8, ALL):
-            shares = table["delivered"] // unit * unit
-            begins = np.flatnonzero(np.diff(shares, prepend=-1))
-            if len(begins) <= _MOST_RANGES:
-                break
-        ends = np.append(begins, len(shares))[1:] - 1
-        columns = (table.numbers[begins], table.numbers[ends], shares[begins])
-        return [list(row) for row in zip(*(c.tolist() for c in columns), strict=True) if row[2]]
+    def delivered(self) -> dict[str, Any]:
+        """For `deliver_again`, at the next start; the same until it changes."""
+        if self._delivered is None:
+            self._delivered = packed(self._table.numbers, self._table["delivered"])
+        return self._delivered
+
+    def deliver_again(self, saved: Mapping[str, Any]) -> None:
+        """What `delivered` gave, of the shards that are still there: at least so much was delivered."""
+        numbers, thousandths = unpacked(saved)
+        here = np.isin(numbers, self._table.numbers)
+        least = np.zeros(len(self), np.int64)
+        least[self._table.places(numbers[here])] = thousandths[here]
+        self._deliver(np.maximum(least - self._table["delivered"], 0))
 
     def let_go(self, lease: str) -> None:
         """The lease has ended."""
@@ -446,11 +453,6 @@ class LiveShards(Mapping[int, LiveShard]):
         retired = self._table["flags"] & _RETIRED != 0
         np.cumsum(np.where(retired, self._table["allocated"], 0), out=total[1:])
         return total
-
-    def _mark_read(self) -> None:
-        read = (self._table["delivered"] >= ALL) & (self._table["flags"] & _READ == 0)
-        if read.any():
-            self.mark(self._table.numbers[read], _READ)
 
     def _doomed_allocated(self, held: bool) -> int:
         if not (self.any_doomed or self._with(_UNLINKING)):

@@ -78,8 +78,6 @@ class Plan:
         self.dataset = dataset
         self.generation = generation
         self.next_number = 1
-        self.turned = 0
-        """The assignment with which the first pass ended; 0 before that."""
         self.open: dict[int, Assignment] = {}
         self._units = units
         self._seed = seed
@@ -152,19 +150,18 @@ class Plan:
     @property
     def coverage(self) -> float:
         """Share of the source that was in a shard at least once, 0..1; of what is not set aside or gone."""
-        # What is handed out and in no shard yet; of later passes it was in one before.
-        first = [a for number, a in self.open.items() if not self.turned or number <= self.turned]
-        coming = [
-            u for u in (*(u for a in first for u in a.units), *self.left_over) if not u.ordinal
-        ]
-        waiting = [0] * len(self.walks)
-        for place in self._sources_of([u.unit for u in coming]).values():
-            waiting[place] += 1
-        found = [walk.covered(n) for walk, n in zip(self.walks, waiting, strict=True)]
-        every = sum(of for _, of in found)
+        every = sum(walk.count.num_here for walk in self.walks)
         if not every:  # nothing that could be covered
             return float(all(walk.cycle.passes for walk in self.walks))
-        return sum(covered for covered, _ in found) / every
+        return sum(walk.count.num_covered for walk in self.walks) / every
+
+    def recount(self) -> None:
+        """After a restart, when all is known that is held, set aside or gone: what `coverage` goes by."""
+        begun = (*(u for a in self.open.values() for u in a.units), *self.left_over)
+        coming = [u.unit for u in begun if not u.ordinal]
+        by_walk = {id(walk): ordinals for walk, ordinals in self._each(coming)}
+        for walk in self.walks:
+            walk.recount(by_walk.get(id(walk), ()))
 
     @property
     def passes(self) -> tuple[int, float]:
@@ -220,8 +217,6 @@ class Plan:
         if len(self.walks) > 1:
             self._shares.plan(number, filling.records, filling.cut, filling.without)
         assignment = Assignment(ShardId(self.dataset, number), self.generation, units)
-        if not self.turned and all(walk.cycle.passes for walk in self.walks):
-            self.turned = number
         self.open[number] = assignment
         self.next_number = number + 1
         return assignment
@@ -235,6 +230,8 @@ class Plan:
         sources as many of each as it has `made`; returns the parts of those that it does not hold whole."""
         assigned = self.open.pop(number).units
         self.hold(held)
+        for walk, ordinals in self._each(held):
+            walk.count.cover(ordinals)
         self.hold([u.unit for u in outcome.remainder])  # reserved until its turn comes
         self.release([u.unit for u in assigned])
         self.set_aside(s.unit for s in outcome.set_aside)
@@ -364,7 +361,6 @@ class Plan:
             "version": 1,
             "seed": self._seed,
             "next_number": self.next_number,
-            "turned": self.turned,
             "remainder": [part_of(u) for walk in self.walks for u in walk.next_up],
             **self._backlog.to_json(),
         }
@@ -379,7 +375,7 @@ class Plan:
             walk.restore(told)
         if "shares" in saved:
             self._shares.restore(saved["shares"])
-        self.next_number, self.turned = saved["next_number"], saved.get("turned", 0)
+        self.next_number = saved["next_number"]
         self._queue(slices_of(saved["remainder"], self._units.unit))
         self._backlog.restore(saved, self._units.unit)
         self.hold([u.unit for u in self.left_over])

@@ -135,8 +135,8 @@ def take_up(
     plan.drop(begun | _begun_anew(mine, plan, catalog))
     if standing.overtaken:
         _take_up_again(plan, found, catalog, index)
-    for first, last, share in standing.delivered:
-        dataset.live.had_delivered(first, last, share)
+    for delivered in standing.delivered:
+        dataset.live.deliver_again(delivered)
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
     owed = dataset.live.retired_allocated(rules.generation, but_barred=True)
     dataset.debt = max(dataset.debt, owed)
@@ -152,6 +152,7 @@ def take_up(
     if rules.pin or not saved:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
+    plan.recount()
     dataset.second_chances.found(asides)
     dataset.doubt.known = bool(saved and saved.get("known"))
     dataset.was_leased = bool(saved and saved.get("was_leased"))

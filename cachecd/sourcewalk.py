@@ -14,7 +14,7 @@ from cachecd.cycle import Cycle
 from cachecd.model import UnitSlice
 from cachecd.ratio import Ratio
 from cachecd.strata import Strata
-from cachecd.unitcount import UnitCount
+from cachecd.unitcount import UnitCount, Units
 from cachecd.unittable import UnitTable
 
 # Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
@@ -22,6 +22,8 @@ from cachecd.unittable import UnitTable
 MAX_UNITS = 4096
 # Of a cache that holds nearly everything, much is walked over for each unit that is free.
 _LONGEST_REACH = 1 << 16
+# Units that came back to the source and were in no shard yet; they are saved with each plan.
+_MOST_MISSED = 256
 # A unit is in one shard at a time: of a source of few units, so many shards can be made at once.
 _AT_ONCE = 4
 
@@ -133,12 +135,9 @@ class SourceWalk:
         """About what the free units take."""
         return self.estimated_bytes * self.count.num_free // max(self.length, 1)
 
-    def covered(self, waiting: int) -> tuple[int, int]:
-        """How many of its units were in a shard at least once, and of how many that can be. `waiting`: so
-        many were handed out and are in no shard yet."""
-        every = max(0, self.cycle.num_units - self.count.num_aside - self.count.num_gone)
-        handed = every if self.cycle.passes else self.cycle.position - self.count.num_aside
-        return min(max(0, handed - waiting), every), every
+    def recount(self, coming: Units) -> None:
+        """After a restart, which units were in a shard; but for these, which are in hand."""
+        self.count.recount(self.cycle.walked_over(), coming)
 
     # --- assigning
 
@@ -204,17 +203,27 @@ class SourceWalk:
             "blocks": self.cycle.blocks,
             "passes": self.cycle.passes,
             "position": self.cycle.position,
+            **self._walked(),
             "bytes_in": self.ratio.bytes_in,
             "bytes_out": self.ratio.bytes_out,
         }
         told |= {"target": self.cycle.target} if self.cycle.target else {}
         return told | ({"records": self.ratio.records} if self.ratio.records else {})
 
+    def _walked(self) -> dict[str, Any]:
+        """What `recount` goes by. Of more than can be saved here, only what is on disk then counts."""
+        missed = self.count.missed
+        if len(missed) > _MOST_MISSED:
+            return {}
+        return {"walked": self.cycle.walked, "missed": sorted(missed)}
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continues from what `to_json` gave."""
         for end in saved["blocks"]:
             self.add_block(end)
         self.cycle.passes, self.cycle.position = saved["passes"], saved["position"]
+        self.cycle.walked = [*saved.get("walked", self.cycle.walked)]
+        self.count.missed.update(saved.get("missed", ()))
         self.cycle.target = saved.get("target", 0)
         self.ratio.add(saved["bytes_in"], saved["bytes_out"], saved.get("records", 0))
 

@@ -40,7 +40,7 @@ class Standing:
     listings: dict[str, str] = field(default_factory=dict)
     used: int = 0
     egress: int = 0
-    delivered: list[list[int]] = field(default_factory=list)
+    delivered: list[dict[str, Any]] = field(default_factory=list)
     excluded: list[SetAside] = field(default_factory=list)
     lost: bool = False
     overtaken: bool = False
@@ -77,7 +77,7 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         listings,
         max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
         max(plan.get("egress", 0) for plan in plans.values()),
-        [row for plan in plans.values() for row in plan.get("delivered", ())],
+        [plan["delivered"] for plan in plans.values() if "delivered" in plan],
         excluded,
         overtaken=mine is not None and _overtaken(mine, plans.values()),
     )

@@ -29,7 +29,7 @@ from cachecd.restraint import Restraint
 from cachecd.room import Room
 from cachecd.rotation import Rotation
 from cachecd.rules import DatasetRules
-from cachecd.shardtable import ALL, Rows, ShardSet
+from cachecd.shardtable import Rows, ShardSet
 from cachecd.waiting import Hindrances, not_ready, still_held
 from cachecd.wanted import ShardsRecalled, Wanted
 
@@ -116,9 +116,6 @@ class State:
                 self._rank_holds(request, lease, rank, out)
             case ev.Delivered():
                 self._delivered(event, out)
-            case ev.LeaseReleased(lease):
-                if state := self.leases.get(lease):
-                    state.let_go = True
             case ev.LeaseUnheld(lease):
                 state = self.leases.get(lease)
                 if state and not (state.stands_without_lock(now) and self._may_stand(state.lease)):
@@ -325,7 +322,6 @@ class State:
         if wrong := no_delivery(state.lease, event.shards, event.shares):
             out.append(ev.ReplyRefused(event.request, "bad-request", wrong))
             return
-        state.told = True
         dataset.live.deliver(event.shards, event.shares)
         out += [ev.SavePlan(state.lease.dataset), ev.ReplyDone(event.request)]
 
@@ -340,10 +336,6 @@ class State:
         dataset = self.datasets.get(lease.dataset)
         if dataset is None:
             return
-        if state.taken and state.let_go and not state.told:
-            # Whoever reads files by their names counts nothing, and lets go when it is through.
-            dataset.live.deliver(lease.shards, [ALL] * len(lease.shards))
-            out.append(ev.SavePlan(lease.dataset))
         if not state.taken:
             dataset.in_vain[lease.job] = lease.epoch
             if len(dataset.in_vain) > _IN_VAIN:  # jobs that never came back

@@ -46,7 +46,8 @@ PARTS = {
     "plan": "backlog filling model parts shares sourcewalk strata unitcount unittable",
     "shardtable": "model",
     "walk": "shardtable",
-    "live": "model shardtable walk",
+    "live": "deliveries model shardtable walk",
+    "deliveries": "shardtable",
     "pause": "",
     "second_chance": "model",
     "restraint": "quantities",
@@ -186,6 +187,7 @@ PURE = {
     "grant",
     "ingest",
     "live",
+    "deliveries",
     "marks",
     "contradictions",
     "missing_sources",
@@ -368,6 +370,7 @@ LONG: dict[str, str] = {
     "cachecd/recovery.py": "all that a start takes up of a dataset is in one place",
     "cachecd/state.py": "what follows from each event is in one place",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
+    "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -141,10 +143,16 @@ class Shards(RuleBasedStateMachine):
         for number, one in sorted(self.naive.items()):
             again.add(one.shard)
             assert number in again
-        for first, last, share in self.live.delivered:
-            again.deliver(((first, last),), (share,))
+        again.deliver_again(json.loads(json.dumps(self.live.delivered)))
         for number, one in self.naive.items():
             assert again[number].read == (one.delivered == 1000)
+        for number, one in self.naive.items():
+            eighths = one.delivered * 8 // 1000
+            rest = 1000 - eighths * 125
+            again.deliver(((number, number),), (rest - 1,))
+            assert again[number].read == (one.delivered == 1000), "rounded down"
+            again.deliver(((number, number),), (1,))
+            assert again[number].read, "and by an eighth at most"
 
     @rule(lease=st.sampled_from("abc"))
     def let_go(self, lease: str) -> None:
@@ -299,3 +307,53 @@ def test_ranges_are_as_few_as_can_be():
     assert ranges_of(np.array([1, 2, 3, 7, 9, 10])) == ((1, 3), (7, 7), (9, 10))
     assert ranges_of(np.zeros(0, np.int64)) == ()
     assert LiveShards("train").served_set("new") == ShardSet((), 0, 0)
+
+
+def test_what_was_delivered_of_a_large_cache_is_saved_in_little_and_only_anew_when_it_changes():
+    count = 100_000
+    live = LiveShards("train")
+    rows = np.zeros(count, ROW)
+    rows["number"] = np.arange(1, count + 1)
+    live.add_all(["new"], rows)
+    read = np.sort(np.random.default_rng(1).permutation(count)[: count // 2]) + 1
+    began = time.perf_counter()
+    live.deliver(ranges_of(read), [1000] * len(ranges_of(read)))
+    saved = live.delivered
+    assert time.perf_counter() - began < 0.2
+    assert len(json.dumps(saved)) < 24_000
+    live.add(shard(count + 1))
+    live.remove(1)
+    assert live.delivered is saved, "it is saved with each shard that comes and goes"
+    again = LiveShards("train")
+    again.add_all(["new"], rows)
+    again.deliver_again(saved)
+    assert [number for number in again if again[number].read] == read.tolist()
+
+
+def test_a_number_that_has_another_shard_is_not_taken_for_read():
+    live = LiveShards("train")
+    live.add(shard(1))
+    live.deliver(((1, 1),), (1000,))
+    assert live.delivered
+    live.remove(1)
+    live.add(shard(1))
+    assert not live.delivered
+
+
+def test_of_shares_that_no_few_bytes_hold_what_was_delivered_whole_is_kept():
+    count = 150_000
+    live = LiveShards("train")
+    rows = np.zeros(count, ROW)
+    rows["number"] = np.arange(count) + 10_000
+    rows["number"][:500] = 2 * np.arange(500)  # gaps
+    live.add_all(["new"], rows)
+    shares = np.random.default_rng(1).integers(0, 5, count) * 250
+    live.deliver([(n, n) for n in rows["number"].tolist()], shares.tolist())
+    assert len(json.dumps(live.delivered)) < 40_000
+    again = LiveShards("train")
+    again.add_all(["new"], rows)
+    again.deliver_again(live.delivered)
+    were = [number for number, share in zip(live, shares.tolist(), strict=True) if share == 1000]
+    kept = [number for number in again if again[number].read]
+    assert len(kept) > 20_000
+    assert kept == were[: len(kept)], "the oldest, and none that was not read"

@@ -149,3 +149,19 @@ def test_two_datasets_under_one_limit_both_rotate_however_late_one_of_them_begin
             w.settle()
             oldest[name] = numbers(w, following)[0]
     assert min(oldest.values()) > 12, f"a shard stays for ever: {oldest}"
+
+
+def test_a_lease_that_outlives_the_daemon_counts_as_what_was_said_of_it():
+    w = world(shards=8, units=900)
+    w.reads_at_once = False
+    w.work(1000)
+    lease = granted(w.acquire("train", "job", 0))
+    w.deliver(lease, 500)
+    w.restart()
+    w.locks[lease] = {0}
+    w.let_go(lease)
+    live = w.state.datasets["train"].live
+    assert lease not in w.manifests
+    assert not any(shard.read for shard in live.values())
+    w.acquire("train", "job", 1)
+    assert not w.state.datasets["train"].live.num_retired

@@ -23,8 +23,8 @@ class Watch(Model):
     def source(self, name: str) -> Records | None:
         if name not in self._world.listed:
             return None
-        count = len(self._world.sources[name])
-        return {record for unit in range(count) for record in self.all_of(unit)}
+        units = set(range(len(self._world.sources[name]))) - self._world.gone.get(name, set())
+        return {record for unit in units for record in self.all_of(unit)}
 
     def full(self, name: str) -> bool:
         dataset = self._world.state.datasets.get(name)

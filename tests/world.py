@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Container
 from typing import Any
 
+import numpy as np
+
 from cachecd import events as ev
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
@@ -66,6 +68,8 @@ class World:
         self.refuses: set[str] = set()  # "manifest", "catalog"
         # Trainers
         self.locks: dict[str, set[int]] = {}
+        self.gone: dict[str, set[int]] = {}  # units that the source lists no more
+        self.told: set[str] = set()  # leases of which somebody said what was delivered
         self.replies: dict[str, ev.Command] = {}
         self.requests = 0
         self.set_aside: list[SetAside] = []
@@ -252,6 +256,12 @@ class World:
         # What is noted of it: a daemon may be killed before it does.
         self.model.of[name].excluded = self.rows.excluded_units(name)
 
+    def relist(self, name: str, gone: set[int], back: set[int]) -> None:
+        """A whole listing has not shown units that it knew, and has shown others again."""
+        self.gone[name] = self.gone.get(name, set()) - back | gone
+        numbers = [np.array(sorted(units), np.int64) for units in (gone, back)]
+        self.feed(ev.Relisted(name, *numbers))
+
     def _holders(self, name: str, units: Container[int]) -> list[int]:
         (found,) = self.rows.holders(name, units, self.state.datasets[name].numbered_alike)
         return found
@@ -280,6 +290,7 @@ class World:
         """Trainers are given so many thousandths of a lease's records."""
         if lease not in self.manifests:
             return
+        self.told.add(lease)
         shards = self.manifests[lease].shards
         self.model.delivered(lease, share)
         self.requests += 1
@@ -293,13 +304,11 @@ class World:
         self.feed(ev.LeaseUnheld(lease))
 
     def let_go(self, lease: str) -> None:
-        """As `drop`, but they live, and say so; who was given all counts nothing."""
+        """As `drop`, but they live, and say first that they read all of it, unless they said otherwise."""
         if not self.locks[lease]:
             return  # there is nobody to say it
-        told = self.state.leases[lease].told
-        self.feed(ev.LeaseReleased(lease))
-        if not told:
-            self.model.delivered(lease, 1000)
+        if lease not in self.told:
+            self.deliver(lease)
         self.drop(lease)
 
     # --- what samplers and the disk do

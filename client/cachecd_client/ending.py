@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
+import weakref
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from cachecd_client.errors import CachecdError
 from cachecd_client.lease import HeldLease
 from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import Released
 from cachecd_client.transport import Transport
+
+if TYPE_CHECKING:
+    from cachecd_client.epoch import Epoch
 
 log = logging.getLogger("cachecd")
 
@@ -29,11 +35,17 @@ def release(held: HeldLease, transport: Transport, rank: int) -> None:
 
 def end_session(
     held: set[HeldLease],
+    epochs: Collection[weakref.ref[Epoch]],
     transport: Transport,
     rank: int,
     daemon: PrivateDaemon | None,
 ) -> None:
-    """Releases all leases, and ends the daemon if it is the session's own."""
+    """Tells what was read of epochs that still run, releases all leases, and ends the daemon if it is the
+    session's own."""
+    for known in list(epochs):
+        if (epoch := known()) is not None:
+            with contextlib.suppress(Exception):  # whatever an interpreter that ends lacks by now
+                epoch.tell_delivered()
     with contextlib.suppress(KeyError):
         while True:
             release(held.pop(), transport, rank)

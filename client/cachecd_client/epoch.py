@@ -183,23 +183,28 @@ class Epoch(FileSet):
 
     def tell_delivered(self) -> None:
         """Tells the daemon which records were delivered, once: shards whose records were may be replaced.
-        Before the next epoch is asked for, so that its beginning may replace them."""
+        Before the next epoch is asked for, so that its beginning may replace them. Called again, it tells
+        what the daemon could not be told the first time."""
         first = self._sets[0]
         ended = any(leased.released for leased in self._sets)
-        if self._told or ended or first.is_copy or first.reads.rank:
+        if ended or first.is_copy or first.reads.rank:
             return  # the ranks of a node read alike
+        if self._told:
+            all(leased.tell_again() for leased in self._sets)
+            return
         self._told = True
-        delivered = self._passes.delivered()
-        whole = sum(share for part, share in delivered if part is None)
-        parts = [(part, share) for part, share in delivered if part is not None]
-        if not parts:
+        large = self.window is not None and self.num_bytes > self.window
+        whole_ones, broken = self._passes.delivered(large)
+        whole = sum(share for part, share in whole_ones if part is None)
+        parts = [(part, share) for part, share in whole_ones if part is not None]
+        if not parts and not broken:
             for leased in self._sets:
                 leased.tell_delivered(float(whole))
             return
-        counts = np.concatenate(
-            [leased.counts for leased in self._sets]
-        )  # known: a part needs them
-        taken = whole * counts
+        if (counts := next((took.of for part, took in broken if part is None), None)) is None:
+            # Known: a part needs them.
+            counts = np.concatenate([leased.counts for leased in self._sets])
+        taken = whole * counts + sum(took.records for _, took in broken)
         for part, share in parts:
             for stage in part.stages:
                 np.add.at(taken, stage[:, 0].astype(np.int64), share * stage[:, 2])

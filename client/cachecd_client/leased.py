@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client._core import count_records
-from cachecd_client.errors import CachecdError
+from cachecd_client.errors import CachecdError, DaemonUnreachableError
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import MAX_TEXT, Delivered, ReportCorrupt
 from cachecd_client.reads import Reads
@@ -27,6 +28,7 @@ log = logging.getLogger("cachecd")
 
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
 _RANGES_AT_ONCE = 10_000  # of shards: a request is at most 1 MiB
+_MOST_UNTOLD = 8  # requests that are kept until the daemon hears them: 4 MB
 _REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
 
 
@@ -68,6 +70,7 @@ class LeasedSet:
         self._release: Callable[[HeldLease], None] | None = release
         self._reported: set[tuple[int, int]] = set()
         self._silent_until = 0.0
+        self._untold: deque[Delivered] = deque(maxlen=_MOST_UNTOLD)
 
     @property
     def released(self) -> bool:
@@ -95,7 +98,7 @@ class LeasedSet:
     def repeated(self, number: int) -> LeasedSet:
         """The same set for epoch `number`, in another order; takes over the lease of this one."""
         assert self._release is not None
-        return LeasedSet(
+        repeated = LeasedSet(
             self.held,
             self.transport,
             self._release,
@@ -103,6 +106,8 @@ class LeasedSet:
             reads=self.reads,
             coverage=self.coverage,
         )
+        repeated._untold = self._untold  # by the time it is released the daemon may be back
+        return repeated
 
     def has(self, path: str) -> bool:
         """Whether the file is one of these."""
@@ -120,9 +125,9 @@ class LeasedSet:
         except CachecdError:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
 
-    def tell_delivered(self, shares: NDArray[np.float64] | float) -> None:
+    def tell_delivered(self, shares: NDArray[np.float64] | float) -> bool:
         """Tells the daemon what of each file, or of each alike, was delivered over all ranks, 0..1 or more.
-        Training never fails for it: what is not told stays in the cache longer."""
+        Training never fails for it: what is not told stays in the cache longer. Whether all was told."""
         if isinstance(shares, float):
             thousandths = [_thousandths(shares)] * len(self.manifest.shards)
             ranges = list(self.manifest.shards)
@@ -138,11 +143,22 @@ class LeasedSet:
         for at in range(0, len(ranges), _RANGES_AT_ONCE):
             some = slice(at, at + _RANGES_AT_ONCE)
             said = Delivered(uuid.uuid4().hex, self.manifest.lease, ranges[some], thousandths[some])
+            self._untold.append(said)
+        return self.tell_again()
+
+    def tell_again(self) -> bool:
+        """Tells what could not be told before, if there is any; whether nothing is left of it. The same
+        request again: what the daemon heard though its answer was late counts once."""
+        while self._untold:
             try:
-                self.transport.ask(said, _REPORT_TIMEOUT)
-            except CachecdError as error:
+                self.transport.ask(self._untold[0], _REPORT_TIMEOUT)
+            except DaemonUnreachableError as error:
                 log.debug("what was read of %s not told: %s", self.manifest.lease, error)
-                return
+                return False
+            except CachecdError as error:  # it would be refused again
+                log.debug("what was read of %s not taken: %s", self.manifest.lease, error)
+            self._untold.popleft()
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_release": None, "reads": None}

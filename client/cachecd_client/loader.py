@@ -6,7 +6,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachecd_client import _core, resources
 from cachecd_client.ahead import OneAhead
@@ -25,6 +28,13 @@ _PREFETCH = 64 << 20
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 _IDS = ("_shard", "_record", "_dataset")
 _NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Taken(NamedTuple):
+    """Of each file of a set, how many records were delivered, and how many a whole pass has of it."""
+
+    records: NDArray[np.float64]
+    of: NDArray[np.float64]
 
 
 class Loader:
@@ -131,6 +141,7 @@ class Loader:
         self._number = 0  # of the pass that runs, or ran last
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._next: tuple[int, int] | None = (0, 0)  # the next pass's number, and where it begins
+        self._start = 0  # where the pass that runs, or ran last, began
         self._reader: _core.BatchReader | None = None  # of the pass that runs
         self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
         self._pass = 0  # how many there were, to tell one from another
@@ -200,6 +211,24 @@ class Loader:
     def position(self) -> int:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
         return self._position if (pass_ := self._delivering()) is None else pass_.position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the current pass has delivered all of it here; the last pass, when none runs."""
+        return not self._start and self.position == self._batches
+
+    def delivered(self) -> Taken | None:
+        """What the current pass, or the last one, has delivered here, over all ranks; what came before a
+        resume is left out. None where another process reads."""
+        if (reader := self._running() or self._idle) is None:
+            return None
+        step, in_all = self.batch_size * self.world, reader.num_records
+        end = in_all if self.position == self._batches else min(self.position * step, in_all)
+        before, now, every = (
+            np.array(reader.records_before(at))
+            for at in (min(self._start * step, in_all), end, in_all)
+        )
+        return Taken(now - before, every)
 
     @property
     def seconds_waited(self) -> float:
@@ -334,6 +363,7 @@ class Loader:
         self._idle = None
         # Not before: a start that failed is tried again where it was.
         self._number, self._position, self._next = number, start, None
+        self._start = start
         self._pass += 1
         self._reading.began(self)
         return self._reader

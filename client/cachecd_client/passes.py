@@ -11,7 +11,7 @@ from cachecd_client.run import Part, Run
 from cachecd_client.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from cachecd_client.loader import Loader
+    from cachecd_client.loader import Loader, Taken
 
 
 class _Read(NamedTuple):
@@ -63,8 +63,11 @@ class Passes:
         self._most: _Read | None = None  # of the passes that are over
         # Of the parts that these had, with what share of each was read; None: of the whole set.
         self._shares: list[tuple[Part | None, float]] = []
+        # By passes that were broken off or resumed; beside the part, of whose files `of` is then a part.
+        self._taken: list[tuple[Part | None, Taken]] = []
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._counts = False  # a loader was made
 
     @property
     def progress(self) -> float:
@@ -97,6 +100,7 @@ class Passes:
     def add(self, loader: Loader) -> None:
         """It is one of this epoch's."""
         self._loaders.add(loader)
+        self._counts = True
 
     def began(self, loader: Loader) -> None:
         """Its pass has begun."""
@@ -111,9 +115,8 @@ class Passes:
         """Its pass is over."""
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
-        read = _read(loader)
-        self._most = _most([self._most, read])
-        self._add(self._shares, read)
+        self._most = _most([self._most, _read(loader)])
+        self._tally(loader, self._shares, self._taken)
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
         """Others are to read it: what this loader would read, unless it begins itself."""
@@ -121,23 +124,42 @@ class Passes:
         self._elsewhere.append(_Elsewhere(lent, part, made_by))
         self.telemetry.lend(lent)
 
-    def delivered(self) -> list[tuple[Part | None, float]]:
-        """What was read: shares of parts of the set, or, of None, of all of it. All once, where nobody
-        counts; what ranks read by other loaders is as much as this rank has."""
-        shares = list(self._shares)
+    def delivered(
+        self, large: bool
+    ) -> tuple[list[tuple[Part | None, float]], list[tuple[Part | None, Taken]]]:
+        """What was read in this process: shares of parts of the set, or, of None, of all of it; and what
+        passes took that were broken off or resumed. All once, where nobody counts; what ranks read by other
+        loaders is as much as this rank has. Of a `large` set, beyond the window, nobody knows which files
+        others have come to: until they have read it all that counts as nothing."""
+        shares, taken = list(self._shares), list(self._taken)
         for loader in self.telemetry.running:
-            self._add(shares, _read(loader))
+            self._tally(loader, shares, taken)
         for one in self._elsewhere:
-            self._add(shares, one.read)
-        return shares if shares or self._latest is not None else [(None, 1.0)]
+            if not large or one.read.share == 1:
+                self._add(shares, one.part, one.read.share)
+        return (shares if shares or taken or self._counts else [(None, 1.0)]), taken
+
+    def _tally(
+        self, loader: Loader, shares: list[tuple[Part | None, float]],
+        taken: list[tuple[Part | None, Taken]],
+    ) -> None:  # fmt: skip
+        """Adds what the pass of a loader has delivered."""
+        if loader.is_whole:
+            self._add(shares, loader.part, 1.0)
+        elif (found := loader.delivered()) is not None:
+            for at, (part, before) in enumerate(taken):
+                if part is loader.part:
+                    taken[at] = part, found._replace(records=before.records + found.records)
+                    return
+            taken.append((loader.part, found))
 
     @staticmethod
-    def _add(shares: list[tuple[Part | None, float]], read: _Read) -> None:
-        for at, (part, share) in enumerate(shares):
-            if part is read.part:
-                shares[at] = part, share + read.share
+    def _add(shares: list[tuple[Part | None, float]], part: Part | None, share: float) -> None:
+        for at, (known, before) in enumerate(shares):
+            if known is part:
+                shares[at] = part, before + share
                 return
-        shares.append((read.part, read.share))
+        shares.append((part, share))
 
     def close(self) -> None:
         """Ends those that run; none begins after that."""

@@ -65,8 +65,8 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """Says which records of a lease trainers were given, over all ranks of the node: of each of these
-    ascending ranges of its shards so many thousandths. What is said again counts again. A lease of which
-    nobody says anything counts as a whole when it is released. Since 1.3."""
+    ascending ranges of its shards so many thousandths, 0 to 1000. What another request says again counts
+    again. Nothing else counts: a client that reads files without counting says 1000 of all. Since 1.3."""
 
     id: str
     lease: str

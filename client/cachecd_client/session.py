@@ -105,7 +105,9 @@ class Cache(TensorFlowRuns):
         self._reads = JobReads(self._rank)
         self._numberings = {}
         # Also runs at interpreter exit, while the socket still works.
-        self._end = weakref.finalize(self, end_session, self._held, transport, self._rank, daemon)
+        self._end = weakref.finalize(
+            self, end_session, self._held, self._epochs, transport, self._rank, daemon
+        )
 
     @property
     def endpoint(self) -> str:

@@ -407,6 +407,12 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)
+      .def("records_before",
+           [](const PyReader& self, uint64_t position) {
+             nb::list records;
+             for (double each : self.reader().Before(position)) records.append(each);
+             return records;
+           })
       .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none())
       .def("close", &PyReader::Close);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&CloseAll));

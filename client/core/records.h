@@ -39,6 +39,9 @@ class RecordSource {
   // Of all ranks.
   uint64_t num_records() const { return order_.num_records(); }
 
+  // See RecordOrder.
+  std::vector<double> Before(uint64_t position) const { return order_.Before(position); }
+
   // Keeps files open for one thread.
   class Pins {
    public:

@@ -11,6 +11,7 @@ from cachecd_client.protocol import (
     VERSION_FRAME,
     Acquire,
     AskStatus,
+    Delivered,
     Granted,
     Held,
     Refused,
@@ -37,6 +38,38 @@ def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, m
         ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Delivered", "train-2"),
         ("Released", "train-2"),
     ]  # fmt: skip
+
+
+def test_what_the_daemon_could_not_be_told_it_is_told_at_the_release(granting, monkeypatch):
+    monkeypatch.setattr("cachecd_client.leased._REPORT_TIMEOUT", 0.2)
+    with connect(granting.endpoint) as cache:
+        epoch = cache.acquire("train")
+        next(iter(epoch.numpy(batch_size=10)))
+        granting.kill()
+        epoch.tell_delivered()
+        granting.start()
+        epoch.release()
+    said = [(request.shards, request.shares) for request in granting.of(Delivered)]
+    assert said == [([[1, 2]], [500])]
+
+
+def test_what_the_daemon_answers_too_late_is_said_in_the_same_bytes_again(granting, monkeypatch):
+    monkeypatch.setattr("cachecd_client.leased._REPORT_TIMEOUT", 0.2)
+    answer = granting.answer
+    granting.answer = lambda r: (
+        None if isinstance(r, Delivered) and len(granting.of(Delivered)) == 1 else answer(r)
+    )
+    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
+        epoch.tell_delivered()
+    first, again = granting.of(Delivered)
+    assert first == again
+
+
+def test_a_loader_that_was_never_read_counts_as_nothing(granting):
+    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
+        epoch.numpy(batch_size=10)
+    (said,) = granting.of(Delivered)
+    assert set(said.shares) == {0}
 
 
 def test_a_run_may_start_in_its_middle(cache):

@@ -148,6 +148,47 @@ time.sleep(60)
 """
     with trainer(full, code) as process:
         said_line(process)
+    assert_nothing_goes(full)
+
+
+READS_ONE_BATCH = """
+import json, sys
+from cachecd_client import connect
+cache = connect(timeout=20)
+epoch = cache.acquire("train", 0, timeout=30)
+next(iter(epoch.numpy(8)))
+print(json.dumps(1), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_ends_without_a_release_counts_as_what_it_was_given(full: Daemon):
+    from tests.e2e.daemons import trainer
+
+    with trainer(full, READS_ONE_BATCH) as process:
+        process.communicate("\n", 60)
+        assert process.returncode == 0
+    assert_nothing_goes(full)
+
+
+def test_where_rank_0_is_killed_what_other_ranks_let_go_of_counts_as_nothing(full: Daemon):
+    from tests.e2e.daemons import said_line, trainer
+
+    ranks = [{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1)]
+    with (
+        trainer(full, READS_ONE_BATCH, **ranks[0]) as killed,
+        trainer(full, READS_ONE_BATCH, **ranks[1]) as other,
+    ):
+        for process in (killed, other):
+            said_line(process)
+        killed.kill()
+        other.communicate("\n", 60)
+        assert other.returncode == 0
+    assert_nothing_goes(full)
+
+
+def assert_nothing_goes(full: Daemon) -> None:
+    """Of what was leased before: shards that nobody read stay when the next epochs begin."""
     wait_until(lambda: not full.status()["leases"], what="its lease has ended")
     with full.connect() as cache:
         for number in (1, 2):
