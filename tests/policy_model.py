@@ -48,7 +48,9 @@ class Account:
     unfilled: int = 0  # room that rotation has freed and no shard has taken
     sealed_since: int = 0  # since rotation last had its turn
     last_rotated: int = 0
-    in_vain: set[tuple[str, int]] = field(default_factory=set)  # (job, epoch) that nobody held
+    in_vain: dict[str, int] = field(
+        default_factory=dict
+    )  # of each job the last epoch that nobody held
     lost: bool = False  # a restart without its catalog: what was gone before is not known
 
     def served(self) -> list[Sealed]:
@@ -192,9 +194,8 @@ class Model:
         account = self.of[lease.dataset]
         assert lease.id not in self.leases
         self.leases[lease.id] = lease
-        if (lease.job, lease.epoch) not in account.in_vain:  # else it is no new epoch
+        if account.in_vain.pop(lease.job, None) != lease.epoch:  # else it is no new epoch
             self.turns.append(lease)
-        account.in_vain.discard((lease.job, lease.epoch))
         named = [n for a, b in lease.shards for n in range(a, b + 1)]
         assert named, "a lease of nothing"
         assert set(named) <= account.shards.keys(), "a lease names a shard not on disk"
@@ -234,7 +235,7 @@ class Model:
     def ended(self, lease: str) -> None:
         over = self.leases.pop(lease)
         if lease not in self.ever_held:
-            self.of[over.dataset].in_vain.add((over.job, over.epoch))
+            self.of[over.dataset].in_vain[over.job] = over.epoch
 
     def held(self, lease: str) -> None:
         self.ever_held.add(lease)
