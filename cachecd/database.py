@@ -123,9 +123,8 @@ class Database:
         # The event loop waits here: nobody else has a business in this file.
         db = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         try:
-            if (
-                self._alone
-            ):  # before the first look: after a clean end what is shared is made by that
+            # Before the first look, which after a clean end would make what processes share.
+            if self._alone:
                 db.execute("PRAGMA locking_mode=EXCLUSIVE")
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > self._version:
