@@ -48,9 +48,9 @@ class ResumedWatch(Watch):
         again = self._world.again.get(assignment.shard)
         super().started(assignment, again[2] if again else records)
 
-    def nothing_is_begun(self, name: str) -> None:
+    def nothing_is_begun(self, name: str, ever: bool = False) -> None:
         if not self.awaits(name):
-            super().nothing_is_begun(name)
+            super().nothing_is_begun(name, ever)
 
     def awaits(self, name: str) -> bool:
         """Whether a run is about to recall its set; for a while nothing else is begun then."""

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -147,17 +148,18 @@ class LeasedSet:
         return self.tell_again()
 
     def tell_again(self) -> bool:
-        """Tells what could not be told before, if there is any; whether nothing is left of it. The same
-        request again: what the daemon heard though its answer was late counts once."""
-        while self._untold:
+        """Tells what could not be told before, if there is any; whether nothing is left of it. The request
+        is the same: what the daemon has heard before, or hears from two threads, counts once."""
+        while said := next(iter(self._untold.copy()), None):
             try:
-                self.transport.ask(self._untold[0], _REPORT_TIMEOUT)
+                self.transport.ask(said, _REPORT_TIMEOUT)
             except DaemonUnreachableError as error:
                 log.debug("what was read of %s not told: %s", self.manifest.lease, error)
                 return False
             except CachecdError as error:  # it would be refused again
                 log.debug("what was read of %s not taken: %s", self.manifest.lease, error)
-            self._untold.popleft()
+            with suppress(ValueError):  # another thread did so
+                self._untold.remove(said)
         return True
 
     def __getstate__(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _OF_A_KILL = (
     "damaged manifest",
     "listing starts afresh",
     "the catalog is made again from the shards",
+    "the catalog is gone, and made again from the shards",
 )
 PATIENCE = 60.0  # seconds; what takes longer hangs
 _ATTEMPT = 0.15  # so long a daemon that has died is asked in vain
