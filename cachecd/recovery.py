@@ -149,7 +149,7 @@ def take_up(
     asides = _asides(catalog, dataset, index) if saved else standing.excluded
     plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.numbers.update(excluded_among(asides))
-    if rules.pin or not saved:
+    if rules.pin or not saved or standing.returned:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
     plan.recount()
@@ -163,7 +163,7 @@ def take_up(
     if not saved or standing.overtaken:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
         catalog.start_over(saved_plan(dataset, index), None if saved else asides)
-    elif found.gone or mine or saved.get("listings") != dataset.listings:
+    elif found.gone or mine or standing.returned or saved.get("listings") != dataset.listings:
         catalog.save_progress(saved_plan(dataset, index))
     catalog.forget_adopted(name)
     return dataset

@@ -33,7 +33,8 @@ class Standing:
     highest number that any walk gave a shard. `delivered`: what trainers were given, as each walk's plan
     has it (LiveShards.delivered): shards stay where the walk changes. `excluded`: what a person took out,
     where another walk over the same listing begins now. `lost`: the catalog knows nothing; sidecars may.
-    `overtaken`: since this walk was left, another one made shards of its generation.
+    `returned`: this walk was left, and nothing was saved of it since; what went of its shards meanwhile
+    nobody has noted. `overtaken`: and another one has made shards of its generation.
     """
 
     rules: DatasetRules
@@ -43,6 +44,7 @@ class Standing:
     delivered: list[dict[str, Any]] = field(default_factory=list)
     excluded: list[SetAside] = field(default_factory=list)
     lost: bool = False
+    returned: bool = False
     overtaken: bool = False
 
 
@@ -79,6 +81,7 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         max(plan.get("egress", 0) for plan in plans.values()),
         [plan["delivered"] for plan in plans.values() if "delivered" in plan],
         excluded,
+        returned=mine is not None and "parked" in mine,
         overtaken=mine is not None and _overtaken(mine, plans.values()),
     )
 

@@ -375,8 +375,10 @@ class Model:
                 over = must > 0 or sealed.shard.generation != current
                 assert over or sealed.delivered >= 1000, "a shard goes that nobody has read"
                 must -= sealed.shard.allocated
-            youngest = max(s.shard.id.number for s in rotated)
-            assert all(s.shard.id.number > youngest for s in account.served()), "not the oldest"
+            for of in {s.shard.generation for s in rotated}:
+                youngest = max(s.shard.id.number for s in rotated if s.shard.generation == of)
+                stay = [s.shard.id.number for s in account.served() if s.shard.generation == of]
+                assert all(number > youngest for number in stay), "not the oldest"
             left = {s.shard.generation for s in account.served()}
             assert leased <= left, "nothing is left of what is leased"
         for sealed in rotated:

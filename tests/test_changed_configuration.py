@@ -401,3 +401,48 @@ def test_idle_shards_stay_where_nothing_may_come_in_their_place(why):
         w.settle()
     assert len(w.state.datasets["train"].idle), "of before the split"
     assert set(w.disk) == there
+
+
+LARGE = [200 << 10] * 3  # units of four shards each
+
+
+@pytest.mark.parametrize("other", [{"generation": "2-b"}, {"seed": 2}])
+def test_what_was_lost_of_a_unit_while_another_walk_was_configured_comes_again(other):
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1)
+    w = World(60 * FOOTPRINT, {rules: Units(LARGE)}, 1)
+    w.settle()
+    lost = min(w.disk)
+    records = w.disk[lost]
+    w.spare = 0  # the other walk begins nothing
+    w.rules["train"] = dataclasses.replace(rules, **other)
+    w.restart()
+    w.feed(ev.CorruptReported(lost))
+    w.verified(lost, False)
+    while w.unlinking:
+        w.unlink(w.unlinking[0])
+    w.spare = None
+    w.rules["train"] = rules
+    for _ in range(2):  # it is known after one more start, too
+        w.restart()
+    w.settle()
+    assert records <= set().union(*w.disk.values())
+
+
+def test_what_made_room_for_a_mistake_comes_again_and_the_mistake_makes_room_for_it():
+    rules = DatasetRules("train", "1-a", first=6 * SHARD_SIZE)
+    w = World(14 * FOOTPRINT, {rules: Units(LARGE)}, 1)
+    w.settle()
+    w.rules["train"] = dataclasses.replace(rules, generation="2-b")
+    w.restart()
+    w.settle()
+    w.drop(granted(w.acquire("train", "job", 0)))
+    w.settle()
+    assert sum(meta["shard"].generation == "1-a" for meta in w.meta.values()) < 12
+    w.rules["train"] = rules
+    w.restart()
+    for epoch in range(1, 8):
+        w.settle()
+        lease = w.manifests[granted(w.acquire("train", "job", epoch))]
+        w.let_go(lease.id)
+    assert lease.num_records == 3 * RECORDS_PER_UNIT
+    assert w.state.datasets["train"].whole
