@@ -128,10 +128,9 @@ class Exclusions:
             pause = min(2 * pause, _LONGEST)
 
     async def _find_again(self, dataset: str, names: frozenset[UnitName]) -> None:
-        units: list[UnitSlice] = []
-        for key in sorted({key for key, _ in names}):
-            listed = await asyncio.to_thread(self._indexes[dataset].find, key)
-            units += [unit for unit in listed if unit.name in names]
+        keys = {key for key, _ in names}
+        listed = await asyncio.to_thread(self._indexes[dataset].find, *keys)
+        units = [unit for unit in listed if unit.name in names]
         # By now somebody may have let some of them in again.
         if still := tuple(self._datasets[dataset].excluded.among(units)):
             await self._take_out(dataset, still)
@@ -264,7 +263,7 @@ class Exclusions:
                 for key, begin in own
                 for each in ([key_in(place, key) for place in places] or [key])
             }
-            keys = sorted({key for key, _ in sought})
-            return [u.unit for key in keys for u in index.find(key) if u.name in sought]
+            keys = {key for key, _ in sought}
+            return [u.unit for u in index.find(*keys) if u.name in sought]
         finally:
             index.close()

@@ -426,6 +426,7 @@ class Plan:
         self.drop({(u.unit, u.ordinal) for u in in_hand})
         for number, assignment in self.open.items():
             self._backlog.skip(number, number + 1)
+            self._shares.forget(number)
             self.release([u.unit for u in assignment.units])
             in_hand += assignment.units
         self.open.clear()

@@ -85,6 +85,10 @@ class Shares:
         for source, count in enumerate(records):
             self._given[source] += count
 
+    def forget(self, number: int) -> None:
+        """It will never be made."""
+        self._planned.pop(number, None)
+
     def reweigh(self, weights: Sequence[float]) -> None:
         """From now on the weights are these; what was given by the old ones is not made up for."""
         if list(weights) == self._weights:

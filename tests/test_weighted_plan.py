@@ -340,3 +340,32 @@ def test_a_source_of_few_units_larger_than_a_shard_gives_its_share_all_along(int
     assert min(map(sum, run.records.values())) >= 30  # and no shard is nearly empty
     if interleave > 1:
         assert sum(counts[0] > 10 for counts in run.records.values()) > 35
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mixture_that_lets_its_open_shards_go_hands_out_every_unit_all_the_same(seed):
+    """As a start does that goes on with a walk of which another has made shards meanwhile."""
+    chance = random.Random(seed)
+    kinds = [
+        Kind(chance.choice([3, 40]), chance.choice([1, 8, 30]), chance.choice([1000, 9000]))
+        for _ in range(3)
+    ]
+    run = Run(kinds, [1, 1, 3])
+    opened = [found.shard.number for _ in range(3) if isinstance(found := run.assign(), Assignment)]
+    run.finish(opened[0])
+    run.plan.overtake(run.plan.next_number + 1)
+    run.plan.resume(run.plan.let_go())
+    run.begin_anew()
+    while isinstance(found := run.assign(), Assignment):
+        run.finish(found.shard.number)
+    assert isinstance(found, Exhausted)
+    made = Counter(
+        (unit, ordinal)
+        for held in run.live.values()
+        for unit, ordinals in held.items()
+        for ordinal in ordinals
+    )
+    assert set(made.values()) == {1}
+    assert len(made) == sum(
+        run.units.kinds[run.units.source_of(unit)].records for unit in range(len(run.units))
+    )
