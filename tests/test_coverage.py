@@ -114,7 +114,7 @@ def test_coverage_costs_nothing_with_thousands_of_open_assignments():
     assignment = plan.assign()
     assert len(assignment.units) > 200
     plan.open |= dict.fromkeys(range(1, 2000), assignment)  # as a set that is recalled has them
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(100):
         assert plan.coverage == 0
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 
 import pytest
@@ -21,13 +22,16 @@ ENDING = [
 def handlers():
     """The test runner's own, whatever a test leaves."""
     before = {number: signal.getsignal(number) for number, _, _ in ENDING}
-    yield before
+    for number, _, _ in ENDING:
+        if before[number] == signal.SIG_IGN:  # as a suite under nohup has SIGHUP
+            signal.signal(number, signal.SIG_DFL)
+    yield {number: signal.getsignal(number) for number, _, _ in ENDING}
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 def send(number):
-    signal.raise_signal(number)  # to this thread: another that took it might take its time
+    os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize(("number", "error", "arguments"), ENDING)
