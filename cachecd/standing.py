@@ -109,7 +109,7 @@ def walk_name(walk: dict[str, Any]) -> str:
 def bar_misnumbered(found: Found, standing: Standing, catalog: Catalog, name: str) -> None:
     """Shards of one generation name their units by one listing. A shard that does not, as from a copy of
     another cache, is barred; the generation's listing is noted, where only sidecars know it."""
-    barred = []
+    places = []
     for place, kept in enumerate(found.kept):
         if kept.adopted is None:
             continue
@@ -117,11 +117,8 @@ def bar_misnumbered(found: Found, standing: Standing, catalog: Catalog, name: st
         generation = kept.shard.generation
         standing.listings[generation] = standing.listings.get(generation) or listing
         if standing.listings[generation] != listing:
-            found.kept[place] = replace(kept, barred=True)
-            barred.append(kept.shard.id.number)
-    if barred:
-        _log.warning("shards of another listing are not leased", dataset=name, shards=len(barred))
-        catalog.bar(name, barred)
+            places.append(place)
+    _bar(found, places, catalog, name, "shards of another listing are not leased")
 
 
 def bar_unknown(found: Found, standing: Standing, catalog: Catalog, index: Index) -> None:
@@ -130,7 +127,7 @@ def bar_unknown(found: Found, standing: Standing, catalog: Catalog, index: Index
     rules = standing.rules
     if not standing.lost or not catalog.excluded(*rules.excluded_names):
         return
-    directory, there, barred = index.path.parent, {index.id: True}, []
+    directory, there, places = index.path.parent, {index.id: True}, []
     for place, kept in enumerate(found.kept):
         listing = (kept.adopted or {}).get("index", "")
         if listing not in there:
@@ -139,15 +136,18 @@ def bar_unknown(found: Found, standing: Standing, catalog: Catalog, index: Index
             if its is not None:
                 its.close()
         if not there[listing] and not kept.barred:
-            found.kept[place] = replace(kept, barred=True)
-            barred.append(kept.shard.id.number)
-    if barred:
-        _log.warning(
-            "shards of a lost listing are not leased: they may hold what was excluded",
-            dataset=rules.name,
-            shards=len(barred),
-        )
-        catalog.bar(rules.name, barred)
+            places.append(place)
+    why = "shards of a lost listing are not leased: they may hold what was excluded"
+    _bar(found, places, catalog, rules.name, why)
+
+
+def _bar(found: Found, places: list[int], catalog: Catalog, name: str, why: str) -> None:
+    """The shards at these places of what was found, and says so."""
+    for place in places:
+        found.kept[place] = replace(found.kept[place], barred=True)
+    if places:
+        _log.warning(why, dataset=name, shards=len(places))
+        catalog.bar(name, [found.kept[place].shard.id.number for place in places])
 
 
 def excluded_among(asides: Iterable[SetAside]) -> set[int]:

@@ -126,9 +126,9 @@ class LeasedSet:
         except CachecdError:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
 
-    def tell_delivered(self, shares: NDArray[np.float64] | float) -> bool:
+    def tell_delivered(self, shares: NDArray[np.float64] | float) -> None:
         """Tells the daemon what of each file, or of each alike, was delivered over all ranks, 0..1 or more.
-        Training never fails for it: what is not told stays in the cache longer. Whether all was told."""
+        Training never fails for it: what is not told stays in the cache longer."""
         if isinstance(shares, float):
             thousandths = [_thousandths(shares)] * len(self.manifest.shards)
             ranges = list(self.manifest.shards)
@@ -145,7 +145,7 @@ class LeasedSet:
             some = slice(at, at + _RANGES_AT_ONCE)
             said = Delivered(uuid.uuid4().hex, self.manifest.lease, ranges[some], thousandths[some])
             self._untold.append(said)
-        return self.tell_again()
+        self.tell_again()
 
     def tell_again(self) -> bool:
         """Tells what could not be told before, if there is any; whether nothing is left of it. The request

@@ -18,6 +18,16 @@ KEYS = [f"{number:02}" for number in range(40)]
 BAD = KEYS[13]
 
 
+def over_keys(folder: Path) -> Daemon:
+    """A daemon, not started yet, whose source has an object for each key."""
+    (folder / "src").mkdir()
+    for key in KEYS:
+        (folder / "src" / key).write_bytes(key.encode() * 2000)
+    source = {"url": f"file://{folder}/src/", "format": "files"}
+    dataset = {"source": source, "grow": {"first": "16KiB"}}
+    return Daemon(folder, {"train": dataset}, shard_size="64KiB")
+
+
 def of_another_form(path: Path) -> None:
     """A table that this release cannot use, among others that can be read."""
     with closing(sqlite3.connect(path)) as db:
@@ -42,12 +52,7 @@ def test_a_catalog_that_is_damaged_costs_no_mark_no_exclusion_and_no_egress(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     """Egress where it can be read, else the log says that it is lost."""
-    (tmp_path / "src").mkdir()
-    for key in KEYS:
-        (tmp_path / "src" / key).write_bytes(key.encode() * 2000)
-    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
-    dataset = {"source": source, "grow": {"first": "16KiB"}}
-    with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB") as daemon:
+    with over_keys(tmp_path) as daemon:
         daemon.start()
 
         def train() -> dict[str, Any]:
@@ -95,12 +100,7 @@ def test_after_the_loss_of_catalog_and_listing_no_lease_has_what_was_excluded(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """Nobody knows then which units the shards hold, and offline nobody will."""
-    (tmp_path / "src").mkdir()
-    for key in KEYS:
-        (tmp_path / "src" / key).write_bytes(key.encode() * 2000)
-    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
-    dataset = {"source": source, "grow": {"first": "16KiB"}}
-    with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB") as daemon:
+    with over_keys(tmp_path) as daemon:
         daemon.start()
 
         def keys_of(epoch: Epoch) -> set[str]:

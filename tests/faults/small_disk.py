@@ -143,6 +143,16 @@ def inodes(folder: Path, plain: bool) -> None:
         wait_until(lambda: not rotating.stopped)
 
 
+def filled(disk: Disk) -> Path:
+    """The file with which others have filled the disk to the last byte."""
+    ballast = disk.cache / "of-others"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(disk.cache).f_bavail == 0
+    return ballast
+
+
 def full_at_the_start(folder: Path, plain: bool) -> None:
     """Others have filled the disk to the last byte when a daemon that was killed starts again."""
     if plain:
@@ -156,11 +166,7 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
     with Rotating.started(folder, {}, begun, settings) as rotating:
         youngest = max(rotating.numbers())
         rotating.daemon.kill()
-        ballast = disk.cache / "of-others"
-        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(4096)):
-                pass
-        assert os.statvfs(disk.cache).f_bavail == 0
+        ballast = filled(disk)
         rotating.daemon.start()
         assert rotating.status()["datasets"]["train"]["shards"]
         assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
@@ -191,11 +197,7 @@ def full_with_rows_missing(folder: Path, plain: bool) -> None:
             db.execute("DELETE FROM shards WHERE number > ?", (youngest - 5,))
             db.commit()
         there = len(list((disk.cache / "shards" / "train").glob("*.tfrecord")))
-        ballast = disk.cache / "of-others"
-        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(4096)):
-                pass
-        assert os.statvfs(disk.cache).f_bavail == 0
+        ballast = filled(disk)
         rotating.daemon.start()
         assert rotating.status()["datasets"]["train"]["shards"] == there
         assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
