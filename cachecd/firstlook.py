@@ -34,14 +34,39 @@ def check_sources(config: Config) -> dict[str, str]:
     noticed = {}
     lister = lister_of(config)
     for name, dataset in config.datasets.items():
-        found = []
+        found, looks = [], []
         for place, source in enumerate(dataset.all_sources):
             key = f"{name}.sources.{place}" if dataset.sources else f"{name}.source"
-            if what := _check_source(key, source, lister, dataset):
+            look = _check_source(key, source, lister, dataset)
+            looks.append(look)
+            if what := look.noticed:
                 found.append(f"{key.removeprefix(name + '.')}: {what}" if dataset.sources else what)
+        _check_side(name, dataset, looks)
         if found:
             noticed[name] = "; ".join(found)
     return noticed
+
+
+def check_side(config: Config, name: str) -> None:
+    """ConfigError if the split leaves a dataset nothing, SourceError if its sources cannot be listed: for a
+    split of which nothing is listed yet, where other shards are cached and nothing else is looked at."""
+    dataset, lister, looks = config.datasets[name], lister_of(config), []
+    for place, source in enumerate(dataset.all_sources):
+        looks.append(_Look(source, _side_of(dataset)))
+        for _ in _looked_at(looks[place], lister, dataset):
+            pass
+    _check_side(name, dataset, looks)
+
+
+def _check_side(name: str, dataset: DatasetConfig, looks: list[_Look]) -> None:
+    units = sum(look.usable for look in looks)
+    if units and not any(look.taken for look in looks):
+        raise ConfigError(f"datasets.{name}: {empty_side(dataset, units)}")
+
+
+def _side_of(dataset: DatasetConfig) -> Takes | None:
+    """Other nodes have the rest of a side: none is empty because of that."""
+    return selection_of(dataset.model_copy(update={"partition": None}))
 
 
 @dataclass(slots=True)
@@ -73,6 +98,16 @@ class _Look:
         self.seen += len(page)
 
     @property
+    def noticed(self) -> str:
+        """What is to be said of a source that can be used; mostly nothing."""
+        if not self.others:
+            return ""
+        return (
+            f"{sum(self.others.values())} of the first {self.seen} objects are of classes that "
+            f"label.classes does not have: {self.named}; they will be set aside"
+        )
+
+    @property
     def named(self) -> str:
         """The first of the classes that are not configured."""
         names = [repr(name) for name in self.others]
@@ -91,20 +126,26 @@ def _pages(
         yield from open_store(source, _CONNECTIONS).list()
 
 
-def _check_source(name: str, source: SourceConfig, lister: Lister, dataset: DatasetConfig) -> str:
-    split = dataset.split
-    whole = dataset.model_copy(update={"partition": None})  # other nodes have the rest of a side
-    look = _Look(source, selection_of(whole))
+def _looked_at(
+    look: _Look, lister: Lister, dataset: DatasetConfig
+) -> Generator[list[ObjectInfo], None, None]:
+    """The pages of its source, up to the first with something usable on the dataset's side."""
+    by_unit = dataset.split is not None and dataset.split.by == "unit"
+    with contextlib.closing(_pages(look.source, lister, by_unit)) as pages:
+        for page in pages:
+            look.at(page)
+            yield page
+            if look.taken:
+                return
+
+
+def _check_source(name: str, source: SourceConfig, lister: Lister, dataset: DatasetConfig) -> _Look:
+    look = _Look(source, _side_of(dataset))
     try:
-        by_unit = split is not None and split.by == "unit"
-        with contextlib.closing(_pages(source, lister, by_unit)) as pages:
-            for page in pages:
-                look.at(page)
-                if look.taken:
-                    if source.format == "parquet":
-                        store = open_store(source, _CONNECTIONS, mortal=False)
-                        _check_columns(name, source, store, page)
-                    break
+        for page in _looked_at(look, lister, dataset):
+            if look.taken and source.format == "parquet":
+                store = open_store(source, _CONNECTIONS, mortal=False)
+                _check_columns(name, source, store, page)
     except SourceError as error:
         raise type(error)(f"datasets.{name}: {error}") from error
     told = source.manifest or source.reader
@@ -139,14 +180,7 @@ def _check_source(name: str, source: SourceConfig, lister: Lister, dataset: Data
             f"{source.url} is of a class in the list; found {look.named}, expected names such as "
             f"{source.classes[0]!r}"
         )
-    if look.usable and not look.taken and not dataset.sources:
-        raise ConfigError(f"datasets.{name.partition('.')[0]}: {empty_side(dataset, look.usable)}")
-    if not others:
-        return ""
-    return (
-        f"{others} of the first {look.seen} objects are of classes that label.classes does not have: "
-        f"{look.named}; they will be set aside"
-    )
+    return look
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:

@@ -93,12 +93,10 @@ class Index:
         replaced by an empty one with a new id; see `discarded`. The listings of other sources that this
         dataset had stay, but no more than three in all: those used last.
         """
-        subject = encoded(source)
         with refusing(f"cannot create the directory {directory}"):
             directory.mkdir(exist_ok=True)
-        name = hashlib.sha256(subject).hexdigest()[:16]
-        file = BlockFile(directory / f"{dataset}.{name}.units")
-        index = Index._loaded(file, subject, early, sources)
+        file = BlockFile(listing_path(directory, dataset, source))
+        index = Index._loaded(file, encoded(source), early, sources)
         with refusing(f"cannot look after the listings in {directory}"):
             os.utime(index.path)  # used last
             for path in unused_listings(directory, {index.path}, dataset)[: -(_KEPT - 1)]:
@@ -428,6 +426,11 @@ class Index:
         taken = self._units_of(block) * _ENTRY.itemsize
         entries = np.frombuffer(self._file.read(self._entries_at[block], taken), _ENTRY).tolist()
         return entries, self._file.read(self._texts_at[block], entries[-1][1])
+
+
+def listing_path(directory: Path, dataset: str, source: str) -> Path:
+    """Where the listing of a source for a dataset is, or will be."""
+    return directory / f"{dataset}.{hashlib.sha256(encoded(source)).hexdigest()[:16]}.units"
 
 
 def unused_listings(

@@ -13,7 +13,7 @@ from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
 from cachecd.executors.local import LocalExecutor
 from cachecd.executors.process import Bounds
-from cachecd.index import Index
+from cachecd.index import Index, listing_path
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.quantities import Percent, approximate_size
@@ -202,6 +202,16 @@ def check_disk(config: Config) -> None:
 def is_empty(config: Config) -> bool:
     """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
     return not Layout(config.cache.dir).catalog.exists()
+
+
+def unlisted_sides(config: Config) -> list[str]:
+    """The datasets with a split whose source was not listed for them yet: what is theirs is not known."""
+    directory = Layout(config.cache.dir).index
+    return [
+        name
+        for name, dataset in config.datasets.items()
+        if dataset.split and not listing_path(directory, name, listing_of(dataset)).exists()
+    ]
 
 
 def executor_of(config: Config) -> LocalExecutor:

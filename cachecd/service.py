@@ -23,9 +23,9 @@ from cachecd import preflight
 from cachecd.config import Config
 from cachecd.daemon import Daemon
 from cachecd.disk import make_private_directory, refusing
-from cachecd.errors import DiskError
+from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
-from cachecd.firstlook import check_sources
+from cachecd.firstlook import check_side, check_sources
 from cachecd.layout import Layout
 from cachecd.notify import ServiceManager
 from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group
@@ -68,17 +68,28 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
         executor = preflight.executor_of(config)
         owned.callback(executor.abandon)
-        if not options.offline and preflight.is_empty(config):
-            # They import while we look. Beside a recovery they would only take a core from it, and
-            # nobody waits for them: measured, 0.1 s of 1.7 with 100,000 shards.
-            executor.launch()
-            for name, what in check_sources(config).items():
-                _log.warning("source looked at", dataset=name, what=what)
+        if not options.offline:
+            if preflight.is_empty(config):
+                # They import while we look. Beside a recovery they would only take a core from it, and
+                # nobody waits for them: measured, 0.1 s of 1.7 with 100,000 shards.
+                executor.launch()
+                for name, what in check_sources(config).items():
+                    _log.warning("source looked at", dataset=name, what=what)
+            else:
+                for name in preflight.unlisted_sides(config):
+                    _check_side(config, name)
         with refusing(f"cannot prepare {layout.root}"):
             for directory in (layout.shards, layout.tmp, layout.leases, layout.index):
                 directory.mkdir(mode=0o750, exist_ok=True)
         made.keep()
         return asyncio.run(_serve(config, figures, executor, options, socket, reload, umask))
+
+
+def _check_side(config: Config, name: str) -> None:
+    try:
+        check_side(config, name)
+    except SourceError as error:  # what is cached is served all the same
+        _log.warning("source not looked at", dataset=name, why=str(error))
 
 
 class _Made:

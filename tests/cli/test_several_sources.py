@@ -90,3 +90,17 @@ def test_a_source_without_anything_is_named_by_its_place(config, tmp_path):
         path.unlink()
     with pytest.raises(ConfigError, match=r"datasets\.train\.sources\.1\.url: no objects under"):
         check_sources(load(config, {}))
+
+
+def test_a_split_that_leaves_a_side_nothing_of_all_sources_is_refused(config, tmp_path):
+    for path in (*tmp_path.glob("plain/a/[12].txt"), *tmp_path.glob("packed/[lo]*")):
+        path.unlink()
+    text = config.read_text().replace("    sources:", "    split: {eval: 0.0001}\n    sources:")
+    config.write_text(text)
+    with pytest.raises(ConfigError, match=r"train-eval: split.eval 0.0001 by key holds out none"):
+        check_sources(load(config, {}))
+    config.write_text(text.replace("0.0001", "0.9999"))
+    with pytest.raises(
+        ConfigError, match=r"train: split.eval 0.9999 by key holds out all of the 2"
+    ):
+        check_sources(load(config, {}))

@@ -91,6 +91,29 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
         assert abs(len(sides[1]) - 250 * part) < 25
 
 
+def test_a_split_that_leaves_a_side_nothing_is_refused_on_a_filled_cache_too(daemon, tmp_path):
+    root = tmp_path / "source"
+    root.mkdir()
+    (root / "one").write_bytes(b"1")
+    document: dict[str, object] = {"source": {"url": f"file://{root}", "format": "files"}}
+    served = daemon({"train": document}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"])
+    assert served.terminate() == 0
+    document["split"] = {"eval": 0.3}
+    done = served.run()
+    assert done.returncode == 2
+    assert "of the 1 units of the source, expected some on both sides" in done.stderr
+    # While the source does not answer nobody knows: what is cached is no reason to stay down.
+    root.rename(tmp_path / "away")
+    served.start()
+    assert "source not looked at" in served.said()
+    assert served.terminate() == 0
+    del document["split"]
+    served.start()
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        assert epoch.num_records == 1
+
+
 def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and_evaluation(
     daemon, tmp_path
 ):
