@@ -318,12 +318,6 @@ class Catalog:
         )
         return {name.partition("@")[2]: json.loads(zlib.decompress(plan)) for name, plan in rows}
 
-    def planned(self, dataset: str) -> int:
-        """All numbers below this were given to a shard, or never will be, by any plan; 0 without one."""
-        plans = [plan] if (plan := self.plan(dataset)) else []
-        plans += self.parked(dataset).values()
-        return max((plan["plan"]["next_number"] for plan in plans), default=0)
-
     def generations(self, dataset: str) -> list[str]:
         """Those that have shards."""
         rows = self._db.execute(
@@ -518,7 +512,8 @@ class Catalog:
     def turn(self, dataset: str, before: str | None, to: str) -> None:
         """Sets the plan that is saved apart, with its open assignments, under the name of its walk
         `before`, and takes up again what was parked as walk `to`, if anything was: all of it or nothing.
-        Of what is parked then only the latest plans stay."""
+        Of what is parked then only the latest plans stay, and another if it alone knows the highest number
+        of a shard, as after starts that were killed here."""
         order = [each.get("parked", 0) for each in self.parked(dataset).values()]
         plan = self.plan(dataset) if before is not None else None
         with self._db.transaction():
@@ -531,7 +526,14 @@ class Catalog:
         self._walks[dataset] = _parked(dataset, to)
         self._assigned = {k: a for k, a in self._assigned.items() if k[0] != dataset}
         plans = self.parked(dataset)
-        for old in sorted(plans, key=lambda name: plans[name].get("parked", 0))[:-_PARKED]:
+        in_order = sorted(plans, key=lambda name: plans[name].get("parked", 0))
+        came = {walk: saved["plan"]["next_number"] for walk, saved in plans.items()}
+        known = [came[walk] for walk in in_order[-_PARKED:]]
+        if now := self.plan(dataset):
+            known.append(now["plan"]["next_number"])
+        for old in in_order[:-_PARKED]:
+            if came[old] == max(came.values()) > max(known):
+                continue
             with self._db.transaction():
                 for table in ("assignments", "plans"):
                     self._db.execute(

@@ -105,11 +105,12 @@ def find_shards(
     layout: Layout,
     catalog: Catalog,
     dataset: str,
+    used: int,
     in_use: Callable[[int], bool],
     progress: Callable[[int, int], None] = lambda read, of: None,
 ) -> Found:
     """Brings the shards of one dataset and the catalog's rows together. A damaged one that may be
-    `in_use` is kept, barred.
+    `in_use` is kept, barred. `used`: the highest number that any plan has given.
 
     Of a shard that the catalog does not know, the sidecar is read. What sidecars say is saved on the way,
     some at a time: a start that is killed meanwhile has the next one read only the others. `progress` is
@@ -120,13 +121,12 @@ def find_shards(
     # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
     # with one that the plan has not come to: then a power failure took back what was saved last.
     opened = [number for number, _, _ in catalog.assignments(dataset)]
-    planned = catalog.planned(dataset)
     carried = catalog.carried_marks(dataset)
     folder = layout.shards / dataset
     data, sidecars = _on_disk(folder)
     read = catalog.adopted(dataset)
     numbers = rows["number"]
-    judged = (numbers < planned) & ~np.isin(numbers, opened)
+    judged = (numbers <= used) & ~np.isin(numbers, opened)
     sure = judged | np.isin(numbers, [*read]) & ~np.isin(numbers, opened)
     sure &= np.isin(numbers, data) & np.isin(numbers, sidecars)
     sure[sure] = _seem_whole(folder, rows[sure])

@@ -36,8 +36,10 @@ from cachecd.sidecarwalk import (
 from cachecd.standing import (
     Standing,
     bar_misnumbered,
+    bar_repeating,
     bar_unknown,
     excluded_among,
+    repeating,
     turn_to,
     walk_of,
 )
@@ -79,7 +81,7 @@ def recover(
     name = rules.name
     (layout.shards / name).mkdir(exist_ok=True)
     standing = turn_to(catalog, index, rules)
-    found = find_shards(layout, catalog, name, in_use(layout, name), progress)
+    found = find_shards(layout, catalog, name, standing.used, in_use(layout, name), progress)
     bar_unknown(found, standing, catalog, index)
     dataset = take_up(found, standing, catalog, index, shard_size, state)
     return Recovered(dataset, found, _schemas(layout, catalog, dataset, found))
@@ -95,6 +97,7 @@ def take_up(
     if standing.lost:
         generation = numbered(rules.generation, index.id, standing.listings)
         rules = replace(rules, generation=generation)
+        bar_repeating(found, catalog, rules)
     saved = catalog.plan(name)
     strata = Strata() if rules.stratify else None
     plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
@@ -156,7 +159,7 @@ def take_up(
     dataset.second_chances.found(asides)
     dataset.doubt.known = bool(saved and saved.get("known"))
     dataset.was_leased = bool(saved and saved.get("was_leased"))
-    dataset.twice = _holding_twice(dataset, catalog, found)
+    dataset.twice = _holding_twice(dataset, catalog)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
     dataset.listed = index.complete
@@ -191,27 +194,10 @@ def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAs
     return [aside for aside in asides if aside.unit not in again]
 
 
-def _holding_twice(dataset: DatasetState, catalog: Catalog, found: Found) -> tuple[int, ...]:
-    """The shards of the current generation that hold a whole unit that another, of a lower number, holds
-    too."""
-    plan, name = dataset.plan, dataset.rules.name
-    generation = dataset.rules.generation
-    cut = {part.unit for part in catalog.parts_held(name, generation, ())}
-    suspects = set(plan.several_hold()) - cut
-    if not suspects:
-        return ()
-    seen: set[int] = set()
-    again = []
-    for number in sorted(
-        n for some in catalog.holders(name, suspects, (generation,)) for n in some
-    ):
-        units, _ = catalog.held(ShardId(name, number))
-        mine = suspects.intersection(units.tolist())
-        if mine & seen:
-            again.append(number)
-        else:
-            seen |= mine
-    return tuple(again)
+def _holding_twice(dataset: DatasetState, catalog: Catalog) -> tuple[int, ...]:
+    """As `repeating`, of the current generation."""
+    name, generation = dataset.rules.name, dataset.rules.generation
+    return tuple(repeating(catalog, name, generation, dataset.plan.several_hold()))
 
 
 def _poisoned(plan: dict[str, Any]) -> bool:

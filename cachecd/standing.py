@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import structlog
 
 from cachecd.catalog import Catalog
 from cachecd.generations import numbered
 from cachecd.index import Index
-from cachecd.model import EXCLUDED, SetAside
+from cachecd.model import EXCLUDED, SetAside, ShardId
 from cachecd.reconcile import Found
 from cachecd.rules import DatasetRules
 
@@ -139,6 +140,37 @@ def bar_unknown(found: Found, standing: Standing, catalog: Catalog, index: Index
             places.append(place)
     why = "shards of a lost listing are not leased: they may hold what was excluded"
     _bar(found, places, catalog, rules.name, why)
+
+
+def bar_repeating(found: Found, catalog: Catalog, rules: DatasetRules) -> None:
+    """Where the catalog was lost, a shard that was given up while a lease had it may stand beside those
+    that took its place. Of the configured generation the plan finds them."""
+    places = {kept.shard.id.number: place for place, kept in enumerate(found.kept)}
+    again = []
+    for generation in {kept.shard.generation for kept in found.kept} - {rules.generation}:
+        units = np.sort(np.concatenate([*catalog.units_held(rules.name, generation, ())]))
+        often = np.unique(units[1:][units[1:] == units[:-1]]).tolist()
+        again += [places[number] for number in repeating(catalog, rules.name, generation, often)]
+    why = "shards that hold what others hold too are not leased"
+    _bar(found, again, catalog, rules.name, why)
+
+
+def repeating(catalog: Catalog, name: str, generation: str, often: Iterable[int]) -> list[int]:
+    """The shards of a generation that hold a whole unit which another, of a lower number, holds too.
+    `often`: the units that several hold something of."""
+    cut = {part.unit for part in catalog.parts_held(name, generation, ())}
+    suspects = set(often) - cut
+    holders = catalog.holders(name, suspects, (generation,)) if suspects else ()
+    seen: set[int] = set()
+    again = []
+    for number in sorted(number for some in holders for number in some):
+        units, _ = catalog.held(ShardId(name, number))
+        mine = suspects.intersection(units.tolist())
+        if mine & seen:
+            again.append(number)
+        else:
+            seen |= mine
+    return again
 
 
 def _bar(found: Found, places: list[int], catalog: Catalog, name: str, why: str) -> None:

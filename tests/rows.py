@@ -61,11 +61,6 @@ class Rows:
         names = [name for name in self._plans if name.startswith(f"{dataset}@")]
         return {name.partition("@")[2]: json.loads(self._plans[name]) for name in names}
 
-    def planned(self, dataset: str) -> int:
-        plans = [plan] if (plan := self.plan(dataset)) else []
-        plans += self.parked(dataset).values()
-        return max((plan["plan"]["next_number"] for plan in plans), default=0)
-
     def generations(self, dataset: str) -> set[str]:
         return {row.shard.generation for s, (row, *_) in self.rows.items() if s.dataset == dataset}
 
@@ -117,19 +112,22 @@ class Rows:
         return [found]
 
     def find_shards(
-        self, dataset: str, disk: Mapping[ShardId, Records], meta: Mapping[ShardId, dict[str, Any]]
+        self,
+        dataset: str,
+        used: int,
+        disk: Mapping[ShardId, Records],
+        meta: Mapping[ShardId, dict[str, Any]],
     ) -> Found:
         """As `reconcile.find_shards`: a row without files goes, files without one come back."""
         found = Found()
         opened = {number for number, _, _ in self.assignments(dataset)}
-        planned = self.planned(dataset)
         for shard in sorted(s for s in self.rows.keys() | disk.keys() if s.dataset == dataset):
             if shard not in disk:
                 row = self.rows[shard][0]
                 if row.retired or row.barred:
                     found.gone.append((row.shard, row.retired))
                 self.remove(shard)
-            elif shard in self.rows and shard.number < planned and shard.number not in opened:
+            elif shard in self.rows and shard.number <= used and shard.number not in opened:
                 row, units, parts = self.rows[shard]
                 found.kept.append(Kept(row.shard, row.retired, row.barred, parts=parts))
             else:

@@ -398,6 +398,25 @@ def test_a_start_bars_a_shard_that_holds_a_unit_which_another_holds(cache):
     assert cache.restart().state.twice == (2,), "the daemon has not barred it yet"
 
 
+def test_of_an_older_generation_a_shard_that_was_given_up_is_not_leased_though_the_catalog_is_lost(
+    cache,
+):
+    first = cache.make()
+    second = cache.make()
+    again = dataclasses.replace(second, units=(first.units[0], *second.units[1:]))
+    for path in cache.layout.shards.glob("*/0000000002*"):
+        path.unlink()
+    cache.write(again)
+    cache.stop()
+    cache.layout.catalog.unlink()
+    cache.rules = dataclasses.replace(cache.rules, generation="2-b")
+    cache.start()
+    for _ in range(2):
+        live = cache.found.state.live
+        assert [number for number in live if not live[number].barred] == [1]
+        cache.restart()
+
+
 def test_a_shard_that_is_numbered_by_another_listing_than_its_generation_is_barred(cache):
     cache.make()
     cache.make()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from cachecd import recovery
 from cachecd.database import Database
 from cachecd.model import EXCLUDED, Assignment, SetAside, Shard, ShardId
 from cachecd.parts import parts_written
@@ -104,6 +105,26 @@ def test_of_walks_that_were_left_only_the_latest_stay(cache):
 
 class Killed(BaseException):
     """The process ends at once."""
+
+
+def test_no_number_is_given_again_where_starts_are_killed_as_soon_as_another_walk_is_turned_to(
+    cache, monkeypatch
+):
+    for number in (1, 2, 3):
+        configure(cache, number)
+    for _ in range(3):
+        cache.assign()
+    for number in (2, 1, 4, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(recovery, "find_shards", killed)
+            with pytest.raises(Killed):
+                configure(cache, number)
+    configure(cache, 6)
+    assert cache.assign().shard.number == 4
+
+
+def killed(*_: object) -> None:
+    raise Killed
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, statement: int) -> None:

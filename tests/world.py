@@ -109,7 +109,7 @@ class World:
         self.model.restarted()
         for name, rules in self.rules.items():
             standing = turn_to(self.rows, self.sources[name], rules)
-            found = self.rows.find_shards(name, self.disk, self.meta)
+            found = self.rows.find_shards(name, standing.used, self.disk, self.meta)
             dataset = take_up(
                 found, standing, self.rows, self.sources[name], SHARD_SIZE, self.state
             )
