@@ -137,7 +137,7 @@ def take_up(
         _adopt(kept, dataset, catalog, index, begun)
     plan.drop(begun | _begun_anew(mine, plan, catalog))
     if standing.overtaken:
-        _take_up_again(plan, found, catalog, index)
+        _take_up_again(plan)
     for delivered in standing.delivered:
         dataset.live.deliver_again(delivered)
     # Shards may be marked and what they owe not saved yet; older generations' are no debt.
@@ -172,14 +172,12 @@ def take_up(
     return dataset
 
 
-def _take_up_again(plan: Plan, found: Found, catalog: Catalog, index: Index) -> None:
-    """What the plan has in hand another walk may have made since, and it may have cut others: of units that
-    shards hold parts of, what no shard holds is in hand now; of others what was."""
+def _take_up_again(plan: Plan) -> None:
+    """What the plan has in hand another walk may have made since: of units that shards hold parts of it
+    goes, what no shard holds comes with all that was lost; of others it stays."""
     in_hand = plan.let_go()
     held = set(plan.partly_held([unit.unit for unit in in_hand]))
     plan.resume([unit for unit in in_hand if unit.unit not in held])
-    lost = _parts_lost(found, plan, catalog, index)
-    plan.resume(slices_of(lost, index.unit))
 
 
 def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAside]:

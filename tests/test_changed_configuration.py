@@ -14,6 +14,7 @@ from cachecd import events as ev
 from cachecd.generations import configured, numbered, same_split
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
+from cachecd.sourcewalk import SourceRules
 from cachecd.status import document
 from cachecd.waiting import held_back
 from cachecd.wanted import ReplyMissing, Wanted
@@ -243,12 +244,18 @@ def test_status_says_that_shards_are_held_back_until_there_is_something_to_lease
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2))
-def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, starts):
-    """Units that are larger than a shard: what one walk has begun of a unit, another goes on with."""
-    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1)
-    sizes = [200 << 10] * 3 + [UNIT] * 3
-    w = World(90 * FOOTPRINT, {rules: Units(sizes)}, workers)
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2),
+    st.integers(1, 3),
+)
+def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, starts, several):
+    """Units that are larger than a shard: what one walk has begun of a unit, another goes on with. Also of
+    several sources."""
+    sources = tuple(SourceRules(weight) for weight in (2.0, 1.0, 0.5)[:several])
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1, sources=sources)
+    sizes = [200 << 10, UNIT] * 3
+    w = World(90 * FOOTPRINT, {rules: Units(sizes, several)}, workers)
     for seed, made in starts:
         w.rules["train"] = dataclasses.replace(rules, seed=seed)
         w.restart()

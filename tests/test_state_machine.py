@@ -47,6 +47,7 @@ class Policy(RuleBasedStateMachine):
         unlisted=st.sets(st.sampled_from(DATASETS), max_size=1),
         interleave=st.sampled_from([1, 4, 16]),
         stratify=st.booleans(),
+        mixed=st.booleans(),
     )
     def start(
         self,
@@ -61,6 +62,7 @@ class Policy(RuleBasedStateMachine):
         unlisted,
         interleave,
         stratify,
+        mixed,
     ):
         first *= SHARD_SIZE
         sources = (SourceRules(interleave=interleave),)
@@ -77,11 +79,18 @@ class Policy(RuleBasedStateMachine):
                 stratify=stratify,
             ),
             DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, sources=sources),
-            DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),
+            DatasetRules(
+                "zeta",
+                "1",
+                first=SHARD_SIZE,
+                refresh=0.5,
+                limit=4 * FOOTPRINT,
+                sources=(SourceRules(2.0), SourceRules(1.0)) if mixed else (SourceRules(),),
+            ),
         )
         least = minimum(rules, SHARD_SIZE) - minimum((), SHARD_SIZE)
         sizes = ([SIZE] * units, [SIZE] * pinned, [9000] * 30)
-        listings = dict(zip(rules, map(Units, sizes), strict=True))
+        listings = {r: Units(size, len(r.sources)) for r, size in zip(rules, sizes, strict=True)}
         self.world = self.played_by(least + more * FOOTPRINT, listings, workers, unlisted)
         self.least = self.world.limit
         self.epochs = dict.fromkeys([(d, j) for d in DATASETS for j in JOBS], 0)
