@@ -100,6 +100,9 @@ class Database:
         # Transactions that only the copy in memory has, beside the connection to the file; None: no copy.
         self._kept: list[list[tuple[str, list[Sequence[Any]]]]] | None = None
         self._lands = False
+        # SQLite would open for reading, without a word, what cannot be opened for writing.
+        with refusing(f"cannot open {path}"):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             try:
                 self._db = self._open(check=True)

@@ -42,6 +42,7 @@ _OF_A_KILL = (
     "listing starts afresh",
     "the catalog is made again from the shards",
     "the catalog is gone, and made again from the shards",
+    "the listing waits for room",  # a damaged catalog that is kept takes some, until shards make it
 )
 PATIENCE = 60.0  # seconds; what takes longer hangs
 _ATTEMPT = 0.15  # so long a daemon that has died is asked in vain

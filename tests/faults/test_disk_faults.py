@@ -212,10 +212,10 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
 
 
 # What a start reads; of shards the sidecars alone, and only without a catalog.
-STARTS = [("read", CATALOG), ("read", SHARD + ".idx")]
+STARTS = [("read", CATALOG), ("create", CATALOG), ("read", SHARD + ".idx")]
 if LONG:
     STARTS = [
-        *(("read", INDEX), ("create", INDEX), ("create", CATALOG), ("create", "cachecd.lock")),
+        *(("read", INDEX), ("create", INDEX), ("create", "cachecd.lock")),
         *STARTS,
         ("open", SHARD + ".idx"),
     ]
