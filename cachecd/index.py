@@ -95,8 +95,8 @@ class Index:
         """
         with refusing(f"cannot create the directory {directory}"):
             directory.mkdir(exist_ok=True)
-        file = BlockFile(listing_path(directory, dataset, source))
-        index = Index._loaded(file, encoded(source), early, sources)
+        file = listing_path(directory, dataset, source)
+        index = Index._loaded(BlockFile(file), encoded(source), early, sources)
         with refusing(f"cannot look after the listings in {directory}"):
             os.utime(index.path)  # used last
             for path in unused_listings(directory, {index.path}, dataset)[: -(_KEPT - 1)]:
@@ -437,15 +437,13 @@ def unused_listings(
     directory: Path, used: Collection[Path], dataset: str | None = None
 ) -> list[Path]:
     """The listings of a dataset, or of all, but for those that are `used`; those of longest ago first."""
-    paths = {path: _FILE.fullmatch(path.name) for path in directory.iterdir()}
-    mine = [path for path, name in paths.items() if name and dataset in (None, name[1])]
-    others = [path for path in mine if path not in used]
-    return sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    names = {path: _FILE.fullmatch(path.name) for path in directory.iterdir() if path not in used}
+    mine = (path for path, name in names.items() if name and dataset in (None, name[1]))
+    return sorted(mine, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def drop_unused(directory: Path, used: Collection[Path]) -> Path | None:
-    """Removes the unused listing of longest ago, of whatever dataset: what room it takes is given to those
-    that are used. None if there is none. DiskError."""
+    """Removes the unused listing of longest ago, of whatever dataset, and says which. DiskError."""
     with refusing(f"cannot look after the listings in {directory}"):
         for path in unused_listings(directory, used)[:1]:
             path.unlink(missing_ok=True)

@@ -243,15 +243,13 @@ def test_status_says_that_shards_are_held_back_until_there_is_something_to_lease
     assert held_back(dataset) == ""
 
 
+SEEDS_AND_SHARDS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2)
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    st.integers(1, 3),
-    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2),
-    st.integers(1, 3),
-)
-def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, starts, several):
-    """Units that are larger than a shard: what one walk has begun of a unit, another goes on with. Also of
-    several sources."""
+@given(st.integers(1, 3), st.integers(1, 3), SEEDS_AND_SHARDS)
+def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, several, starts):
+    """Units that are larger than a shard: what one walk has begun of a unit, another goes on with."""
     sources = tuple(SourceRules(weight) for weight in (2.0, 1.0, 0.5)[:several])
     rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1, sources=sources)
     sizes = [200 << 10, UNIT] * 3

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
+from cachecd.segments import Segments
 from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, mixed, records_of
 from tests.world import SHARD_SIZE, Units
@@ -28,7 +29,15 @@ class Listing(Units):
         return self.listed
 
     @property
-    def ends(self) -> list[int]:
+    def listed(self) -> int:
+        return self.segments.total
+
+    @listed.setter
+    def listed(self, units: int) -> None:
+        self.segments = Segments()
+        self.segments.add(0, units, int(self._sizes[:units].sum()))
+
+    def ends_of(self, source: int) -> list[int]:
         ends = [10 << k for k in range(20) if 10 << k <= self.listed]
         return ends + ([self.listed] if self.listed == len(self._sizes) else [])
 
