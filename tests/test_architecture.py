@@ -370,7 +370,7 @@ LONG: dict[str, str] = {
     "cachecd/live.py": "all sums over a dataset's shards are in one place",
     "cachecd/recovery.py": "all that a start takes up of a dataset is in one place",
     "cachecd/state.py": "what follows from each event is in one place",
-    "tests/test_changed_configuration.py": "all that a start makes of another configuration is in one place",
+    "tests/test_changed_configuration.py": "what a start makes of another configuration",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
     "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",
 }
