@@ -316,10 +316,11 @@ class Model:
 
     def _forgive(self) -> None:
         """What no shard can fill, or none will come to fill, is owed no longer."""
-        if not self.reserved and not self.going:
-            for name, account in self.of.items():
-                if account.unfilled and (self.full(name) or self.whole(name)):
-                    account.unfilled = 0
+        for name, account in self.of.items():
+            own = any(shard.dataset == name for shard in self.reserved)
+            still = not self.reserved and not self.going and self.full(name)
+            if account.unfilled and (still or (not own and self.whole(name))):
+                account.unfilled = 0
 
     def nothing_is_begun(self, name: str, ever: bool = False) -> None:
         """No shard is being made, and no fault stands in the way. `ever`: nothing comes of waiting either,
