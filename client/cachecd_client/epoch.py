@@ -194,7 +194,7 @@ class Epoch(FileSet):
             return
         self._told = True
         large = self.window is not None and self.num_bytes > self.window
-        whole_ones, broken = self._passes.delivered(large)
+        whole_ones, broken = self._passes.delivered(self.num_records, large)
         whole = sum(share for part, share in whole_ones if part is None)
         parts = [(part, share) for part, share in whole_ones if part is not None]
         if not parts and not broken:

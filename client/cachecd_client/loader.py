@@ -214,8 +214,15 @@ class Loader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the current pass has delivered all of it here; the last pass, when none runs."""
-        return not self._start and self.position == self._batches
+        """Whether the current pass has delivered the set here, or its part of it; the last pass, when none
+        runs. What `drop_last` leaves out, less than a step, is no reason not to."""
+        return not self._start and self.position == self._batches and not self._is_cut
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a pass leaves out a step or more, since another node has fewer records."""
+        step = self.batch_size * self.world
+        return self.part is None and self.division.records - self.division.steps * step >= step
 
     def delivered(self) -> Taken | None:
         """What the current pass, or the last one, has delivered here, over all ranks; what came before a
@@ -223,7 +230,8 @@ class Loader:
         if (reader := self._running() or self._idle) is None:
             return None
         step, in_all = self.batch_size * self.world, reader.num_records
-        end = in_all if self.position == self._batches else min(self.position * step, in_all)
+        ends = self.position == self._batches and not self._is_cut
+        end = in_all if ends else min(self.position * step, in_all)
         before, now, every = (
             np.array(reader.records_before(at))
             for at in (min(self._start * step, in_all), end, in_all)

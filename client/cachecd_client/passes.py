@@ -67,7 +67,7 @@ class Passes:
         self._taken: list[tuple[Part | None, Taken]] = []
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
-        self._counts = False  # a loader was made
+        self._counts = False  # a loader was made, or others were lent it
 
     @property
     def progress(self) -> float:
@@ -122,21 +122,27 @@ class Passes:
         """Others are to read it: what this loader would read, unless it begins itself."""
         part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
         self._elsewhere.append(_Elsewhere(lent, part, made_by))
+        self._counts = True
         self.telemetry.lend(lent)
 
     def delivered(
-        self, large: bool
+        self, records: int, large: bool
     ) -> tuple[list[tuple[Part | None, float]], list[tuple[Part | None, Taken]]]:
-        """What was read in this process: shares of parts of the set, or, of None, of all of it; and what
-        passes took that were broken off or resumed. All once, where nobody counts; what ranks read by other
-        loaders is as much as this rank has. Of a `large` set, beyond the window, nobody knows which files
-        others have come to: until they have read it all that counts as nothing."""
+        """What was read in this process of the set, which has `records`: shares of parts of it, or, of
+        None, of all of it; and what passes took that were broken off or resumed. All once, where nobody
+        counts; what ranks read by other loaders is as much as this rank has. Of a `large` set, beyond the
+        window, nobody knows which files others have come to: until they have read it all that counts as
+        nothing."""
         shares, taken = list(self._shares), list(self._taken)
         for loader in self.telemetry.running:
             self._tally(loader, shares, taken)
         for one in self._elsewhere:
-            if not large or one.read.share == 1:
-                self._add(shares, one.part, one.read.share)
+            share, step = one.read.share, one.lent.step
+            length = one.lent.steps * step
+            if one.part is None and records - length >= step:  # as another node has fewer
+                share *= length / records
+            if not large or share == 1:
+                self._add(shares, one.part, share)
         return (shares if shares or taken or self._counts else [(None, 1.0)]), taken
 
     def _tally(

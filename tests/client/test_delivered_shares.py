@@ -101,3 +101,40 @@ def test_a_loop_that_breaks_off_counts_while_its_loader_still_runs(lender):
                 if number == 5:
                     break
     assert thousandths(granting, 0).sum() == pytest.approx(6 * 1000, abs=SHARDS)
+
+
+@pytest.mark.parametrize("way", ["numpy", "tf_dataset"])
+@pytest.mark.parametrize("windowed", [True, False])
+def test_where_another_node_has_fewer_records_what_is_left_out_counts_as_nothing(
+    lender, windowed, way
+):
+    granting = lender(windowed)
+    least = SHARDS * PER_SHARD // 4
+    with connect(granting.endpoint) as cache:
+        for epoch in cache.epochs(
+            "train", n=1, agree=lambda number: [number, min(number, 2 * least)]
+        ):
+            rows = sum(len(batch["label"]) for batch in getattr(epoch, way)(batch_size=PER_SHARD))
+            assert rows == least
+    said = sum(thousandths(granting, of) for of in range(len(granting.of(Delivered))))
+    assert said.sum() <= 1000 * SHARDS // 4
+    assert windowed or said.min() > 0
+
+
+def test_what_drop_last_leaves_out_of_a_pass_counts_as_delivered(lender):
+    granting = lender(windowed=False)
+    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
+        assert sum(len(batch["label"]) for batch in epoch.numpy(batch_size=100)) == 200
+    assert (thousandths(granting) == 1000).all()
+
+
+@pytest.mark.parametrize(("windowed", "counted"), [(True, 0), (False, 0.25)])
+def test_a_tf_dataset_that_is_left_early_counts_as_what_it_gave_or_beyond_the_window_as_nothing(
+    lender, windowed, counted
+):
+    granting = lender(windowed)
+    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
+        steps = SHARDS // 4
+        for _ in epoch.tf_dataset(batch_size=PER_SHARD).take(steps):
+            pass
+    assert thousandths(granting).mean() == pytest.approx(1000 * counted, abs=1)

@@ -36,8 +36,8 @@ def hear(word):
 signal.signal(signal.SIGTERM, hear("SIGTERM"))
 if sys.argv[2] == "stubborn":
     signal.signal(signal.SIGINT, hear("SIGINT"))
-say("begun")
 try:
+    say("begun")
     while True:
         time.sleep(0.05)
         if sys.argv[2] == "obedient" and "SIGTERM" in said.read_text():
@@ -69,7 +69,9 @@ def at_a_terminal(
         )
     os.close(screen)
     try:
-        wait_until(said.exists, what="the trainer has begun")
+        wait_until(
+            lambda: said.exists() and said.read_text() == "begun ", what="the trainer has begun"
+        )
         yield process, keyboard
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +111,7 @@ def test_after_its_grace_an_interrupted_trainer_gets_sigterm(tmp_path):
         stop, said = Stop(), tmp_path / "said"
         command = [sys.executable, "-c", TRAINER, str(said), "obedient"]
         running = asyncio.ensure_future(run_trainer(command, "ipc://none", stop, 0o022, grace=0.3))
-        while not said.exists():
+        while not (said.exists() and said.read_text()):
             await asyncio.sleep(0.01)
         stop.interrupt()
         began = time.monotonic()
