@@ -157,7 +157,8 @@ def take_up(
         plan.give_back((), slices_of(lost, index.unit))
     plan.recount()
     dataset.second_chances.found(asides)
-    dataset.doubt.known = bool(saved and saved.get("known"))
+    # Shards of this listing and this generation were made of what it lists.
+    dataset.doubt.known = saved.get("known", False) if saved else index.complete and bool(mine)
     dataset.was_leased = bool(saved and saved.get("was_leased"))
     dataset.twice = _holding_twice(dataset, catalog)
     # Assignments that were open are done again, under their own numbers.

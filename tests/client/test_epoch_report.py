@@ -168,7 +168,7 @@ def test_growth_is_against_the_jobs_set_before(cache):
 
 
 def test_a_set_that_is_repeated_is_as_large_as_before(granting):
-    with connect(granting.endpoint, timeout=0.2) as cache:
+    with connect(granting.endpoint, timeout=1.0) as cache:
         run = cache.epochs("train", 2)
         next(run)
         granting.kill()

@@ -99,7 +99,7 @@ def test_progress_of_an_epoch_by_hand_is_its_own(cache):
 def hasty_cache(granting, monkeypatch):
     """A session that waits 0.2 s for its daemon instead of 10."""
     monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=0.2) as opened:
+    with connect(granting.endpoint, timeout=1.0) as opened:
         yield opened
 
 

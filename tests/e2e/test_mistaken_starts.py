@@ -126,9 +126,11 @@ def test_another_endpoint_of_the_same_bucket_is_the_same_source(daemon, s3, trai
         assert after[name] == before[name]
 
 
+@pytest.mark.parametrize("lost", [False, True])
 def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation_is_raised(
-    daemon, tmp_path
+    daemon, tmp_path, lost
 ):
+    """Also by a start that makes the catalog anew from the shards."""
     root = files(tmp_path / "source")
     served = daemon({"train": dataset(root)}).start()
     whole(served)
@@ -136,6 +138,8 @@ def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation
     before = listings(served)
     size = [path.stat().st_size for path in (served.cache / "index").iterdir()]
     served.kill()
+    for path in served.cache.glob("catalog.sqlite*") if lost else ():
+        path.unlink()
     files(root, 200, b"second")
     served.start()
     wait_until(lambda: train(served)["stopped"], what="the start refuses it")

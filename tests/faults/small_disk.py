@@ -177,6 +177,31 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
         wait_until(lambda: not rotating.stopped)
 
 
+def inodes_at_the_start(folder: Path, plain: bool) -> None:
+    """Others have taken the last inode when a daemon that ended by itself starts again."""
+    if plain:
+        return  # a file system with few inodes cannot be had
+    disk = Disk(folder, plain, 64 * MIB, inodes=5000)
+
+    def begun(rotating: Rotating) -> bool:
+        return len(rotating.numbers()) > 20
+
+    settings = {"limit": 32 * MIB, "objects": 1200}
+    with Rotating.started(folder, {}, begun, settings) as rotating:
+        assert rotating.daemon.terminate() == 0
+        there = len(rotating.numbers())
+        taken = [disk.cache / f"of-others-{n}" for n in range(os.statvfs(disk.cache).f_favail)]
+        for path in taken:
+            path.touch()
+        done = rotating.daemon.run()
+        assert (done.returncode, "No space left on device" in done.stderr) == (1, True)
+        for path in taken:
+            path.unlink()
+        rotating.daemon.start()
+        assert rotating.status()["datasets"]["train"]["shards"] >= there
+        rotating.turn()
+
+
 def full_with_rows_missing(folder: Path, plain: bool) -> None:
     """As before, and the catalog does not know the last shards, since it could not be written either; no
     temporary file gives a start some room."""
@@ -225,7 +250,14 @@ def full_with_rows_missing(folder: Path, plain: bool) -> None:
 
 SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
     scenario.__name__: scenario
-    for scenario in (burst, reserve_free, inodes, full_at_the_start, full_with_rows_missing)
+    for scenario in (
+        burst,
+        reserve_free,
+        inodes,
+        inodes_at_the_start,
+        full_at_the_start,
+        full_with_rows_missing,
+    )
 }
 
 

@@ -42,6 +42,10 @@ def test_a_disk_without_inodes_stops_ingest_alone_and_ingest_goes_on_by_itself(t
     run("inodes", tmp_path)
 
 
+def test_a_start_on_a_disk_without_inodes_ends_and_loses_nothing(tmp_path):
+    run("inodes_at_the_start", tmp_path)
+
+
 def test_a_start_on_a_full_disk_serves_what_is_cached_and_goes_on_when_there_is_room(tmp_path):
     run("full_at_the_start", tmp_path)
 
