@@ -219,6 +219,11 @@ class Loader:
         return not self._start and self.position == self._batches and not self._is_cut
 
     @property
+    def pass_counts(self) -> bool:
+        """Whether the last pass counts, or was a look at a batch that other ranks may not have taken."""
+        return self.world == 1 or self._position > 1 or self._position == self._batches
+
+    @property
     def _is_cut(self) -> bool:
         """Whether a pass leaves out a step or more, since another node has fewer records."""
         step = self.batch_size * self.world
@@ -358,7 +363,7 @@ class Loader:
         if self._closed:
             raise CallerError("this loader is closed: make another one")
         self._stop()
-        number, start = self._next or (self._number + self._counts(), 0)
+        number, start = self._next or (self._number + self.pass_counts, 0)
         seed = self.seed
         if self.shuffle and self.reshuffle:
             seed = _seed_of(self.seed, number)
@@ -375,10 +380,6 @@ class Loader:
         self._pass += 1
         self._reading.began(self)
         return self._reader
-
-    def _counts(self) -> bool:
-        """Whether the last pass counts, or was a look at a batch that other ranks may not have taken."""
-        return self.world == 1 or self._position > 1 or self._position == self._batches
 
     def _new_reader(self, start: int, seed: int) -> _core.BatchReader:
         reader = _core.BatchReader(

@@ -15,14 +15,16 @@ from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
 _ENTRY = struct.Struct("<qQq")  # what, the key of a pass, a number
-_NEXT, _RESUME, _BEGIN = range(3)
+_NEXT, _RESUME, _BEGIN, _READ = range(4)
 
 
 class Begun(NamedTuple):
-    """A pass: its number, and whether it is the one that goes on where another left it."""
+    """A pass: its number; whether it is the one that goes on where another left it; and whether its number
+    follows that of a pass of which nobody has said that it was read."""
 
     number: int
     resumes: bool
+    after_look: bool
 
 
 class PassNumbers:
@@ -45,15 +47,24 @@ class PassNumbers:
 
         `number`: that it has, if whoever begins it knows."""
         self._append(_BEGIN, key, -1 if number is None else number)
-        following, resumes = 0, False
+        following, resumes, looked = 0, False, 0
         begun: dict[int, Begun] = {}
         for what, each, told in _ENTRY.iter_unpack(self._all()):
-            if what != _BEGIN:
-                following, resumes = told, what == _RESUME
+            if what == _READ:
+                looked = 0 if each == looked else looked
+            elif what != _BEGIN:
+                following, resumes, looked = told, what == _RESUME, 0
             elif each not in begun:
-                begun[each] = Begun(following if told < 0 else told, resumes)
-                following, resumes = begun[each].number + 1, False
+                known = told >= 0
+                begun[each] = Begun(
+                    told if known else following, resumes, not known and looked != 0
+                )
+                following, resumes, looked = begun[each].number + 1, False, each
         return begun[key]
+
+    def read(self, key: int) -> None:
+        """Of the pass `key` more was read than a look at it takes."""
+        self._append(_READ, key, 0)
 
     def _append(self, what: int, key: int, number: int) -> None:
         os.write(self._fd, _ENTRY.pack(what, key, number))

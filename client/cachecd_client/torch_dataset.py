@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,11 @@ from cachecd_client.pass_numbers import PassNumbers
 if TYPE_CHECKING:
     from cachecd_client.loader import Batch, Loader
 
+log = logging.getLogger("cachecd")
+
 _ALONE = {"worker": 0, "workers": 1}
+# Batches of a worker: a DataLoader asks each for two before it gives the first, and few people for more.
+_LOOK = 8
 
 
 class BatchDataset(IterableDataset["Batch"]):
@@ -26,7 +31,9 @@ class BatchDataset(IterableDataset["Batch"]):
     same options, in their order and `len()` of them, whatever N and however the workers are
     started: worker w makes the batches w, w + N, w + 2N ... in a process and, of a lease, under a
     lock of its own. Made by `to_dataset()`. Each pass is shuffled by its number, which workers agree on
-    among themselves; ranks that may begin different numbers of passes take it from `set_epoch`.
+    among themselves. Ranks that may begin different numbers of passes take it from `set_epoch`: without
+    workers a pass that was left after its first batch does not count, as with `Loader`; with workers it
+    does, and a warning says so.
 
     `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader asks of a dataset,
     in each worker. A state taken without workers, or of `torch()`, continues with any number of them.
@@ -50,6 +57,7 @@ class BatchDataset(IterableDataset["Batch"]):
         self._turn = _ALONE  # of whom the loader is
         self._process = os.getpid()
         self._begin = begin  # the state at which the next pass does
+        self._latest: int | None = None  # the pass begun last, unless its follower was named since
 
     def __len__(self) -> int:
         """Batches of a whole pass over all workers, the same on every rank."""
@@ -64,14 +72,35 @@ class BatchDataset(IterableDataset["Batch"]):
         begin, self._begin = self._begin, None
         # A worker's own state says which pass it was of.
         known = None if begin is None or "workers" not in begin else begin["pass"]
-        number, resumes = self._numbers.begin(self._key(), known)
+        if turn == _ALONE and self._latest is not None and not self.loader.pass_counts:
+            self._numbers.set_next(self._latest)
+        key = self._key()
+        number, resumes, after_look = self._numbers.begin(key, known)
+        self._latest = number
         state = {**self.loader.pass_state(), "pass": number, "position": 0}
         if begin is not None and (resumes or known is not None):
             state.update(begin)
         if "workers" not in state:
             state["position"] = min(state["position"] + turn["worker"], len(self))
         self.loader.load_state_dict(state)
-        return iter(self.loader)
+        if turn == _ALONE or self.loader.world == 1:
+            return iter(self.loader)
+        if after_look and not turn["worker"]:
+            log.warning(
+                "pass %d of rank %d of %d begins after one that was left early: if other ranks have not "
+                "left it too, ranks now read the same records and miss others; call "
+                "dataset.set_epoch(n) before each pass, on all ranks",
+                number, self.loader.rank, self.loader.world,
+            )  # fmt: skip
+        return self._telling(key)
+
+    def _telling(self, key: int) -> Iterator[Batch]:
+        """The pass, of which it tells other workers when it was more than a look."""
+        for count, batch in enumerate(self.loader, 1):
+            if count == _LOOK:
+                self._numbers.read(key)
+            yield batch
+        self._numbers.read(key)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass the one of this number, as `Loader.set_epoch`.
@@ -80,7 +109,7 @@ class BatchDataset(IterableDataset["Batch"]):
         """
         number = integer("epoch", epoch, 0)
         if self._begin is None or self._begin["pass"] != number:
-            self._begin = None
+            self._begin = self._latest = None
             self._numbers.set_next(number)
 
     def _key(self) -> int:
@@ -117,7 +146,7 @@ class BatchDataset(IterableDataset["Batch"]):
                 f"worker {turn['worker']} of {turn['workers']}: resume with as many workers"
             )
         self.loader.load_state_dict(state)
-        self._begin = state
+        self._begin, self._latest = state, None
         if turn == _ALONE:
             self._numbers.set_next(state["pass"], resumes=True)
 

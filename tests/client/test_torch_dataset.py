@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import itertools
+import logging
 import multiprocessing
 import pickle
 
@@ -201,6 +202,38 @@ def test_other_numbers_of_workers_and_passes_side_by_side_never_mix_orders(files
     for found in zip(*zip(many, few, strict=True), strict=True):  # both at once
         assert rows(found) in expected[2:4]
     assert rows(dataset) in expected[3:5]
+
+
+def test_without_workers_a_look_at_a_batch_on_one_rank_does_not_part_it_from_the_others(files):
+    first, second = (
+        files.to_dataset(batch_size=5, rank=rank, world=2, drop_last=False) for rank in range(2)
+    )
+    next(iter(first))
+    for _ in range(2):
+        assert labels_of(rows(first) + rows(second)) == list(range(N))
+    first.set_epoch(7)
+    second.set_epoch(7)
+    assert labels_of(rows(first) + rows(second)) == list(range(N))
+
+
+@pytest.mark.parametrize(("taken", "warned"), [(1, True), (25, False), (None, False)])
+def test_after_a_look_through_workers_of_several_ranks_the_next_pass_says_what_it_may_cost(
+    files, tmp_path, monkeypatch, request, taken, warned
+):
+    log = tmp_path / "log"
+    handler = logging.FileHandler(log)
+    request.addfinalizer(handler.close)
+    monkeypatch.setattr(logging.getLogger("cachecd"), "handlers", [handler])
+    dataset = files.to_dataset(batch_size=1, rank=0, world=2)
+    for count in (taken, None):
+        loader = DataLoader(dataset, batch_size=None, num_workers=2)
+        assert len(list(itertools.islice(loader, count))) == (count or N // 2)
+    said = log.read_text()
+    assert said.count("set_epoch") == warned
+    next(iter(DataLoader(dataset, batch_size=None, num_workers=2)))
+    dataset.set_epoch(2)
+    list(DataLoader(dataset, batch_size=None, num_workers=2))
+    assert log.read_text() == said, "who says which pass is next knows it"
 
 
 def test_a_state_holds_for_the_pass_that_follows_and_not_for_the_one_after_it(files):
