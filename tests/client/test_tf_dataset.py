@@ -1,5 +1,7 @@
 """tf_dataset: a stock pipeline, parsed by the schema."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -206,13 +208,24 @@ def test_bad_options_are_refused_at_once(files):
             files.tf_dataset(**{"batch_size": 1, **options})
 
 
-def test_a_corrupt_record_is_not_delivered(tmp_path):
-    path = write(tmp_path / "a", examples(range(4)))
+def altered(path):
     content = bytearray(path.read_bytes())
     content[20] ^= 1
     path.write_bytes(content)
-    with pytest.raises(tf.errors.DataLossError):
-        list(FileSet(path, schema=schema()).tf_dataset(batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [(altered, tf.errors.DataLossError), (Path.unlink, tf.errors.NotFoundError)],
+)
+def test_what_is_damaged_or_gone_ends_a_tf_dataset_with_tensorflows_own_error(
+    tmp_path, damage, error
+):
+    path = write(tmp_path / "a", examples(range(4)))
+    dataset = FileSet(path, schema=schema()).tf_dataset(batch_size=4)
+    damage(path)
+    with pytest.raises(error):
+        list(dataset)
 
 
 # Of an epoch that is not one pass of its set
