@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -72,6 +73,15 @@ def places() -> set[str]:
                         if name in STARTS:
                             found.add(f"{path.relative_to(PACKAGE)} {function.name}")
     return found
+
+
+def test_every_test_that_is_an_owner_exists():
+    files = list(Path(__file__).parent.rglob("test_*.py"))
+    there = {path.name for path in files}
+    for path in files:
+        there.update(re.findall(r"def (test_\w+)", path.read_text()))
+    named = {name for owner in OWNERS.values() for name in re.findall(r"test_\w+(?:\.py)?", owner)}
+    assert named - there == set()
 
 
 def test_every_place_that_starts_a_task_has_its_owner_named_here():
