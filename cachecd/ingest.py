@@ -107,15 +107,15 @@ class Ingest:
         self, dataset: DatasetState, pins_missing: bool, now: float
     ) -> Assignment | None:
         rules = dataset.rules
-        allowed = dataset.allowed
-        if pins_missing and not rules.pin:
-            allowed = min(allowed, rules.first)
         coming = (len(dataset.making) + len(dataset.retry)) * self.shard_size
         held = dataset.made() if rules.wait else dataset.data()
         # A shard that failed comes before later ones: it must not lose its room to them.
         if not self.room.fits(dataset, 1 + len(dataset.retry)):
             return None
-        if dataset.exhausted or held + coming >= allowed or not dataset.plan.num_units:
+        if dataset.exhausted or held + coming >= dataset.allowed or not dataset.plan.num_units:
+            return None
+        # By what is there, not by what was made: of that all may have gone.
+        if pins_missing and not rules.pin and dataset.data() + coming >= rules.first:
             return None
         if dataset.recall.awaits(dataset.plan.next_number, now):
             return None

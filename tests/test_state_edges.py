@@ -185,3 +185,20 @@ def test_what_nobody_has_read_makes_room_for_a_pinned_dataset_that_is_added(deli
         w.tick(60)
         w.settle()
     raise AssertionError(f"never: {reply}")
+
+
+def test_what_is_lost_is_made_again_with_wait_though_a_pinned_dataset_never_fits():
+    others = DatasetRules("train", "1-a", first=SHARD_SIZE, per_epoch=0, wait=True)
+    pinned = DatasetRules("eval", "1-e", first=SHARD_SIZE, pin=True)
+    w = World(6 * FOOTPRINT, {others: Units([UNIT] * 90), pinned: Units([UNIT] * 90)})
+    w.settle()
+    first = numbers(w, granted(w.acquire("train", "job", 0)))
+    for lease in list(w.manifests):
+        w.drop(lease)
+    for number in first:
+        w.feed(ev.CorruptReported(ShardId("train", number)))
+        w.verified(ShardId("train", number), sound=False)
+        w.settle()
+    w.acquire("train", "job", 1)
+    w.settle()
+    assert numbers(w, granted(w.acquire("train", "job", 1)))[0] > first[-1]
