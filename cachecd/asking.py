@@ -23,8 +23,10 @@ _MOST = 10_000_000  # a set's shards
 _MOST_PASSES = 1 << 20
 
 
-def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyRefused | None:
-    """Why nobody could ever be given this."""
+def refusal(
+    asked: AcquireAsked, datasets: Mapping[str, DatasetState]
+) -> ReplyRefused | ReplyWaiting | None:
+    """Why nobody could ever be given this, or why nobody knows yet whether somebody can."""
     if asked.dataset not in datasets:
         names = ", ".join(sorted(datasets))
         message = f"no dataset {asked.dataset!r}; this daemon serves {names}"
@@ -35,39 +37,52 @@ def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyR
             "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
         )
         return ReplyRefused(asked.request, "bad-request", message)
-    if asked.wanted is not None:
+    if (wanted := asked.wanted) is not None:
         dataset = datasets[asked.dataset]
-        wrong = no_set(asked.wanted.shards, dataset.plan.next_number)
-        wrong = wrong or _no_cursor(asked.wanted.cursor, dataset)
-        if wrong or (wrong := _too_far(asked.wanted, dataset)):
+        wrong = no_set(wanted.shards, dataset.plan.next_number)
+        if any(not 0 <= place < MOST_CURSOR for place in wanted.cursor):
+            wrong = f"cursor: expected numbers from 0 to {MOST_CURSOR - 1}"
+        far = ""
+        if not wrong:
+            far = _far_places(wanted.cursor, dataset) or far_numbers(wanted.last, dataset)
+        if far and (why := unsure(dataset)):
+            return ReplyWaiting(asked.request, 0, 0, 0.0, why)
+        if wrong := wrong or far:
             return ReplyRefused(asked.request, "bad-request", wrong)
     return None
 
 
-def _no_cursor(cursor: Sequence[int], dataset: DatasetState) -> str:
-    """Why no walk over this source can have been there, "" if one can."""
+def unsure(dataset: DatasetState) -> str:
+    """Why nobody knows yet how far a run over the source can have come, "" if that is known."""
+    units = dataset.plan.num_units
+    if dataset.listed and units:
+        return ""
+    return (
+        f"listing the source: {units} units so far, and the run has come further than they take it"
+    )
+
+
+def _far_places(cursor: Sequence[int], dataset: DatasetState) -> str:
+    """Why no walk over the units that are listed can have come there, "" if one can. Of several sources
+    one may have lost all its units: its walk stays where it is."""
     for place, walk in zip(cursor, dataset.plan.walks, strict=False):
-        most = MOST_CURSOR - 1
-        if dataset.listed and walk.cycle.num_units:  # till then nobody knows how far it may be
-            most = max(walk.cycle.cursor, min(most, walk.cycle.num_units * _MOST_PASSES))
-        if not 0 <= place <= most:
-            return f"cursor {str(place)[:40]}: expected 0 to {most}"
-    if any(not 0 <= place < MOST_CURSOR for place in cursor):
-        return f"cursor: expected numbers from 0 to {MOST_CURSOR - 1}"
+        if dataset.listed and not walk.cycle.num_units:
+            continue
+        passes = min(MOST_CURSOR - 1, walk.cycle.num_units * _MOST_PASSES)
+        if place > (most := max(walk.cycle.cursor, passes)):
+            return f"cursor {place}: expected 0 to {most}"
     return ""
 
 
-def _too_far(wanted: Wanted, dataset: DatasetState) -> str:
-    """Why no run over this source can have come to shards of these numbers, "" if one can. A run that does
-    not want its own set has the numbers go on behind these,
-    and nobody takes that back."""
-    last = wanted.shards[-1][1] if wanted.shards else 0
+def far_numbers(last: int, dataset: DatasetState) -> str:
+    """Why no run over the units that are listed can have come to a shard of this number, "" if one can.
+    Numbers go on behind it, or wait for it, and nobody takes that back."""
     plan = dataset.plan
-    if wanted.fingerprint or last < plan.next_number or not dataset.listed or not plan.num_units:
-        return ""
     a_pass = plan.num_units + plan.estimated_bytes // max(1, plan.target)
     most = plan.next_number + a_pass * _MOST_PASSES
-    return "" if last <= most else f"shards up to {last}: expected at most {most} of this source"
+    if last < plan.next_number or (plan.num_units and last <= most):
+        return ""
+    return f"shards up to {last}: expected at most {most} of this source"
 
 
 def no_set(named: Ranges, next_number: int = 1) -> str:
@@ -208,16 +223,15 @@ def go_on(dataset: DatasetState, wanted: Wanted, now: float) -> bool:
     behind = [
         (walk, cursor)
         for walk, cursor in zip(plan.walks, wanted.cursor if same else (), strict=same)
-        if walk.cycle.cursor < cursor
+        if walk.cycle.cursor < cursor and walk.cycle.num_units
     ]
     for walk, cursor in behind:
         walk.cycle.skip_to(cursor)
-    last = wanted.shards[-1][1] if wanted.shards else 0
     if behind and wanted.fingerprint:
-        dataset.recall.awaited(last, now)
-    behind_by_number = last >= plan.next_number and not wanted.fingerprint
+        dataset.recall.awaited(wanted.last, now)
+    behind_by_number = wanted.last >= plan.next_number and not wanted.fingerprint
     if behind_by_number:
-        plan.overtake(last)
+        plan.overtake(wanted.last)
     if behind or behind_by_number:
         dataset.exhausted = False
     return bool(behind or behind_by_number)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cachecd.backlog import Yield
-from cachecd.model import UnitSlice
+from cachecd.model import MAX_UNITS, UnitSlice
 from cachecd.shares import Shares
-from cachecd.sourcewalk import MAX_UNITS, Candidate, Offer, SourceWalk
+from cachecd.sourcewalk import Candidate, Offer, SourceWalk
 
 
 class Filling:

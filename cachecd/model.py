@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 # Manifests, sidecars and the catalog keep cursors, and hold numbers below 2**63.
 MOST_CURSOR = 1 << 62
+# Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
+# planning it keeps the event loop (50 ms), however small the objects are.
+MAX_UNITS = 4096
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 
 

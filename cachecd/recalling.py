@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cachecd.asking import no_set, within
+from cachecd.asking import far_numbers, no_set, unsure, within
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetState
 from cachecd.events import Event
 from cachecd.grant import LeaseState
 from cachecd.index import Index
 from cachecd.model import Assignment, Ranges, ShardId, UnitSlice
-from cachecd.parts import slices_of
+from cachecd.parts import Part, slices_of
 from cachecd.recipe import Recipe, digest_of
 from cachecd.saving import PlanSaver
 from cachecd.wanted import ShardsRecalled
@@ -24,7 +24,7 @@ from cachecd_client import protocol
 
 # A shard's recipe takes 0.3 ms to read and to pack.
 _SHARDS_AT_ONCE = 64
-# New units of one Recall: what they take keeps all others waiting, and the rest is asked for again.
+# New units of one Recall: what they take, 40 us each, keeps others waiting. The rest is asked for again.
 _UNITS_AT_ONCE = 8192
 _SETS = 16  # of so many runs parts come by turns
 _HOW = (
@@ -87,10 +87,8 @@ class Recalling:
         if live is None or found is None or live.shard.generation not in dataset.numbered_alike:
             return ""
         sealed = live.shard
-        recipe = Recipe(
-            shard.number, sealed.records, sealed.data_bytes, sealed.digest, tuple(found)
-        )
-        return recipe.text(self._indexes[shard.dataset].segments)
+        units = Recipe.packed(found, self._indexes[shard.dataset].segments)
+        return Recipe(shard.number, sealed.records, sealed.data_bytes, sealed.digest, units).text
 
     def _recall(self, request: protocol.Recall) -> protocol.Reply:
         name = request.dataset
@@ -103,44 +101,49 @@ class Recalling:
                 f"the set is of generation {request.generation}, this daemon makes "
                 f"{dataset.rules.generation}: source, transform or generation are configured otherwise"
             )
+        last = named[-1][1] if named else 0
+        if far := far_numbers(last, dataset):
+            if not (waiting := unsure(dataset)):
+                raise ValueError(far)
+            return self._ask(ShardsRecalled(request.id, name, (), 0, last, waiting), request.id)
         same = self._same.pop((name, named), set())
         self._same[name, named] = same
         while len(self._same) > _SETS:
             del self._same[next(iter(self._same))]
         # Those too that a daemon took up which was killed since.
         same |= {n for n in dataset.recall.numbers if within(n, named)}
-        wanted: list[Recipe] = []
+        wanted: list[tuple[Recipe, tuple[Part, ...]]] = []
         numbers: set[int] = set()
         waiting, units = "", 0
         for text in request.recipes:
-            recipe = Recipe.of_text(text, index.segments)
-            if recipe is None or (dataset.rules.awaits and not index.complete):
-                if index.complete:
-                    raise _GoneError("the source lists fewer units than it did")
-                waiting = f"listing the source: {len(index)} units so far"
-                wanted.clear()
-                break
+            recipe = Recipe.of_text(text)
             if not within(recipe.number, named):
                 raise ValueError(f"a recipe of shard {recipe.number}, which is not of the set")
             if recipe.number in numbers:
                 raise ValueError(f"two recipes of shard {recipe.number}")
             numbers.add(recipe.number)
-            if self._is_new(dataset, recipe):
-                if units >= _UNITS_AT_ONCE:
-                    waiting = "the recipes are taken up part by part"
-                    break
-                units += len(recipe.parts)
-                wanted.append(recipe)
-            else:
+            if not self._is_new(dataset, recipe):
                 same.add(recipe.number)
-        wanted.sort(key=lambda recipe: recipe.number)
-        assignments = tuple(self._assignment(dataset, recipe, index) for recipe in wanted)
+                continue
+            if units >= _UNITS_AT_ONCE:
+                waiting = "the recipes are taken up part by part"
+                break
+            parts = recipe.parts(index.segments)
+            if parts is None or (dataset.rules.awaits and not index.complete):
+                if index.complete:
+                    raise _GoneError("the source lists fewer units than it did")
+                waiting = f"listing the source: {len(index)} units so far"
+                wanted.clear()
+                break
+            units += len(parts)
+            wanted.append((recipe, parts))
+        wanted.sort(key=lambda each: each[0].number)
+        assignments = tuple(self._assignment(dataset, *each, index) for each in wanted)
         self._check_others(dataset, same, assignments)
-        last = named[-1][1] if named else 0
         event = ShardsRecalled(request.id, name, assignments, request.num_bytes, last, waiting)
         reply = self._ask(event, request.id)
         if isinstance(reply, protocol.Done):
-            same.update(recipe.number for recipe in wanted)
+            same |= numbers
         return reply
 
     def _is_new(self, dataset: DatasetState, recipe: Recipe) -> bool:
@@ -165,8 +168,10 @@ class Recalling:
             )
         return False
 
-    def _assignment(self, dataset: DatasetState, recipe: Recipe, index: Index) -> Assignment:
-        units = slices_of(recipe.parts, index.unit)
+    def _assignment(
+        self, dataset: DatasetState, recipe: Recipe, parts: tuple[Part, ...], index: Index
+    ) -> Assignment:
+        units = slices_of(parts, index.unit)
         if digest_of(units) != recipe.digest:
             raise _GoneError(
                 f"shard {recipe.number} was made of units that the source does not list any more with the "

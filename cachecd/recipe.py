@@ -11,18 +11,17 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.model import UnitSlice
+from cachecd.model import MAX_UNITS, UnitSlice
 from cachecd.parts import Part
 from cachecd.segments import Segments
 from cachecd.unittext import encoded
 
 Columns = NDArray[np.int64]  # [columns, units]
-# Of one shard: those that the walk gives it, and what others left over.
-_MOST_UNITS = 1 << 16
 
 
 def packed(columns: Columns) -> bytes:
@@ -35,11 +34,11 @@ def packed(columns: Columns) -> bytes:
 def unpacked(blob: bytes, columns: int) -> Columns:
     """What `packed` made of so many columns. ValueError or zlib.error if it did not."""
     # A shard has at most so many units: what is longer is none, however little it takes packed.
-    most = columns * 8 * _MOST_UNITS
+    most = columns * 8 * MAX_UNITS
     inflating = zlib.decompressobj()
-    data = inflating.decompress(blob, most)
-    if not inflating.eof:
-        raise ValueError(f"more than {_MOST_UNITS} units, or cut off")
+    data = inflating.decompress(blob, most + 1)
+    if not inflating.eof or len(data) > most:
+        raise ValueError(f"more than {MAX_UNITS} units, or cut off")
     planes = np.frombuffer(data, np.uint8).reshape(columns, 8, -1)
     found: Columns = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8")[..., 0]
     return found
@@ -69,39 +68,50 @@ def digest_of(units: Iterable[UnitSlice]) -> int:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One shard: what it was assigned, `records` and `data_bytes` that it came to, and the digest of its
-    units. `parts` are of units by their numbers in this listing."""
+    units. `units` are their parts as they are sent: what they are, `parts` says, which takes time."""
 
     number: int
     records: int
     data_bytes: int
     digest: int
-    parts: tuple[Part, ...]
+    units: str
 
-    def text(self, segments: Segments) -> str:
-        """For another daemon, whose listing of several sources may have fallen together otherwise: units
-        are named by source and ordinal."""
-        columns = np.array(self.parts, np.int64).reshape(-1, 4).T
+    @staticmethod
+    def packed(parts: Sequence[Part], segments: Segments) -> str:
+        """Parts for another daemon, whose listing of several sources may have fallen together otherwise:
+        units are named by source and ordinal."""
+        columns = np.array(parts, np.int64).reshape(-1, 4).T
         sources, ordinals = segments.places(columns[0])
-        units = base64.b64encode(packed(np.stack([sources, ordinals, *columns[1:]]))).decode()
-        return f"{self.number} {self.records} {self.data_bytes} {self.digest} {units}"
+        return base64.b64encode(packed(np.stack([sources, ordinals, *columns[1:]]))).decode()
+
+    @property
+    def text(self) -> str:
+        return f"{self.number} {self.records} {self.data_bytes} {self.digest} {self.units}"
 
     @classmethod
-    def of_text(cls, text: str, segments: Segments) -> Recipe | None:
-        """None while some of its units are not listed. ValueError if it is no recipe."""
+    def of_text(cls, text: str) -> Recipe:
+        """ValueError if it is no recipe; its units are not looked at."""
         try:
             number, records, data_bytes, digest, units = text.split(" ")
-            sources, ordinals, *rest = unpacked(base64.b64decode(units), 5)
+            return cls(int(number), int(records), int(data_bytes), int(digest), units)
+        except ValueError as error:
+            raise ValueError(f"no recipe of a shard: {error}") from error
+
+    def parts(self, segments: Segments) -> tuple[Part, ...] | None:
+        """By their numbers in this listing; None while some of its units are not listed. ValueError if
+        there can be no such units."""
+        try:
+            sources, ordinals, *rest = unpacked(base64.b64decode(self.units), 5)
         except (ValueError, zlib.error) as error:
             raise ValueError(f"no recipe of a shard: {error}") from error
+        if not len(sources) or min(ordinals.min(), *(column.min() for column in rest)) < 0:
+            raise ValueError("no recipe of a shard: it has no units")
         numbers = np.zeros(len(sources), np.int64)
         for source in np.unique(sources).tolist():
             mine = sources == source
-            if not 0 <= source < len(segments.lengths) or (ordinals[mine] < 0).any():
+            if not 0 <= source < len(segments.lengths):
                 raise ValueError(f"no recipe of a shard here: it has units of source {source}")
             if (ordinals[mine] >= segments.lengths[source]).any():
                 return None
             numbers[mine] = segments.numbers(source, ordinals[mine].astype(np.uint64))
-        parts = tuple(Part(*part) for part in np.stack([numbers, *rest]).T.tolist())
-        if not parts or min(map(min, parts)) < 0:
-            raise ValueError("no recipe of a shard: it has no units")
-        return cls(int(number), int(records), int(data_bytes), int(digest), parts)
+        return tuple(starmap(Part, np.stack([numbers, *rest]).T.tolist()))

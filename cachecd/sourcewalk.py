@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.cycle import Cycle
-from cachecd.model import UnitSlice
+from cachecd.model import MAX_UNITS, UnitSlice
 from cachecd.ratio import Ratio
 from cachecd.strata import Strata
 from cachecd.unitcount import UnitCount, Units
 from cachecd.unittable import UnitTable
 
-# Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
-# planning it keeps the event loop (50 ms), however small the objects are.
-MAX_UNITS = 4096
 # Of a cache that holds nearly everything, much is walked over for each unit that is free.
 _LONGEST_REACH = 1 << 16
 # Units that came back to the source and were in no shard yet; they are saved with each plan.

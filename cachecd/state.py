@@ -187,6 +187,8 @@ class State:
 
     def _acquire(self, asked: ev.AcquireAsked, now: float, out: list[ev.Command]) -> None:
         if refused := refusal(asked, self.datasets):
+            if asked.wanted is not None and isinstance(refused, ev.ReplyWaiting):
+                self.datasets[asked.dataset].recall.awaited(asked.wanted.last, now)
             out.append(refused)
             return
         dataset, wanted = self.datasets[asked.dataset], asked.wanted

@@ -21,6 +21,11 @@ class Wanted:
     walk: str = ""
     cursor: tuple[int, ...] = ()
 
+    @property
+    def last(self) -> int:
+        """The highest number of its shards; 0 if it has none."""
+        return self.shards[-1][1] if self.shards else 0
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyMissing:

@@ -196,6 +196,7 @@ def test_while_the_source_is_listed_a_recall_waits_and_nothing_else_is_begun(mac
     assert not other.dataset.recall.awaits(5, 0.0), "the set has four"
     other.index.append(OBJECTS[10:])
     other.index.finish()
+    other.dataset.listed_on(True, True, 0.0)
     assert other.recall(recipes) == protocol.Done("r")
 
 
@@ -204,7 +205,8 @@ def parts_of_a_unit(machine) -> list[str]:
 
     def text(number: int, part: Part) -> str:
         units = slices_of([part], machine.index.unit)
-        return Recipe(number, 1, 1, digest_of(units), (part,)).text(machine.index.segments)
+        packed = Recipe.packed([part], machine.index.segments)
+        return Recipe(number, 1, 1, digest_of(units), packed).text
 
     return [text(1, Part(0, 0, 0)), text(2, Part(0, 2, 10_000))]
 
@@ -237,7 +239,7 @@ def test_of_two_runs_that_recall_the_later_numbers_are_kept():
 def test_a_number_of_another_shard_is_refused(machine, first):
     recipes, _ = first
     other = machine()
-    parts = Recipe.of_text(recipes[0], other.index.segments).parts
+    parts = Recipe.of_text(recipes[0]).parts(other.index.segments)
     other.dataset.plan.set_aside([parts[0].unit])
     other.make(1)
     assert "shard 1 was made here of other units" in refused(other.recall(recipes))
@@ -302,14 +304,13 @@ def test_of_several_sources_units_are_named_by_source_and_ordinal():
         for source in order:
             segments.add(source, 10)
     parts = (Part(3, 0, 0), Part(12, 0, 0, 5), Part(25, 2, 100))
-    recipe = Recipe(7, 3, 100, 1 << 62, parts)
-    read = Recipe.of_text(recipe.text(one), other)
-    assert read == dataclasses.replace(
-        recipe, parts=(Part(13, 0, 0), Part(2, 0, 0, 5), Part(25, 2, 100))
-    )
+    recipe = Recipe(7, 3, 100, 1 << 62, Recipe.packed(parts, one))
+    read = Recipe.of_text(recipe.text)
+    assert read == recipe
+    assert read.parts(other) == (Part(13, 0, 0), Part(2, 0, 0, 5), Part(25, 2, 100))
     other = Segments(2)
     other.add(0, 20)
-    assert Recipe.of_text(recipe.text(one), other) is None, "the other source is not listed yet"
+    assert read.parts(other) is None, "the other source is not listed yet"
 
 
 def test_a_recipe_takes_as_many_bytes_a_unit_as_its_number_has():

@@ -28,6 +28,7 @@ from tests.e2e.daemons import wait_until
 from tests.faults.rotating import Rotating
 
 _BOMB = zlib.compress(bytes(80_000_000), 9)
+_MANY = zlib.compress(bytes(5 * 8 << 12), 9)  # as many units as a shard can have
 LONGEST = 1.0  # seconds that a trainer may wait for an answer
 PATIENCE = 0.2  # with which `Rotating.waits` asks for an epoch
 
@@ -43,6 +44,7 @@ class Attacker:
         self._socket.connect(endpoint)
         self._cache = cache
         self._leases: list[dict[str, Any]] = []
+        self._recipes: list[str] = []  # as the daemon told them last
         self.sent = 0
 
     def turn(self) -> None:
@@ -53,7 +55,8 @@ class Attacker:
         self._socket.send_multipart([b"", protocol.VERSION_FRAME, json.dumps(body).encode()])
         self.sent += 1
         while self._socket.poll(5):
-            self._socket.recv_multipart()
+            told = json.loads(self._socket.recv_multipart()[-1])
+            self._recipes = [text for text in told.get("recipes", []) if text] or self._recipes
 
     def close(self) -> None:
         self._socket.close()
@@ -93,7 +96,7 @@ class Attacker:
             "undo": lambda: pick([True, False]),
             "first": self._number,
             "num_bytes": self._number,
-            "recipes": lambda: [self._recipe() for _ in range(self._chance.randint(0, 3))],
+            "recipes": lambda: [self._recipe() for _ in range(pick([0, 1, 3, 60]))],
         }
         for field in protocol.REQUESTS[kind].__dataclass_fields__:
             if field != "id" and self._chance.random() < 0.95:
@@ -116,8 +119,12 @@ class Attacker:
         return self._chance.choice(["../../x", "../catalog", "/etc/passwd", "x" * 900, "a\0b"])
 
     def _recipe(self) -> str:
-        blob = self._chance.choice([_BOMB, zlib.compress(bytes(40)), b"x", os.urandom(100)])
-        number = self._chance.choice([1, 3, 10**6, self._number()])
+        pick = self._chance.choice
+        number = pick([1, 3, 10**6, self._chance.randint(1, 1000), self._number()])
+        if self._recipes and self._chance.random() < 0.7:
+            own, *told, units = pick(self._recipes).split(" ")
+            return " ".join([pick([own, own, str(number)]), *told, units[pick([0, 0, 0, 8]) :]])
+        blob = pick([_BOMB, zlib.compress(bytes(40)), _MANY, b"x", os.urandom(100)])
         return f"{number} 12 60000 1 {base64.b64encode(blob).decode()}"
 
 

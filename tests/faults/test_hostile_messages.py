@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
-from cachecd_client.errors import RequestError
+from cachecd_client.errors import RequestError, SetGoneError
 from cachecd_client.protocol import (
     Acquire,
     Done,
@@ -34,14 +37,13 @@ def rotating(tmp_path_factory):
 
 def ask(rotating: Rotating, request: Request) -> Reply:
     began = time.monotonic()
-    reply = Transport(rotating.daemon.endpoint).ask(request, 10.0)
-    assert time.monotonic() - began <= LONGEST
-    return reply
+    try:
+        return Transport(rotating.daemon.endpoint).ask(request, 10.0)
+    finally:
+        assert time.monotonic() - began <= LONGEST
 
 
 def manifest(rotating: Rotating) -> dict:
-    import json
-
     path = rotating.daemon.cache / "leases" / f"{rotating.held.lease}.json"
     return json.loads(path.read_bytes())
 
@@ -80,13 +82,29 @@ def test_a_set_of_ten_million_shards_costs_no_time(rotating):
 
 
 def test_a_recipe_that_inflates_without_end_is_refused_at_once(rotating):
-    import base64
-    import zlib
-
     bomb = base64.b64encode(zlib.compress(bytes(400_000_000), 9)).decode()
+    told, new = manifest(rotating), max(rotating.numbers()) + 1000
+    request = Recall("z", "train", told["generation"], [[1, new]], 10, [f"{new} 1 1 1 {bomb}"])
+    with pytest.raises(RequestError, match="more than 4096 units"):
+        ask(rotating, request)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_many_recipes_of_as_many_units_as_there_can_be_keep_nobody_waiting(rotating, known):
+    """Of shards that are here already, or that are new."""
+    units = base64.b64encode(zlib.compress(bytes(5 * 8 << 12), 9)).decode()
     told = manifest(rotating)
-    request = Recall("z", "train", told["generation"], [[1, 9]], 10, [f"1 1 1 1 {bomb}"])
-    with pytest.raises(RequestError, match="more than 65536 units"):
+    first = min(rotating.numbers()) if known else max(rotating.numbers()) + 1000
+    recipes = [f"{number} 1 1 1 {units}" for number in range(first, first + 200)]
+    request = Recall("q", "train", told["generation"], [[1, first + 200]], 10, recipes)
+    with pytest.raises(SetGoneError):
+        ask(rotating, request)
+
+
+def test_a_recall_of_numbers_that_no_run_over_the_source_comes_to_holds_nothing_back(rotating):
+    told = manifest(rotating)
+    request = Recall("h", "train", told["generation"], [[10**9, 10**9]], 10, [])
+    with pytest.raises(RequestError, match="expected at most"):
         ask(rotating, request)
 
 

@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
+from cachecd_client.errors import RequestError
+from cachecd_client.protocol import Acquire, Recall, Waiting
+from cachecd_client.transport import Transport
 from tests import scripted
 from tests.e2e.daemons import Daemon, wait_until
 from tests.e2e.inventory import inventory, repeated
@@ -120,6 +123,35 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
     assert "Traceback" not in said
     for secret in (SECRET, TOKEN, "Signature="):
         assert secret not in said
+
+
+def test_before_the_source_is_listed_nothing_that_a_run_says_of_it_is_taken_on_trust(
+    served: Daemon, store: ScriptedServer
+):
+    served.start()
+    wait_until(lambda: train(served)["shards"])
+    served.kill()
+    for listing in (served.cache / "index").iterdir():
+        listing.unlink()
+    store.down = DISABLED
+    served.start()
+    generation, transport = train(served)["generation"], Transport(served.endpoint)
+    own = {"generation": generation, "walk": "w"}
+    for asked in (
+        Acquire("numbers", "train", "x", 0, shards=[[10**9, 10**9]], cursor=[0]),
+        Acquire("cursor", "train", "y", 0, cursor=[1 << 40], **own),
+        Recall("recall", "train", generation, [[10**9, 10**9]], 10, []),
+    ):
+        reply = transport.ask(asked, 10.0)
+        assert isinstance(reply, Waiting)
+        assert "listing the source" in reply.reason
+    store.down = None
+    wait_until(lambda: train(served)["listed"], 60)
+    # Numbers and places that had been taken would be within what is expected now.
+    with pytest.raises(RequestError, match="expected at most"):
+        transport.ask(Acquire("again", "train", "z", 0, shards=[[10**9, 10**9]], cursor=[0]), 10.0)
+    with pytest.raises(RequestError, match="expected 0 to"):
+        transport.ask(Acquire("and again", "train", "u", 0, cursor=[1 << 40], **own), 10.0)
 
 
 def test_what_was_refused_is_tried_again_after_a_restart(
