@@ -22,7 +22,7 @@ from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, flag, integer
-from cachecd_client.reading import Reading
+from cachecd_client.reading import Reading, place
 from cachecd_client.replicas import Replica, refuse_different, replica_of
 from cachecd_client.schema import Schema
 
@@ -191,7 +191,7 @@ class FileSet:
         if "rank" not in options and "world" not in options:
             # As this process has it: a worker has no process group.
             self._look_for_other_nodes()
-            options["rank"], options["world"] = self._share() or local_ranks()
+            options["rank"], options["world"] = place(None, None, self._share())
         make = partial(self._torch, batch_size, None, channels_last, options)
         with self._resuming() as begin:
             dataset = BatchDataset(make, begin)
@@ -237,7 +237,8 @@ class FileSet:
         """
         from cachecd_client.jax import Jax
 
-        placed = options.get("world") is not None
+        rank, world = options.get("rank"), options.get("world")
+        placed = None if rank is None or world is None else (rank, world)
         holders = (self._replica and self._replica.holders) or None
         return self._loader(batch_size, Jax(device, batch_size, placed, holders), options)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from cachecd_client.division import Division
@@ -54,11 +55,11 @@ class Jax:
         self,
         device: Place,
         batch_size: int,
-        placed: bool = False,
+        placed: tuple[int, int] | None = None,
         holders: Mapping[int, int] | None = None,
     ) -> None:
-        """`placed`: the caller has given the rank, by which processes can have the same records.
-        `holders`: the replica of each process, by a mesh."""
+        """`placed`: rank and world as the caller has given them, of which each process of the sharding is
+        asked once. `holders`: the replica of each process, by a mesh."""
         self._device = device
         self._placed = placed
         self._holders = holders
@@ -78,8 +79,9 @@ class Jax:
             return columns(feature)
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
-            if not self._placed:
-                _refuse_replicas(self._device, feature, self._holders)
+            if self._placed is not None and not self._device.is_fully_addressable:
+                self._holders, self._placed = _ranks_of_all(self._device, *self._placed), None
+            _refuse_replicas(self._device, feature, self._holders)
             try:
                 array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)
             except ValueError as error:
@@ -114,6 +116,19 @@ class Jax:
                     raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
 
 
+def _ranks_of_all(sharding: jax.sharding.Sharding, rank: int, world: int) -> dict[int, int]:
+    """The rank of each process, as its caller has given it. All processes have to ask. CallerError if they
+    do not say the same of how many there are."""
+    told = multihost_utils.process_allgather(np.array([rank, world], np.int32))
+    worlds = {int(each) for _, each in told}
+    if len(worlds) > 1:
+        raise CallerError(
+            f"device={sharding}: its processes were given world={sorted(worlds)}, expected one number of "
+            "replicas"
+        )
+    return {process: int(each) for process, (each, _) in enumerate(told)}
+
+
 def _refuse_replicas(
     sharding: jax.sharding.Sharding, feature: Feature, holders: Mapping[int, int] | None
 ) -> None:
@@ -131,8 +146,8 @@ def _refuse_replicas(
         if same and rows != others:
             raise CallerError(
                 f"device={sharding}: processes {one} and {other} hold different rows of each batch, but "
-                "by the mesh= that the set was given one replica, so they would read the same records "
-                "for these rows; give the sharding of the batches as mesh="
+                "one replica by the mesh= or the rank= that they were given, so they would read the same "
+                "records for these rows; give the sharding of the batches as mesh=, and no rank="
             )
         if not same and rows & others:
             raise CallerError(

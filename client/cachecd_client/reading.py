@@ -14,6 +14,7 @@ from cachecd_client.division import Division, Last, last_of
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
+from cachecd_client.replicas import refuse_keras_replicas
 from cachecd_client.run import Part
 from cachecd_client.schema import Schema
 
@@ -93,6 +94,8 @@ def place(
     """This process's rank, and how many ranks share the set: as these say, or else the set's `share`, or
     else the launcher. CallerError if that cannot be."""
     if rank is None and world is None:
+        if share is None:
+            refuse_keras_replicas()
         rank, world = local_ranks() if share is None else share
     elif rank is None or world is None:
         raise CallerError(f"rank={rank}, world={world}: expected both, or neither")

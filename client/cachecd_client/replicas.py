@@ -106,6 +106,29 @@ def replica_of(mesh: Any) -> Replica:
     )
 
 
+def keras_distribution() -> Any:
+    """What Keras distributes over several processes, None if it does not."""
+    library = sys.modules.get("keras.distribution")
+    current = getattr(library, "distribution", lambda: None)()
+    return current if getattr(current, "num_processes", 1) > 1 else None
+
+
+def refuse_keras_replicas() -> None:
+    """CallerError if by Keras processes hold one model replica: without their rank they would take
+    different records."""
+    if (current := keras_distribution()) is None:
+        return
+    processes = current.num_processes
+    replicas = getattr(current, "num_model_replicas", processes)
+    if replicas < processes:
+        raise CallerError(
+            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
+            "those that hold one replica need the same records, and would read different ones; give "
+            "mesh= to epochs() or FileSet, or rank= and world=, the replica's number on the node and how "
+            "many there are"
+        )
+
+
 def _is_data(name: str, instead: str) -> bool:
     """Whether processes along this dimension take different records. CallerError if nobody knows."""
     if name == "fsdp" and "torchtitan" in sys.modules:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from cachecd_client.division import Division, Last
 from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.reading import Reading, place
+from cachecd_client.replicas import keras_distribution
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.tensorflow import check_replicas
 from cachecd_client.tf_clock import Clock
@@ -218,7 +218,7 @@ def dataset(
     """The pipeline that `FileSet.tf_dataset` describes, and what it gives, which it counts if it is to be
     `timed`; its options are settled by now. `begin` is called once they are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
-    refuse_keras_sharding(rank is not None or reading.share is not None)
+    refuse_keras_sharding()
     rank, world = place(rank, world, reading.share)
     part, division = reading.divided(batch_size, world, last, seed)
     check_replicas(division.is_full)
@@ -334,27 +334,11 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
 
 
-def refuse_keras_sharding(placed: bool) -> None:
-    """CallerError if Keras would divide among processes what is one process's share already, or if
-    processes that hold one model replica would take different records.
-
-    `placed`: they were given their rank.
-    """
-    library = sys.modules.get("keras.distribution")
-    current: Any = getattr(library, "distribution", lambda: None)()
-    processes = getattr(current, "num_processes", 1)
-    if processes <= 1:
-        return
-    if getattr(current, "auto_shard_dataset", False):
+def refuse_keras_sharding() -> None:
+    """CallerError if Keras would divide among processes what is one process's share already."""
+    current = keras_distribution()
+    if current is not None and getattr(current, "auto_shard_dataset", False):
         raise CallerError(
-            f"{type(current).__name__} of {processes} processes divides each dataset among "
+            f"{type(current).__name__} of {current.num_processes} processes divides each dataset among "
             "them, and each has its own share already: make it with auto_shard_dataset=False"
-        )
-    replicas = getattr(current, "num_model_replicas", processes)
-    if replicas < processes and not placed:
-        raise CallerError(
-            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "those that hold one replica need the same records, and would read different ones; give "
-            "mesh= to epochs() or FileSet, or rank= and world=, the replica's number on the node and how "
-            "many there are"
         )

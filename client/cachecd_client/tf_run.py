@@ -89,7 +89,7 @@ def dataset(
         first = sets.first
         last = last_of(drop_last, pad_last, not first.pinned)
         check_replicas(last != "short")
-        refuse_keras_sharding(rank is not None)
+        refuse_keras_sharding()
         rank, world = place(rank, world)
         integer("batch_size", batch_size, 1)
         sets.pipeline = pipeline = Pipeline(

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,9 @@ import pytest
 import torch
 
 from cachecd_client import _core
-from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
-from cachecd_client.jax import Jax, array
+from cachecd_client.jax import array
 from tests.client.records import examples, record, write
 
 CPU = jax.devices("cpu")[0]
@@ -274,9 +272,3 @@ def test_a_short_batch_that_a_sharding_cannot_take_is_refused_before_a_pass(file
     options = {"batch_size": 10, "features": ["label"], "device": rows}
     batches = list(files.jax(drop_last=False, **options))
     assert [len(batch["label"]) for batch in batches] == [10, 10, 4]
-    spans = mock.patch.object(type(rows), "is_fully_addressable", False)
-    with spans, pytest.raises(CallerError, match="equal parts of an array: pad_last=True"):
-        Jax(rows, 10).check(files.schema, Division.of(24, 10, 1, "short"), 0)
-    with spans:
-        Jax(rows, 10).check(files.schema, Division.of(24, 10, 1, "pad"), 0)
-        Jax(rows, 10).check(files.schema, Division.of(20, 10, 1, "short"), 0)

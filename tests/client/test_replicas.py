@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cachecd_client.errors import CallerError
-from tests.client.records import examples, write
+from cachecd_client.fileset import FileSet
+from tests.client.records import examples, schema, write
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,23 @@ def labels(batch):
     return sorted({int(v) for s in batch["label"].addressable_shards for v in np.ravel(s.data)})
 
 print(labels(next(iter(FileSet(path).jax(4, device=spanning, rank=0, world=1, **options)))))
+own = {"rank": int(number), "world": 2}
+for device, given in (
+    (spanning, own),
+    (rows(of_process), {"rank": 0, "world": 2}),
+    (spanning, {"rank": 0, "world": 1 + int(number)}),
+):
+    try:
+        FileSet(path).jax(4, device=device, **given, **options)
+    except CallerError as error:
+        wrong = ("hold the same rows", "hold different rows", "given world=[1, 2]")
+        print([each in str(error) for each in wrong])
+short = FileSet(path).jax(3, device=rows(of_process), **own, pad_last=True, **options)
+print(len(short))
+try:
+    FileSet(path).jax(3, device=rows(of_process), **own, drop_last=False, **options)
+except CallerError as error:
+    print("short", "equal parts of an array: pad_last=True" in str(error))
 for mesh in spanning.mesh, spanning:
     print(labels(next(iter(FileSet(path, mesh=mesh).jax(4, device=spanning, **options)))))
 apart = FileSet(path, mesh=rows(of_process).mesh)
@@ -87,7 +105,11 @@ def test_jax_processes_that_hold_the_same_rows_are_refused_until_a_mesh_or_a_ran
         said = [line for line in out.splitlines() if "Gloo" not in line]
         assert said == [
             "refused True",
-            *["[0, 1, 2, 3]"] * 3,
+            "[0, 1, 2, 3]",
+            *["[True, False, False]", "[False, True, False]", "[False, False, True]"],
+            "4",
+            "short True",
+            *["[0, 1, 2, 3]"] * 2,
             ["[0, 2, 4, 6]", "[1, 3, 5, 7]"][number],
             "by the mesh one replica True",
             "mesh=: processes along 'experts' may tak",
@@ -96,25 +118,44 @@ def test_jax_processes_that_hold_the_same_rows_are_refused_until_a_mesh_or_a_ran
         ], ends
 
 
-def test_keras_that_would_divide_each_processs_share_again_is_refused(monkeypatch):
+@pytest.fixture
+def distributed(monkeypatch):
+    """What Keras has over several processes; they need its JAX backend."""
     keras = pytest.importorskip("keras")
-    from cachecd_client.tf_pipeline import refuse_keras_sharding
 
-    class DataParallel:
-        """What Keras has over several processes; they need its JAX backend."""
-
-        auto_shard_dataset = True
+    class ModelParallel:
+        auto_shard_dataset = False
         num_processes = 4
         num_model_replicas = 4
 
-    one = DataParallel()
+    one = ModelParallel()
     monkeypatch.setattr(keras.distribution, "distribution", lambda: one)
-    for placed in False, True:
-        with pytest.raises(CallerError, match="auto_shard_dataset=False"):
-            refuse_keras_sharding(placed)
-    one.auto_shard_dataset = False
-    refuse_keras_sharding(False)
-    one.num_model_replicas = 2
+    return one
+
+
+@pytest.mark.parametrize("way", ["numpy", "torch", "tf", "jax", "to_dataset", "tf_dataset"])
+def test_keras_processes_that_hold_one_replica_are_refused_until_a_rank_says_which(
+    tmp_path, distributed, way
+):
+    files = FileSet(write(tmp_path / "a.tfrecord", examples(range(20))), schema=schema())
+    assert len(getattr(files, way)(4)) == 5
+    distributed.num_model_replicas = 2
     with pytest.raises(CallerError, match=r"4 processes for 2 replicas of the model.*rank="):
-        refuse_keras_sharding(False)
-    refuse_keras_sharding(True)
+        getattr(files, way)(4)
+    assert len(getattr(files, way)(2, rank=1, world=2)) == 5
+
+
+@pytest.mark.parametrize("placed", [{}, {"rank": 0, "world": 2}])
+def test_keras_that_would_divide_each_processs_share_again_is_refused(
+    tmp_path, distributed, cache, placed
+):
+    files = FileSet(write(tmp_path / "a.tfrecord", examples(range(20))), schema=schema())
+    distributed.auto_shard_dataset = True
+    with pytest.raises(CallerError, match="auto_shard_dataset=False"):
+        files.tf_dataset(2, **placed)
+    with pytest.raises(CallerError, match="auto_shard_dataset=False"):
+        cache.tf_dataset("train", 2, **placed)
+    distributed.auto_shard_dataset, distributed.num_model_replicas = False, 2
+    if not placed:
+        with pytest.raises(CallerError, match="replicas of the model"):
+            cache.tf_dataset("train", 2)
