@@ -116,6 +116,50 @@ def test_replicas_that_span_nodes_divide_one_set(node, four):
         assert sorted(here + there) == list(range(20))
 
 
+@pytest.fixture
+def mixing(daemon, tmp_path) -> Callable[[str], ScriptedDaemon]:
+    """Starts a node's daemon of two datasets, of 20 and of 30 records."""
+
+    def start(name: str) -> ScriptedDaemon:
+        root = tmp_path / name
+        root.mkdir()
+        for dataset, first, shards in (("web", 0, 2), ("code", 1000, 3)):
+            CacheDir(root, dataset=dataset, first=first).manifest(f"{dataset}-0", shards, seed=1)
+
+        def answer(request):
+            if not isinstance(request, Acquire):
+                return None
+            lease = f"{request.dataset}-0"
+            return Granted(request.id, lease, str(root), f"leases/{lease}.json")
+
+        return daemon(answer)
+
+    return start
+
+
+@pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
+def test_of_a_mixture_processes_of_a_replica_read_the_same_and_replicas_the_whole(
+    mixing, four, ranks
+):
+    nodes = mixing("one"), mixing("other")
+
+    def run(rank):
+        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
+        weights = {"web": 0.4, "code": 0.6}
+        with connect(nodes[rank // 2].endpoint) as cache:
+            (found,) = [labels(e.numpy(BATCH)) for e in cache.epochs(weights, 1, mesh=mesh)]
+        return found
+
+    found = four(run)
+    (one, same), (other, too) = ([found[process] for process in replica] for replica in ranks)
+    assert one == same
+    assert other == too
+    read = one + other if ranks is SPANNING else one
+    steps = 50 // (BATCH * len(read) // len(one))  # drop_last
+    assert len(read) == len(set(read)) == steps * BATCH * len(read) // len(one)
+    assert set(read) <= {*range(20), *range(1000, 1030)}
+
+
 @pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
 def test_of_a_run_of_records_each_replica_has_its_share(node, four, ranks):
     """Of 32 each of two replicas reads 16, of a set of 20 that both divide or of sets of their own."""
