@@ -173,7 +173,10 @@ class Model:
         gone = account.shards.pop(shard.number)
         if not gone.barred:  # what was corrupt has come again by itself
             account.torn |= {u for u, _ in gone.records if not self.all_of(u) <= gone.records}
-        account.unfilled += gone.shard.allocated if gone.rotated else 0
+        # Of a generation that another has taken the place of nothing was to be refilled.
+        current = account.rules.generation
+        over = gone.shard.generation != current and self.leasable(shard.dataset) in ("", current)
+        account.unfilled += gone.shard.allocated if gone.rotated and not over else 0
 
     def barred(self, shard: ShardId) -> None:
         assert self.of[shard.dataset].shards[shard.number].barred, "barred though it is sound"
