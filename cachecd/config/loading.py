@@ -13,6 +13,7 @@ from cachecd.config.document import Document, Place, Problem, raise_all, read_do
 from cachecd.config.keys import Loc, every_key, section_at
 from cachecd.config.models import Config, default_endpoint
 from cachecd.config.overrides import apply_overrides
+from cachecd.config.removed import removed
 from cachecd.errors import ConfigError, LimitTooSmallError
 from cachecd.quantities import shown
 
@@ -92,6 +93,8 @@ def _problem(document: Document, detail: ErrorDetails) -> Problem:
 
 
 def _unknown(loc: Loc) -> str:
+    if gone := removed(loc):
+        return gone
     *above, name = loc
     section = section_at(above)
     known = [*section.model.model_fields] if section else []

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from cachecd.config.document import Document, Place, Problem, parse_value
 from cachecd.config.keys import ROOT, Loc, Section, below
+from cachecd.config.removed import removed
 
 PREFIX = "CACHECD_"
 SEPARATOR = "__"
@@ -66,6 +67,8 @@ def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, Fiel
 def _not_one(section: Section, rest: str, names: list[str], found: list[str], loc: Loc) -> str:
     if found:
         return f"{' and '.join(map(repr, found))} both go by this name; write it exactly"
+    if gone := removed([*loc, *rest.lower().split(SEPARATOR)]):
+        return gone
     wanted = rest.split(SEPARATOR)[0].lower()
     close = get_close_matches(wanted, names, 1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from cachecd.config.removed import removed_step
 from cachecd.config.steps import ARGUMENTS, FUNCTION, STEPS
 from cachecd.quantities import shown
 
@@ -80,6 +81,8 @@ def _argument(name: str, argument: Any) -> Any:
     """The argument in its one form; ValueError if the step takes no such argument."""
     if check := STEPS.get(name):
         return check(argument)
+    if gone := removed_step(name):
+        raise ValueError(f"{name}: {gone}")
     if not FUNCTION.fullmatch(name):
         raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
     if argument is not None:

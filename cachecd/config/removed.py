@@ -1,0 +1,42 @@
+"""Keys and steps that this edition no longer has, each with what to use in its place.
+
+The only place that knows them: a configuration that still has one is refused with
+``FILE:LINE:COLUMN: KEY: removed; REMEDY``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+_REMOVED: Final = {
+    "cache.scrub": "run `cachecd verify DIR --report` from a timer",
+    "datasets.*.sources": 'use epochs({"web": 0.7, "code": 0.3})',
+    "datasets.*.stratify": "use label.classes and a larger grow.first",
+    "datasets.*.interleave": "a shard always mixes the records of 16 units",
+    "datasets.*.split.side": "the pinned dataset NAME-eval has what is held out",
+    "datasets.*.source.array.random": "use stride, or a reader of your own with format: python",
+    "datasets.*.source.array.path": (
+        "use format: python with reader: cachecd.readers.hdf5:Windows or cachecd.readers.zarr:Windows"
+    ),
+    "datasets.*.source.array.arrays.*.path": (
+        "use format: python with reader: cachecd.readers.hdf5:Windows or cachecd.readers.zarr:Windows"
+    ),
+}
+_REMOVED_STEPS: Final = {"tokenize": "use a function of your own, module:function"}
+
+
+def removed(path: Sequence[str | int]) -> str | None:
+    """Returns "removed; REMEDY" if an earlier edition had a key at this path, else None."""
+    key = ".".join(map(str, path))
+    for pattern, remedy in _REMOVED.items():
+        if fnmatchcase(key, pattern) and key.count(".") == pattern.count("."):
+            return f"removed; {remedy}"
+    return None
+
+
+def removed_step(name: str) -> str | None:
+    """Returns "removed; REMEDY" if an earlier edition had a transform step of this name, else None."""
+    remedy = _REMOVED_STEPS.get(name)
+    return remedy and f"removed; {remedy}"
