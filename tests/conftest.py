@@ -25,13 +25,6 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, and the other processes do the rest meanwhile: the soak, which mostly waits, and
-    the core under sanitizers, whose compiler has what time nobody else wants."""
-    longest = ("tests/soak/", "tests/core/test_sanitized.py")
-    items.sort(key=lambda item: not item.nodeid.startswith(longest))
-
-
 def pytest_collection_finish() -> None:
     """What tests import, frameworks and all, is no garbage: no collection looks through it again.
 

@@ -64,7 +64,7 @@ def test_the_page_has_a_table_for_each_framework(records):
     )
 
 
-if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":
+if "CACHECD_LONG" in os.environ:
 
     def test_all_ways_are_measured(tmp_path):
         found, printed = run(

@@ -1,8 +1,4 @@
-"""Builds the core's programs under sanitizers: `python3 tests/core/sanitized.py FOLDER`.
-
-Needs CMake, Ninja and a C++ compiler, and no package: it may run before anything is installed. What lies
-in FOLDER already, and is not older than its sources, is not built again.
-"""
+"""Builds the core's programs under sanitizers. Needs CMake, Ninja and a C++ compiler."""
 
 from __future__ import annotations
 
@@ -42,7 +38,3 @@ def build(folder: Path) -> dict[str, Path]:
         # Whatever else is done meanwhile goes first.
         run("nice", "cmake", "--build", into, "--parallel", "2", folder=into)
     return folders
-
-
-if __name__ == "__main__":
-    build(Path(sys.argv[1]))

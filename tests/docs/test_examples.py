@@ -81,7 +81,7 @@ def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record
     assert sorted(labels[:16]) == sorted(labels[16:]) == list(range(16))
 
 
-if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":  # it takes 6 s of CPU time
+if "CACHECD_LONG" in os.environ:  # it takes 6 s of CPU time
 
     def test_a_mixture_learns_from_more_and_more_noisy_digits(tmp_path):
         done = subprocess.run(

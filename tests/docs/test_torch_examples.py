@@ -1,6 +1,6 @@
 """The examples for PyTorch, JAX and NumPy run as they are, but for those that need more than tests have.
 
-In the long form, CACHECD_TEST_EXAMPLES=all, all of them: three processes under torchrun alone import torch
+In the long form, CACHECD_LONG=1, all of them: three processes under torchrun alone import torch
 for 10 s of CPU time. It needs pip install '.[trainers]'.
 """
 
@@ -20,7 +20,7 @@ import torch
 from tests.e2e.daemons import clean_environ
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-LONG = os.environ.get("CACHECD_TEST_EXAMPLES") == "all"
+LONG = "CACHECD_LONG" in os.environ
 EVALUATED = r"accuracy [\d.]+% of 360 records"
 
 

@@ -129,7 +129,7 @@ def test_the_cache_grows_and_rotates_within_its_limit_while_the_model_learns(sta
 
 # The other takes nine seconds of both cores, which a run of all tests has not to spare.
 FRAMEWORKS = [("torch", "s3")]
-if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":
+if "CACHECD_LONG" in os.environ:
     FRAMEWORKS += [("tensorflow", "local")]
 
 

@@ -1,6 +1,6 @@
 """Two nodes with a daemon and a set each, that train together: as many steps for both.
 
-In the long form alone, CACHECD_TEST_EXAMPLES=all: two processes that import torch and JAX take ten seconds
+In the long form alone, CACHECD_LONG=1: two processes that import torch and JAX take ten seconds
 of CPU time. The short form is tests/client/test_agreement.py.
 """
 
@@ -97,7 +97,7 @@ def said(process: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
-if os.environ.get("CACHECD_TEST_EXAMPLES") == "all":
+if "CACHECD_LONG" in os.environ:
 
     def test_two_nodes_with_sets_of_their_own_take_as_many_steps_by_torch_and_by_jax(tmp_path):
         small, large = (node(tmp_path / str(objects), objects) for objects in RECORDS)

@@ -1,0 +1,73 @@
+"""Checks that take too long for every change: `pip install nox && nox -s long` runs all of them.
+
+Arguments name steps, as `nox -s long -- policy soak`. The report, build/long.md, has the date, the commit,
+and each step's command, minutes and result. docs/sanitizers.md and tests/bench say what the steps measure.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = []
+
+# Name -> (the step's environment, its command). `tests` runs the suite with the tests that CI leaves out:
+# the soak, benchmarks in their short form, the core under sanitizers, every fault of a disk, all examples.
+STEPS = {
+    "tests": ({"CACHECD_LONG": "1"}, "pytest --timeout=900"),
+    "policy": (
+        {"CACHECD_POLICY_EXAMPLES": "1200", "CACHECD_POLICY_STEPS": "50"},
+        "pytest -n0 --timeout=0 tests/test_state_machine.py",
+    ),
+    "fuzz": (
+        {"CACHECD_LONG": "1", "CACHECD_FUZZ_SECONDS": "300"},
+        "pytest -n0 --timeout=0 tests/core/test_sanitized.py",
+    ),
+    "hostile": ({}, "python -m tests.faults.hostile 300 1"),
+    "crash": ({}, "python -m tests.faults.crash --runs 300 --seed 1"),
+    "soak": ({}, "python -m tests.soak --minutes 30 --seed 1"),
+    "estimator": ({}, "python -m tests.estimator"),
+    "read": ({}, "python -m tests.bench.read"),
+    "ingest": ({}, "python -m tests.bench.ingest"),
+    "state": ({}, "python -m tests.bench.state"),
+    "gil": ({}, "python -m tests.bench.gil"),
+}
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Run every step, or those that the arguments name, and write build/long.md."""
+    names = session.posargs or list(STEPS)
+    if unknown := [name for name in names if name not in STEPS]:
+        session.error(f"no step {unknown[0]!r}; the steps are {', '.join(STEPS)}")
+    session.install("./client", ".[test,trainers]")
+    failed = []
+    rows = ["| step | command | minutes | result |", "|---|---|---|---|"]
+    for name in names:
+        environ, command = STEPS[name]
+        began = time.monotonic()
+        try:
+            session.run(*command.split(), env=environ)
+            result = "passed"
+        except nox.command.CommandFailed:
+            result = "failed"
+            failed.append(name)
+        setting = "".join(f"{key}={value} " for key, value in environ.items())
+        minutes = (time.monotonic() - began) / 60
+        rows.append(f"| {name} | `{setting}{command}` | {minutes:.1f} | {result} |")
+        _write_report(rows)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+def _write_report(rows: list[str]) -> None:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    report = Path("build/long.md")
+    report.parent.mkdir(exist_ok=True)
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    report.write_text(f"# Long checks of {commit}, {date}\n\n" + "\n".join(rows) + "\n")
