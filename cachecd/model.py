@@ -12,6 +12,8 @@ MOST_CURSOR = 1 << 62
 # Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
 # planning it keeps the event loop (50 ms), however small the objects are.
 MAX_UNITS = 4096
+# Units whose records a shard mixes, where a unit is read as a stream.
+LANES = 16
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 
 

@@ -60,7 +60,7 @@ class Plan:
     shards hold. A unit that is held, assigned or waiting as a remainder is skipped by the walk, so
     its records are never in two shards of one pass.
 
-    A shard is given at least as many units of a source as its `interleave`, as far as there are as many:
+    A shard is given at least as many units of a source as it mixes, as far as there are as many:
     of those that are larger than their share it takes a part, and the rest is left over
     (docs/decisions/0011).
     """

@@ -16,6 +16,7 @@ from cachecd.executors.process import Bounds
 from cachecd.index import Index, listing_path
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
+from cachecd.model import LANES
 from cachecd.quantities import Percent, approximate_size
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
@@ -97,7 +98,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         limit=dataset.limit,
         seed=dataset.seed,
         sources=tuple(
-            SourceRules(weight, dataset.interleave if source.streams else 1, source.name)
+            SourceRules(weight, LANES if source.streams else 1, source.name)
             for source, weight in zip(dataset.all_sources, dataset.weights, strict=True)
         ),
         awaits_classes=dataset.awaits_classes,
@@ -114,8 +115,6 @@ def generation_of(dataset: DatasetConfig) -> str:
     if dataset.classes:
         decides.append(dataset.classes)
     for source in dataset.all_sources:
-        if source.array is not None and source.array.random is not None:
-            decides.append({"seed": dataset.seed})  # it decides where the windows lie
         if source.columns is not None:
             decides.append({"columns": source.columns})
         elif dataset.sources:

@@ -116,8 +116,8 @@ PARTS = {
     "relisting selection sourceindex unittext",
     "shards": "backlog complaints disk errors events layout model pause reconcile verify "
     "client._core client.errors",
-    "preflight": "config disk errors executors executors.lister generations index layout ledger quantities "
-    "restraint rules sampler.messages segments sourcewalk client client.resources",
+    "preflight": "config disk errors executors executors.lister generations index layout ledger model "
+    "quantities restraint rules sampler.messages segments sourcewalk client client.resources",
     "firstlook": "config errors executors.lister model preflight sampler selection",
     "sample": "config errors layout model preflight sampler sampler.messages segments selection unittext "
     "client._core client.schema",

@@ -108,17 +108,6 @@ class ArrayConfig(ArrayFile):
         ),
         examples=[8000],
     )
-    random: Integer | None = Field(
-        None,
-        ge=1,
-        le=2**32,
-        description=(
-            "Take so many windows of each object, each from a random place in one of as many equal "
-            "parts of it, in place of every stride rows. Where they lie follows from the dataset's "
-            "seed and the object's key: the same in every run and on every machine."
-        ),
-        examples=[1000],
-    )
     arrays: dict[str, ArrayFile] = Field(
         {},
         description=(
@@ -136,10 +125,6 @@ class ArrayConfig(ArrayFile):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> ArrayConfig:
-        if self.stride is not None and self.random is not None:
-            raise conflict(
-                ("random",), "found random beside stride, expected one of them: random or regular"
-            )
         for key in ("match", "dtype", "shape", "path") if self.arrays else ():
             if getattr(self, key):
                 raise conflict((key,), f"found {key} beside arrays, expected it in each of them")

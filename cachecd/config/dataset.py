@@ -75,7 +75,7 @@ class DatasetConfig(SectionModel):
         (),
         description=(
             "Steps that prepare a record once, before it is cached: decode_image, resize, center_crop, "
-            "class_map, decode_audio, tokenize, and module:function for your own. One module:function "
+            "class_map, decode_audio, and module:function for your own. One module:function "
             "may stand alone."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
@@ -116,17 +116,6 @@ class DatasetConfig(SectionModel):
             "transform's function. The old shards are served until the new ones suffice."
         ),
     )
-    interleave: Integer = Field(
-        16,
-        ge=1,
-        le=32,
-        description=(
-            "How many units the records of a shard come from at least, where a unit holds many: a "
-            "source that is sorted, for example by class, arrives mixed. Of a unit that is larger than "
-            "its share of a shard, each shard takes a part. 1: one unit after the other."
-        ),
-        examples=[16],
-    )
     stratify: Boolean = STRATIFY
     relist: Duration | None = Field(
         None,
@@ -150,14 +139,7 @@ class DatasetConfig(SectionModel):
         split = self.split.model_copy(update={"side": "held_out"})
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
         whole |= {"limit": None, "relist": None, "stratify": False}
-        return self.model_copy(update={**whole, "interleave": 1, "split": split})
-
-    @property
-    def lanes(self) -> int:
-        """How many units a worker mixes at a time: 1 where a unit is a single record, and units come in a
-        random order anyway."""
-        single = all(source.format == "files" for source in self.all_sources)
-        return 1 if single else self.interleave
+        return self.model_copy(update={**whole, "split": split})
 
     @property
     def all_sources(self) -> tuple[SourceConfig, ...]:

@@ -16,7 +16,6 @@ _MAX_SIDE = 65535
 _MAX_CLASSES = 65535
 IMAGE_MODES = ("RGB", "RGBA", "L")
 """What `decode_image` makes of any image: Pillow's modes of 8 bits with 3, 4 and 1 channels."""
-FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def decode_image(argument: Any) -> Any:
@@ -90,26 +89,12 @@ def decode_audio(argument: Any) -> Any:
     return found
 
 
-def tokenize(argument: Any) -> Any:
-    """{with, feature, into}."""
-    given = {"with": argument} if isinstance(argument, str) else argument
-    match given:
-        case {"with": str(function), **rest} if FUNCTION.fullmatch(function):
-            found = {"feature": "payload", "into": "tokens", **rest}
-            if found.keys() == {"feature", "into"} and all(
-                isinstance(name, str) and name for name in found.values()
-            ):
-                return {"with": function, **found}
-    raise _wrong(argument, "tokenize: module:function, or {with: module:function, feature: txt}")
-
-
 STEPS: Mapping[str, Callable[[Any], Any]] = {
     "decode_image": decode_image,
     "resize": resize,
     "center_crop": center_crop,
     "class_map": class_map,
     "decode_audio": decode_audio,
-    "tokenize": tokenize,
 }
 
 _SIDE = {"type": "integer", "minimum": 1, "maximum": _MAX_SIDE}
@@ -177,12 +162,6 @@ ARGUMENTS: Mapping[str, Any] = {
                 seconds={"type": ["number", "null"], "exclusiveMinimum": 0},
                 mono={"type": "boolean"},
             ),
-        ]
-    },
-    "tokenize": {
-        "anyOf": [
-            {"type": "string"},
-            _mapping(["with"], **{"with": {"type": "string"}, "feature": _NAME, "into": _NAME}),
         ]
     },
 }

@@ -27,8 +27,7 @@ def check_stratify(stratify: bool, format: str, labelled: bool) -> None:
         raise conflict(
             ("stratify",),
             f"found true for format {format}, expected it for files with a label: the classes of its "
-            "records are not known before they are read. interleave mixes the records of several units "
-            "in each shard",
+            "records are not known before they are read. a shard mixes the records of 16 units",
         )
     if stratify and not labelled:
         raise conflict(

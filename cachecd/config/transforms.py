@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
@@ -9,8 +10,10 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cachecd.config.removed import removed_step
-from cachecd.config.steps import ARGUMENTS, FUNCTION, STEPS
+from cachecd.config.steps import ARGUMENTS, STEPS
 from cachecd.quantities import shown
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class TransformStep(BaseModel):
@@ -83,7 +86,7 @@ def _argument(name: str, argument: Any) -> Any:
         return check(argument)
     if gone := removed_step(name):
         raise ValueError(f"{name}: {gone}")
-    if not FUNCTION.fullmatch(name):
+    if not _FUNCTION.fullmatch(name):
         raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
     if argument is not None:
         raise ValueError(

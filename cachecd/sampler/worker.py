@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
-from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
+from cachecd.model import LANES, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft, Sealed
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
@@ -132,7 +132,9 @@ class Worker:
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
         streams = [each.origin.streams(each.own) for each in units]
-        lanes = dataset.config.lanes
+        # A unit of `files` is one record, and units come in a random order: nothing is to be mixed.
+        single = all(source.format == "files" for source in dataset.config.all_sources)
+        lanes = 1 if single else LANES
         assigned = _Assigned(
             dataset,
             make.waits,

@@ -126,9 +126,7 @@ def measure(
                 if name == "ours":
                     source = {"url": f"s3://{BUCKET}/{case.prefix}", "format": case.name}
                     sampler = {"workers": options.workers, "connections": options.connections}
-                    done = ingesting.ingest(
-                        Path(folder), server, source, sampler, options.interleave
-                    )
+                    done = ingesting.ingest(Path(folder), server, source, sampler)
                     done["bytes"] = done["records"] * case.record_bytes
                 else:
                     done = fetch(server, name, case, options.connections, Path(folder))
@@ -188,7 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--interleave", type=int, default=16, help="units that a shard mixes")
     parser.add_argument("--large", type=int, default=32, help="objects of 64 MiB")
     parser.add_argument("--small", type=int, default=10_000, help="objects of 100 kB")
     parser.add_argument("--many", type=int, default=MANY, help="objects in the bucket of the start")

@@ -17,11 +17,7 @@ PATIENCE = 300.0  # seconds
 
 
 def ingest(
-    folder: Path,
-    server: S3Server,
-    source: dict[str, Any],
-    sampler: dict[str, Any],
-    interleave: int,
+    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
 ) -> dict[str, float]:
     """Caches all of the source in `folder`, which is to be empty.
 
@@ -29,7 +25,7 @@ def ingest(
     sealed: then the daemon is told to take the rest.
     """
     grow: dict[str, Any] = {"first": "1MiB", "per_epoch": "0"}
-    train = {"source": source, "grow": grow, "interleave": interleave}
+    train = {"source": source, "grow": grow}
     with (
         ExecutedDaemon(
             folder,

@@ -14,7 +14,6 @@ NPY = "format: npy\n      array: "
     [
         ("{}", "array.window: missing"),
         ("{window: 0}", "array.window: found 0"),
-        ("{window: 4, stride: 2, random: 3}", "array.random: found random beside stride"),
         ("{window: 4, shape: [2]}", "array.shape: found a shape without dtype"),
         ("{window: 4, dtype: complex64}", "array.dtype: found 'complex64', expected a dtype such"),
         ("{window: 4, dtype: '|O'}", "array.dtype: found '|O', expected a dtype such"),
@@ -23,6 +22,7 @@ NPY = "format: npy\n      array: "
         ("{window: 4, arrays: {a: 'b.npy'}}", "array.arrays.a: found 'b.npy', expected a pattern"),
         ("{window: 4, arrays: {a: '*/*.npy'}}", "array.arrays.a: found '*/*.npy', expected"),
         ("{window: 4, windows: 5}", "array.windows: unknown key"),
+        ("{window: 4, random: 3}", "array.random: removed; use stride, or a reader of your own"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(complaints, good, array, complaint):

@@ -259,7 +259,15 @@ ADDED = {
     "unknown step": (
         "transform: [crop]",
         "10:17: datasets.train.transform.0: found 'crop', expected decode_image, resize, "
-        "center_crop, class_map, decode_audio, tokenize or module:function",
+        "center_crop, class_map, decode_audio or module:function",
+    ),
+    "removed step": (
+        "transform: [{tokenize: a:b}]",
+        "10:17: datasets.train.transform.0: removed; use a function of your own, module:function",
+    ),
+    "removed key interleave": (
+        "interleave: 4",
+        "10:5: datasets.train.interleave: removed; a shard always mixes the records of 16 units",
     ),
     "function of what": (
         "transform: [{a:b: 3}]",

@@ -18,8 +18,7 @@ STRATIFY = "    stratify: true\n"
         (
             "format: tfrecord",
             "found true for format tfrecord, expected it for files with a label: the classes of its "
-            "records are not known before they are read. interleave mixes the records of several units "
-            "in each shard",
+            "records are not known before they are read. a shard mixes the records of 16 units",
         ),
         ("format: parquet", "found true for format parquet, expected it for files with a label: "),
     ],

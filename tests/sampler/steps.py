@@ -141,7 +141,3 @@ def fork_and_wait(record: Record) -> Record:
     new.replace(path)
     time.sleep(3600)
     return record
-
-
-def letters(text):
-    return [0.5] if text == "half" else [ord(letter) for letter in text]

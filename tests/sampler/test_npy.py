@@ -18,7 +18,6 @@ from cachecd.errors import ConfigError, UnitError
 from cachecd.firstlook import check_sources
 from cachecd.preflight import generation_of, listing_of
 from cachecd.sampler.fetch import Store
-from cachecd.sampler.sources import windows
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.windows import TARGET
 from cachecd_client._core import encode_example
@@ -46,8 +45,8 @@ class TestNpy(SourceContract):
                 yield unit, nth, encode_example(record)
 
 
-class TestRandom(SourceContract):
-    config = config_of({"window": 500, "random": 40, "dtype": "int16"}, seed=3)
+class TestSparse(SourceContract):
+    config = config_of({"window": 500, "stride": 1500, "dtype": "int16"})
     arrays: ClassVar = [
         RNG.integers(-1000, 1000, rows, np.int16) for rows in (20_000, 30_000, 21_000, 2**16)
     ]
@@ -58,13 +57,7 @@ class TestRandom(SourceContract):
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         for unit, array in enumerate(self.arrays):
             key = f"{unit:04d}"
-            parsed = DatasetConfig.model_validate(self.config).source
-            assert parsed is not None
-            assert parsed.array is not None
-            found = windows.Windows.of(parsed.array, len(array), 1, 3, key)
-            starts = [found.start(nth) for nth in range(found.count)]
-            assert len(set(starts)) == 40
-            for nth, start in enumerate(starts):
+            for nth, start in enumerate(range(0, len(array) - 499, 1500)):
                 data = array[start : start + 500].tobytes()
                 yield (
                     unit,
@@ -143,32 +136,6 @@ def test_windows_far_apart_are_read_alone_and_what_lies_between_is_not(place):
     records = found.records()
     assert [r["start"] for r in records] == list(range(0, 1_000_000, 100_000))
     assert sum(stop - start for _, start, stop in found.asked) < 10 * 400 + 2000
-
-
-def test_random_windows_are_the_same_everywhere_and_others_with_another_seed_or_key(place):
-    found = place(window=100, random=50)
-    array = np.arange(1_000_000, dtype=np.int32)
-    found.put(a_npy=array, b_npy=array)
-    records = found.records()
-    a, b = ([r["start"] for r in records if r["key"] == key] for key in (b"a.npy", b"b.npy"))
-    assert all((r["array"] == r["start"] + np.arange(100)).all() for r in records)
-    assert (len(set(a)), len(set(b))) == (50, 50)
-    assert a != b
-    assert a == sorted(a)
-    # One in each of 50 equal parts; pinned, since every machine must find the same.
-    assert [start * 50 // 999_901 for start in a] == list(range(50))
-    assert a[:3] == [18253, 27098, 56463]
-    again = Place(found.folder.parent, window=100, random=50)
-    assert [r["start"] for r in again.records()] == a + b
-    again.config = again.config.model_copy(update={"seed": 6})
-    assert again.units() == found.units(), "where they lie is no matter of the listing"
-    assert [r["start"] for r in again.records()] != a + b
-
-
-def test_more_random_windows_than_there_are_places_are_one_of_each(place):
-    found = place(window=7, random=1000)
-    found.put(a_npy=np.arange(10))
-    assert [r["start"] for r in found.records()] == [0, 1, 2, 3]
 
 
 def test_aligned_arrays_are_read_together_by_their_stem(place):
@@ -367,8 +334,5 @@ def test_a_generation_is_of_its_windows_and_a_listing_too_but_not_of_the_seed():
     assert both(1, window=4) == both(2, window=4)
     assert both(1, window=4)[0] != both(1, window=5)[0]
     assert both(1, window=4)[1] != both(1, window=4, stride=2)[1]
-    random, other = both(1, window=4, random=2), both(2, window=4, random=2)
-    assert random[0] == other[0]
-    assert random[1] != other[1]
     plain = DatasetConfig(source=SourceConfig(url="file:///data", format="files"))
     assert listing_of(plain) == '["file:///data", "files", null]'

@@ -38,13 +38,13 @@ def save(found: Place, name: str, array: np.ndarray[Any, Any], at: str = "data",
 @pytest.mark.parametrize("dtype", [">i2", "float32", "bool"])
 def test_windows_of_a_dataset_hold_its_rows(place, options, dtype):
     array = (RNG.random((1000, 3)) * 100).astype(dtype)
-    for way in ({"stride": 30}, {"random": 9}, {"stride": 200}):
+    for way in ({"stride": 30}, {"stride": 200}):
         found = place(window=50, **way)
         if not any(found.folder.iterdir()):
             save(found, "a.h5", array, **options)
         records = found.records(capacity=10_000)
         starts = [r["start"] for r in records]
-        assert len(starts) == 9 if "random" in way else starts == list(range(0, 951, way["stride"]))
+        assert starts == list(range(0, 951, way["stride"]))
         assert all(np.array_equal(r["array"], array[r["start"] :][:50]) for r in records)
         assert found.schema["array"].dtype == array.dtype.name
 

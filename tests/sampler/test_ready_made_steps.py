@@ -145,21 +145,6 @@ class TestDecodeAudio:
             run({"payload": bytes(body)}, "decode_audio")
 
 
-class TestTokenize:
-    def test_text_becomes_what_the_users_function_makes_of_it(self):
-        step = {"tokenize": {"with": "tests.sampler.steps:letters", "feature": "txt"}}
-        [found] = run({"txt": "añ".encode(), "key": b"k"}, step)
-        assert found == {"key": b"k", "tokens": [97, 241]}
-
-    @pytest.mark.parametrize(
-        ("text", "reason"),
-        [(b"\xff", "UnicodeDecodeError"), (b"half", "whole numbers, found float64")],
-    )
-    def test_what_is_no_text_or_has_no_numbers_is_the_units_fault(self, text: bytes, reason: str):
-        with pytest.raises(UnitError, match=f"tokenize raised .*{reason}"):
-            run({"payload": text}, {"tokenize": "tests.sampler.steps:letters"})
-
-
 @pytest.mark.parametrize(
     ("step", "complaint"),
     [
@@ -178,8 +163,6 @@ class TestTokenize:
         ({"class_map": {"colors": {"a": RED}, "other": -1}}, "found -1, expected other:"),
         ({"decode_audio": {"rate": 0}}, "expected decode_audio:"),
         ({"decode_audio": {"speed": 2}}, "expected decode_audio:"),
-        ({"tokenize": None}, "found nothing, expected tokenize: module:function"),
-        ({"tokenize": "words"}, "found 'words', expected tokenize: module:function"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_a_mistake_of_the_configuration(

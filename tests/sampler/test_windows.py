@@ -19,10 +19,8 @@ SMALL = st.integers(1, 40)
 def cuts(draw: st.DrawFn) -> Cut:
     grain = draw(st.sampled_from([1, 1, 2, 3]))
     window = grain * draw(SMALL)
-    how = draw(st.sampled_from(["stride", "random"]))
-    number = draw(SMALL) * (grain if how == "stride" else draw(st.integers(1, 10)))
-    config = ArrayConfig.model_validate({"window": window, how: number})
-    found = Windows.of(config, window + draw(st.integers(0, 500)), grain, draw(SMALL), "key")
+    config = ArrayConfig(window=window, stride=grain * draw(SMALL))
+    found = Windows.of(config, window + draw(st.integers(0, 500)), grain)
     row_bytes = draw(st.integers(1, 20))
     total = row_bytes * draw(st.integers(1, 3))
     at, chunk = draw(st.integers(0, 200)), draw(st.sampled_from([1, 1, 7, 100]))
@@ -45,7 +43,6 @@ def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
     for unit, its in zip(units, found, strict=True):
         for nth, (offset, start) in enumerate(its):
             assert 0 <= start <= cut.windows.rows - cut.windows.window
-            assert start % cut.windows.grain == 0 or cut.windows.random is None
             assert 0 <= offset < unit.size
             if cut.dense:  # whole in the bytes that are fetched
                 place = cut.at + start * cut.row_bytes - unit.begin
@@ -60,13 +57,13 @@ def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
 
 def test_units_of_windows_that_overlap_share_at_most_a_third_of_what_is_fetched():
     config = ArrayConfig(window=1_000_000, stride=100_000)
-    found = Windows.of(config, 100_000_000, 1, 0, "key")
+    found = Windows.of(config, 100_000_000, 1)
     units = list(Cut(found, True, 0, 8, 8).units())
     assert sum(size for _, size in units) < 100_000_000 * 8 * 3 // 2
 
 
 def test_what_no_window_can_be_cut_from_is_refused():
     with pytest.raises(UnitError, match=r"has 9 rows, fewer than array\.window \(10\)"):
-        Windows.of(ArrayConfig(window=10), 9, 1, 0, "key")
+        Windows.of(ArrayConfig(window=10), 9, 1)
     with pytest.raises(UnitError, match="have to be multiples of 4"):
-        Windows.of(ArrayConfig(window=8, stride=6), 100, 4, 0, "key")
+        Windows.of(ArrayConfig(window=8, stride=6), 100, 4)

@@ -74,7 +74,7 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...], place: int = 0)
             from cachecd.sampler.sources.npy import Arrays
 
             assert source.array is not None, "the configuration requires it"
-            return Records(Arrays(source.array, config.seed), transform)
+            return Records(Arrays(source.array), transform)
         case "python":
             from cachecd.sampler.sources.python import Python
 

@@ -90,7 +90,6 @@ def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
 
 async def open_aligned(
     config: ArrayConfig,
-    seed: int,
     key: str,
     content: Content,
     size: int | None = None,
@@ -113,7 +112,7 @@ async def open_aligned(
         async with asyncio.TaskGroup() as group:
             for name, named in siblings(config, key).items():
                 group.create_task(open_one(name, named))
-        return _aligned(config, seed, key, {name: opened[name] for name in config.files})
+        return _aligned(config, {name: opened[name] for name in config.files})
     except BaseException as error:
         for array in opened.values():
             array.close()
@@ -122,7 +121,7 @@ async def open_aligned(
         raise
 
 
-def _aligned(config: ArrayConfig, seed: int, key: str, arrays: dict[str, Array]) -> Aligned:
+def _aligned(config: ArrayConfig, arrays: dict[str, Array]) -> Aligned:
     first = next(iter(arrays.values())).layout
     ratios = {}
     for name, array in arrays.items():
@@ -136,7 +135,7 @@ def _aligned(config: ArrayConfig, seed: int, key: str, arrays: dict[str, Array])
             )
         ratios[name] = (max(rows // first.rows, 1), max(first.rows // rows, 1))
     grain = math.lcm(*(per for _, per in ratios.values()))
-    windows = Windows.of(config, first.rows, grain, seed, key)
+    windows = Windows.of(config, first.rows, grain)
     total = sum(
         array.layout.row_bytes * ratios[name][0] / ratios[name][1] for name, array in arrays.items()
     )

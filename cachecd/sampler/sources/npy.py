@@ -45,10 +45,9 @@ class Arrays:
     ranged = True
     single = False
 
-    def __init__(self, config: ArrayConfig, seed: int) -> None:
+    def __init__(self, config: ArrayConfig) -> None:
         self.schema: Schema | None = None
         self._config = config
-        self._seed = seed
         self._dense = is_dense(config)
         self._known: OrderedDict[tuple[str, str], Aligned] = OrderedDict()
 
@@ -91,7 +90,7 @@ class Arrays:
             self._known.move_to_end((unit.key, unit.etag))
             return found
         begun = stream if stream is not None and stream.begin == 0 else None
-        found = await open_aligned(self._config, self._seed, unit.key, content, begun=begun)
+        found = await open_aligned(self._config, unit.key, content, begun=begun)
         self._known[unit.key, unit.etag] = found
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)[1].close()

@@ -54,8 +54,7 @@ async def _look_into(
         about = await _described(config, store, about)
         unit = UnitSlice(0, about.key, about.size, about.etag)
         content = UnitContent(unit, _nothing(), store)  # of which only the beginning is looked at
-        # Random windows lie elsewhere with each seed, but their units do not.
-        aligned = await open_aligned(config, 0, about.key, content, about.size)
+        aligned = await open_aligned(config, about.key, content, about.size)
     except UnitError:
         return about, None
     aligned.close()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
-from cachecd.unittext import encoded
 
 # What a unit is to be fetched from, in bytes of all its arrays together: as much as one request asks
 # for (ahead.PIECE). Of two arrays of 256 MiB on a local S3 server, with windows of 75 KiB, one process
@@ -24,71 +22,42 @@ _MOST_UNITS = 1 << 20  # of one object: 4 TiB in units of TARGET
 
 def is_dense(config: ArrayConfig) -> bool:
     """Whether a unit's bytes are read from one end to the other: at least half of them are used."""
-    return config.random is None and (config.stride or config.window) <= 2 * config.window
+    return (config.stride or config.window) <= 2 * config.window
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of an array of `rows` rows: `count` of them, ascending.
-
-    All starts and lengths are multiples of `grain` rows, which is what makes whole rows in each of
-    several arrays. `secret` decides where random ones lie.
-    """
+    """The windows of an array of `rows` rows: `count` of them, one every `stride` rows."""
 
     rows: int
     window: int
     stride: int
-    random: int | None
-    grain: int
-    secret: bytes
 
     @staticmethod
-    def of(config: ArrayConfig, rows: int, grain: int, seed: int, key: str) -> Windows:
-        """UnitError if there is none, or if they cannot be cut so in all arrays."""
+    def of(config: ArrayConfig, rows: int, grain: int) -> Windows:
+        """Starts and lengths must be multiples of `grain` rows, so that each window is whole rows in all
+        arrays. UnitError if they are not, or if the array is shorter than a window."""
         stride = config.stride or config.window
         if rows < config.window:
             raise UnitError(f"the array has {rows} rows, fewer than array.window ({config.window})")
-        if config.window % grain or (config.random is None and stride % grain):
+        if config.window % grain or stride % grain:
             raise UnitError(
                 f"array.window ({config.window}) and array.stride ({stride}) have to be multiples of "
                 f"{grain}: one row of another array lasts {grain} rows of the first"
             )
-        text = encoded(key)
-        secret = blake2b(text, digest_size=32, key=seed.to_bytes(8), person=b"cachecd-windows1")
-        return Windows(rows, config.window, stride, config.random, grain, secret.digest())
-
-    @property
-    def _places(self) -> int:
-        """Where a random window may begin, in grains."""
-        return (self.rows - self.window) // self.grain + 1
+        return Windows(rows, config.window, stride)
 
     @property
     def count(self) -> int:
-        if self.random is None:
-            return (self.rows - self.window) // self.stride + 1
-        return min(self.random, self._places)
-
-    def first(self, nth: int) -> int:
-        """The least row at which window `nth` may begin, whatever the secret; no two have the same."""
-        if self.random is None:
-            return nth * self.stride
-        return nth * self._places // self.count * self.grain
+        return (self.rows - self.window) // self.stride + 1
 
     def start(self, nth: int) -> int:
         """The row at which window `nth` begins."""
-        if self.random is None:
-            return nth * self.stride
-        first = nth * self._places // self.count
-        room = (nth + 1) * self._places // self.count - first
-        drawn = blake2b(nth.to_bytes(8), digest_size=8, key=self.secret).digest()
-        return (first + int.from_bytes(drawn) % room) * self.grain
+        return nth * self.stride
 
     def index(self, row: int) -> int:
-        """The first window that may begin at this row or later: the inverse of `first`."""
-        if self.random is None:
-            return -(-row // self.stride)
-        places = -(-row // self.grain)
-        return -(-places * self.count // self._places)
+        """The first window that begins at this row or later."""
+        return -(-row // self.stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +106,7 @@ class Cut:
 
     def _unit(self, first: int, stop: int) -> tuple[int, int]:
         windows = self.windows
-        begin = self.at + windows.first(first) * self.row_bytes if first else 0
+        begin = self.at + windows.start(first) * self.row_bytes if first else 0
         if not self.dense:
             return begin, (stop - first) * windows.window * self.row_bytes
         return begin, self._byte(windows.start(stop - 1) + windows.window) - begin

@@ -118,11 +118,6 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
             from cachecd.sampler.transforms.decode_audio import decode_audio
 
             return functools.partial(decode_audio, **step.argument)
-        case "tokenize":
-            from cachecd.sampler.transforms.tokenize import Tokenize
-
-            rest = {name: value for name, value in step.argument.items() if name != "with"}
-            return Tokenize(imported(step.argument["with"], "transform", "function"), **rest)
     return imported(step.name, "transform", "function")
 
 
