@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.strata import Block, Strata
 from cachecd_client._core import Permutation
 
 
@@ -16,12 +15,11 @@ class Cycle:
     """A position in the cycle of all units that are listed.
 
     `blocks` are the ends of the blocks: each is permuted by itself, after those before it, by a keyed
-    permutation, which takes no memory per unit; or, if there are `strata`, by what they say. `passes`
-    are the cycles that are done. While there is `more_to_come` the cycle has no end yet: then the
-    position stays at the end of what is listed.
+    permutation, which takes no memory per unit. `passes` are the cycles that are done. While there is
+    `more_to_come` the cycle has no end yet: then the position stays at the end of what is listed.
     """
 
-    def __init__(self, seed: int, strata: Strata | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.blocks: list[int] = []
         self.passes = 0
         self.position = 0
@@ -32,7 +30,6 @@ class Cycle:
         """Which positions were walked over: from where the walk began up to a second position, and, once it
         has turned, from 0 up to a third."""
         self._seed = seed
-        self._strata = strata
         self._keys: list[int] = []
 
     @property
@@ -59,20 +56,13 @@ class Cycle:
         self.blocks.append(end)
         self.catch_up()
 
-    def ahead(self, position: int, count: int) -> NDArray[np.uint64] | None:
-        """Up to `count` units from a position on, within one block; past the end it is the next cycle.
-        None if the strata do not know the block's order yet."""
+    def ahead(self, position: int, count: int) -> NDArray[np.uint64]:
+        """Up to `count` units from a position on, within one block; past the end it is the next cycle."""
         position %= self.num_units
         nth = bisect_right(self.blocks, position)
         begin, end = self.blocks[nth - 1] if nth else 0, self.blocks[nth]
         first, count = position - begin, min(count, end - position)
-        if self._strata is None:
-            taken = Permutation(end - begin, self._keys[nth]).take(first, count)
-        elif (order := self._strata.order_of(Block(begin, end, self._keys[nth]))) is not None:
-            taken = order[first : first + count].astype(np.uint64)
-        else:
-            return None
-        return taken + np.uint64(begin)
+        return Permutation(end - begin, self._keys[nth]).take(first, count) + np.uint64(begin)
 
     def move_to(self, position: int) -> None:
         """To a position that is at most one cycle further."""
@@ -90,16 +80,15 @@ class Cycle:
         self.position = position
 
     def walked_over(self) -> Iterator[NDArray[np.uint64]]:
-        """The units of the positions that were walked over; of a block of which the strata do not know the
-        order yet, only if that is all of it."""
+        """The units of the positions that were walked over."""
         begun, reached, again = self.walked
         for first, end in ((begun, reached), (0, again)):
             for begin, stop in zip([0, *self.blocks], self.blocks, strict=False):
                 low, high = max(begin, first), min(stop, end)
                 if (low, high) == (begin, stop):
                     yield np.arange(begin, stop, dtype=np.uint64)
-                elif low < high and (taken := self.ahead(low, high - low)) is not None:
-                    yield taken
+                elif low < high:
+                    yield self.ahead(low, high - low)
 
     def skip_to(self, cursor: int) -> None:
         """To where the walk was when its cursor was this, and there at the end of what is listed till that

@@ -34,9 +34,7 @@ from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, Ledger, footprint
 from cachecd.listings import keep_listed
 from cachecd.meter import Meter
-from cachecd.missing_classes import MissingClasses
 from cachecd.model import Held, ShardId
-from cachecd.ordering import Ordering
 from cachecd.preflight import Figures, figures, least_for_shards, needs_restart, open_index
 from cachecd.probing import Probes
 from cachecd.recalling import Recalling
@@ -121,10 +119,6 @@ class Daemon:
             self._feed,
             self._spawn,
         )
-        self._missing = MissingClasses(
-            config.datasets, self._catalog, self._saver, self._indexes, self._spawn
-        )
-        self._ordering = Ordering(config.datasets, self._indexes, self._complaints, self._feed)
         self._recalling = Recalling(
             self._catalog,
             self._saver,
@@ -335,7 +329,6 @@ class Daemon:
         found["cache"]["dir"] = str(self._layout.root)
         for name, index in self._indexes.items():
             found["datasets"][name]["units_listed"] = len(index)
-            found["datasets"][name]["missing_classes"] = self._missing.status(name)
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
@@ -373,9 +366,6 @@ class Daemon:
         match command:
             case ev.StartShard():
                 self._start_shard(command)
-            case ev.OrderBlock():
-                ordered = partial(self._ordering.carry_out, command)
-                self._spawn(self._kept_up(f"ordering of {command.dataset}", ordered))
             case ev.PublishShard(shard, outcome):
                 generation = self.state.datasets[shard.dataset].plan.open[shard.number].generation
                 self._spawn(self._shards.publish(shard, generation, outcome))
@@ -397,8 +387,6 @@ class Daemon:
                     self._gave_up(command, str(error))
                 else:
                     self._complaints.works("lease not written", "")
-                    alike = self.state.datasets[lease.dataset].numbered_alike
-                    self._missing.granted(lease, lease.generation in alike)
             case ev.EndLease(lease):
                 with self._complaints.hearing("lease not ended", lease):
                     if leases.end(self._layout.manifest(lease)):

@@ -33,7 +33,6 @@ from cachecd.recall import Recall
 from cachecd.rules import DatasetRules
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
-from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 from cachecd.walk import Walk
 
@@ -152,8 +151,6 @@ class DatasetState:
     @property
     def waits_for(self) -> str:
         """Why nothing is sampled though nothing is wrong; "" if something is, or could be."""
-        if (strata := self.plan.strata) and strata.coming:
-            return f"stratify: the order of {strata.coming} units is being made"
         return "" if self.listed or self.plan.num_units else self.rules.awaits
 
     @property
@@ -343,12 +340,6 @@ class DatasetState:
         self.plan.back(back)
         self.exhausted = False
         return self._take_back(again.tolist(), now)
-
-    def ordered(self, block: Block, order: Order) -> None:
-        """The walk may go over this block."""
-        if self.plan.strata is not None:
-            self.plan.strata.ordered(block, order)
-            self.exhausted = False
 
     def listing_stopped(
         self,

@@ -22,7 +22,6 @@ from cachecd.model import (
     UnitSlice,
 )
 from cachecd.parts import Part
-from cachecd.strata import Block, Order
 from cachecd.unitcount import Units
 from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
@@ -110,15 +109,6 @@ class ListingStopped:
     down: bool = False
     source: int = 0
     doubted: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockOrdered:
-    """The order of a block of a dataset's units has been made."""
-
-    dataset: str
-    block: Block
-    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +254,6 @@ Event = (
     | Listed
     | Relisted
     | ListingStopped
-    | BlockOrdered
     | SchemaFound
     | ShardProgressed
     | ShardMade
@@ -292,14 +281,6 @@ class StartShard:
     """Make this shard, within the room reserved for it; the plan has moved on, save it first."""
 
     assignment: Assignment
-
-
-@dataclass(frozen=True, slots=True)
-class OrderBlock:
-    """Make the order of these units by their classes; the walk stands before them till then."""
-
-    dataset: str
-    block: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +388,6 @@ class ReplyRefused:
 
 Command = (
     StartShard
-    | OrderBlock
     | PublishShard
     | SavePlan
     | MarkShards

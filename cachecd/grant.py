@@ -79,7 +79,7 @@ def fingerprint_of(dataset: str, generation: str, shards: ShardSet) -> str:
 
 def walk_of(rules: DatasetRules) -> str:
     """Names what a cursor counts: by the same listing, the same units come before it."""
-    return _named(rules.name, rules.seed, rules.stratify, [source.name for source in rules.sources])
+    return _named(rules.name, rules.seed, [source.name for source in rules.sources])
 
 
 def _named(*what: object) -> str:

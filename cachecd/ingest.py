@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cachecd.backlog import Made
 from cachecd.dataset import DatasetState, Making
-from cachecd.events import Command, OrderBlock, SavePlan, StartShard
+from cachecd.events import Command, SavePlan, StartShard
 from cachecd.ledger import Ledger
 from cachecd.model import Assignment, Outcome, Shard, UnitSlice
 from cachecd.pause import Pause
@@ -32,15 +32,11 @@ class Ingest:
 
     def schedule(self, now: float, begins: bool, out: list[Command]) -> None:
         """Appends a StartShard, its room reserved, for each shard that is to be begun now, if anything
-        `begins` at all, and an OrderBlock for each block whose order is missing for that."""
+        `begins` at all."""
         for dataset in self.datasets.values():
             self._forgive(dataset)
-        if not begins:
-            return
-        self._start(now, out)
-        for name, dataset in self.datasets.items():
-            if strata := dataset.plan.strata:
-                out += [OrderBlock(name, block) for block in strata.take_wanted()]
+        if begins:
+            self._start(now, out)
 
     def _start(self, now: float, out: list[Command]) -> None:
         out += [

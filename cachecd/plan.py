@@ -32,7 +32,6 @@ from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, part_of, parts_made, slices_of
 from cachecd.shares import Shares
 from cachecd.sourcewalk import SourceRules, SourceWalk, UnlistedError
-from cachecd.strata import Strata
 from cachecd.unitcount import Units
 from cachecd.unittable import UnitTable
 
@@ -44,7 +43,7 @@ _ONE = (SourceRules(),)
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The next shard depends on a shard that is being made, the listing, or an order still to be made."""
+    """The next shard depends on a shard that is being made, or on the listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class Plan:
         seed: int,
         shard_size: int,
         sources: Sequence[SourceRules] = _ONE,
-        strata: Strata | None = None,
     ) -> None:
         self.dataset = dataset
         self.generation = generation
@@ -83,10 +81,9 @@ class Plan:
         self._seed = seed
         self._target = int(shard_size * _FILL)
         self.walks = [
-            SourceWalk(place, units, seed, self._target, rules, strata)
+            SourceWalk(place, units, seed, self._target, rules)
             for place, rules in enumerate(sources)
         ]
-        self.strata = strata
         self._shares = Shares([rules.weight for rules in sources])
         self._backlog = Backlog()
 

@@ -102,7 +102,6 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
             for source, weight in zip(dataset.all_sources, dataset.weights, strict=True)
         ),
         awaits_classes=dataset.awaits_classes,
-        stratify=dataset.stratify,
         held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
     )
 

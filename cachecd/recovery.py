@@ -44,7 +44,6 @@ from cachecd.standing import (
     walk_of,
 )
 from cachecd.state import State
-from cachecd.strata import Strata
 from cachecd_client import resources
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import Manifest
@@ -99,8 +98,7 @@ def take_up(
         rules = replace(rules, generation=generation)
         bar_repeating(found, catalog, rules)
     saved = catalog.plan(name)
-    strata = Strata() if rules.stratify else None
-    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources, strata)
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources)
     dataset = DatasetState(rules, plan)
     there = {kept.shard.generation for kept in found.kept} | {*found.known[0]}
     dataset.listings = {n: told for n, told in standing.listings.items() if n in there}

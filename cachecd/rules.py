@@ -10,17 +10,12 @@ AWAITS_CLASSES = (
     "classes are numbered when the listing has come to its end, and nothing is sampled before; "
     "label.classes in the configuration names them and ends the wait"
 )
-AWAITS_STRATA = (
-    "stratify: the classes' shares are known when the listing has come to its end, and nothing is sampled "
-    "before"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
     """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed. So it is with `stratify`, which has each class in its share all along the walk.
-    `held_out_of`: the dataset whose split holds this one out, "" if none does."""
+    all are listed. `held_out_of`: the dataset whose split holds this one out, "" if none does."""
 
     name: str
     generation: str
@@ -33,7 +28,6 @@ class DatasetRules:
     seed: int = 0
     awaits_classes: bool = False
     sources: tuple[SourceRules, ...] = (SourceRules(),)
-    stratify: bool = False
     held_out_of: str = ""
 
     @property
@@ -55,5 +49,4 @@ class DatasetRules:
     @property
     def awaits(self) -> str:
         """Why nothing may be sampled before the listing has come to its end; "" if it may."""
-        stratified = AWAITS_STRATA if self.stratify else ""
-        return AWAITS_CLASSES if self.awaits_classes else stratified
+        return AWAITS_CLASSES if self.awaits_classes else ""

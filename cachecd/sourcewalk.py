@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from cachecd.cycle import Cycle
 from cachecd.model import MAX_UNITS, UnitSlice
 from cachecd.ratio import Ratio
-from cachecd.strata import Strata
 from cachecd.unitcount import UnitCount, Units
 from cachecd.unittable import UnitTable
 
@@ -36,7 +35,7 @@ class SourceRules:
 
 
 class UnlistedError(Exception):
-    """What comes next is not listed yet, or its order is still to be made."""
+    """The next unit is not listed yet."""
 
 
 class Candidate(NamedTuple):
@@ -64,14 +63,13 @@ class SourceWalk:
         seed: int,
         target: int,
         rules: SourceRules,
-        strata: Strata | None = None,
     ) -> None:
         """`target`: bytes that a shard is to have of all sources together."""
         self.next_up: deque[UnitSlice] = deque()
         self.count = UnitCount()
         self.ratio = Ratio()
         # So that sources of the same length are not walked in step.
-        self.cycle = Cycle((seed + 0xD1B54A32D192ED03 * place) % (1 << 64), strata)
+        self.cycle = Cycle((seed + 0xD1B54A32D192ED03 * place) % (1 << 64))
         self._place = place
         self._units = units
         self._target = target
@@ -166,8 +164,6 @@ class SourceWalk:
         left = cycle.left if self.count.num_free or cycle.more_to_come else 0
         while left:
             numbers = cycle.ahead(position, min(self._reach(), left))
-            if numbers is None:
-                raise UnlistedError
             places = np.flatnonzero(self.count.free(numbers))
             sizes = self._units.sizes(self.numbers(numbers[places]))
             costs = self.ratio.estimate(sizes)

@@ -98,8 +98,7 @@ def _overtaken(plan: dict[str, Any], plans: Iterable[dict[str, Any]]) -> bool:
 
 def walk_of(rules: DatasetRules, index: Index) -> dict[str, Any]:
     """What decides in which order the units come; what is not told is None."""
-    walk = {"index": index.id, "seed": rules.seed, "generation": rules.generation}
-    return {**walk, "stratify": True if rules.stratify else None}
+    return {"index": index.id, "seed": rules.seed, "generation": rules.generation}
 
 
 def walk_name(walk: dict[str, Any]) -> str:

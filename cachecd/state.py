@@ -133,8 +133,6 @@ class State:
             case ev.ListingStopped(dataset, reason, stuck, down, source, doubted):
                 stopped = self.datasets[dataset]
                 stopped.listing_stopped(reason, stuck, down, now, source, doubted)
-            case ev.BlockOrdered(dataset, block, order):
-                self.datasets[dataset].ordered(block, order)
             case ev.SchemaFound(dataset):
                 self.datasets[dataset].described = True
             case ev.ShardProgressed(shard, fetched):

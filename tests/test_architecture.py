@@ -30,20 +30,19 @@ PARTS = {
     "generations": "",
     "doubt": "",
     "parts": "model",
-    "strata": "client._core",
     "wanted": "model",
-    "events": "model parts strata unitcount wanted",
+    "events": "model parts unitcount wanted",
     "unitcount": "",
     "segments": "",
     "unittable": "model segments",
     "marks": "",
-    "cycle": "strata client._core",
+    "cycle": "client._core",
     "backlog": "model parts",
     "ratio": "model",
-    "sourcewalk": "cycle model ratio strata unitcount unittable",
+    "sourcewalk": "cycle model ratio unitcount unittable",
     "shares": "",
     "filling": "backlog model shares sourcewalk",
-    "plan": "backlog filling model parts shares sourcewalk strata unitcount unittable",
+    "plan": "backlog filling model parts shares sourcewalk unitcount unittable",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "deliveries model shardtable walk",
@@ -58,7 +57,7 @@ PARTS = {
     "recall": "model plan",
     "contradictions": "model",
     "dataset": "contradictions doubt errors excluded generations live missing_sources model pause plan "
-    "progress rate recall rules second_chance shardtable strata unitcount walk",
+    "progress rate recall rules second_chance shardtable unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
@@ -129,7 +128,7 @@ PARTS = {
     "sidecarwalk": "index model parts plan recipe reconcile",
     "standing": "catalog generations index model reconcile rules",
     "recovery": "catalog dataset errors generations index layout leases live model parts plan reconcile "
-    "rules saving shardtable sidecarwalk standing state strata client client._core client.protocol "
+    "rules saving shardtable sidecarwalk standing state client client._core client.protocol "
     "client.resources",
     "replies": "events layout wanted client.protocol",
     "saving": "catalog complaints errors events pause",
@@ -142,10 +141,8 @@ PARTS = {
     "probing": "complaints errors events grant layout leases",
     "recalling": "asking catalog dataset events grant index model parts recipe saving wanted client "
     "client.protocol",
-    "ordering": "complaints config errors events index sampler strata",
-    "missing_classes": "catalog config errors index model preflight sampler saving",
     "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
-    "leases ledger listings meter missing_classes model ordering preflight probing recalling reconcile "
+    "leases ledger listings meter model preflight probing recalling reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "waiting client.errors client.protocol",
     "trainer": "",
@@ -206,7 +203,6 @@ PURE = {
     "shares",
     "sourcewalk",
     "state",
-    "strata",
     "unitcount",
     "unittable",
     "unittext",

@@ -46,7 +46,6 @@ class Policy(RuleBasedStateMachine):
         units=st.integers(0, 60),
         unlisted=st.sets(st.sampled_from(DATASETS), max_size=1),
         interleave=st.sampled_from([1, 4, 16]),
-        stratify=st.booleans(),
         mixed=st.booleans(),
     )
     def start(
@@ -61,7 +60,6 @@ class Policy(RuleBasedStateMachine):
         units,
         unlisted,
         interleave,
-        stratify,
         mixed,
     ):
         first *= SHARD_SIZE
@@ -76,7 +74,6 @@ class Policy(RuleBasedStateMachine):
                 wait=wait,
                 refresh=refresh,
                 sources=sources,
-                stratify=stratify,
             ),
             DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, sources=sources),
             DatasetRules(

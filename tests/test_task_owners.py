@@ -20,14 +20,13 @@ from cachecd import daemon, exclusions, service, shards
 from cachecd.complaints import Complaints
 from cachecd.config import Config, load
 from cachecd.daemon import Daemon
-from cachecd.events import HoldersFound, OrderBlock, ShardFailed, ShardUnlinked, ShardVerified
+from cachecd.events import HoldersFound, ShardFailed, ShardUnlinked, ShardVerified
 from cachecd.executors.process import SamplerProcess
 from cachecd.layout import Layout
 from cachecd.model import Held, Outcome, ShardId
 from cachecd.preflight import executor_of, figures
 from cachecd.sampler.messages import Failed, Made
 from cachecd.server import Server
-from cachecd.strata import Block
 from tests.bench.cachedir import make
 from tests.executors.bench import bench, run, until
 from tests.test_exclusions import search  # noqa: F401  a fixture
@@ -45,7 +44,6 @@ OWNERS = {
     "daemon.py _spawn": "starts what the others give it, and logs what comes out",
     "exclusions.py answer": "test_exclusions.py: a search that fails otherwise than thought is answered",
     "exclusions.py start": "test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought",
-    "missing_classes.py granted": "test_missing_classes.py: logged, and begun again with the next lease",
     "service.py _serve": "a daemon whose socket is served no more ends with a failure; the watchdog's",
     "trainer.py": "awaited there",
     "executors/process.py attend": "test_local_executor.py: a defect in who listens wedges nothing",
@@ -192,13 +190,11 @@ def config(tmp_path: Path) -> Config:
     return load(make(tmp_path, shards=3).config)
 
 
-@pytest.mark.parametrize("work", ["listing", "ordering"])
-def test_what_a_dataset_waits_for_is_told_in_status_and_begun_again(config, monkeypatch, work):
+def test_listing_that_fails_unexpectedly_is_reported_and_begun_again(config, monkeypatch):
     async def lived() -> None:
         executor = executor_of(config)
-        if work == "listing":
-            executor.launch()
-        made = Daemon(config, figures(config), executor, offline=work == "ordering")
+        executor.launch()
+        made = Daemon(config, figures(config), executor)
         begun: list[str] = []
 
         async def once(*_: object) -> None:
@@ -207,15 +203,11 @@ def test_what_a_dataset_waits_for_is_told_in_status_and_begun_again(config, monk
                 raise RuntimeError("nobody thought of this")
 
         monkeypatch.setattr(daemon, "keep_listed", once)
-        monkeypatch.setattr(made._ordering, "carry_out", once)
         try:
-            if work == "listing":
-                await made.start()
-            else:
-                made._carry_out(OrderBlock("train", Block(0, 1, 7)))
+            await made.start()
             await until(lambda: begun)
             await until(lambda: "nobody thought of this" in made.status()["cache"]["stopped"])
-            assert f"{work} of train" in made.status()["cache"]["stopped"]
+            assert "listing of train" in made.status()["cache"]["stopped"]
             await until(lambda: begun == ["first", "again"])
             await until(lambda: "nobody" not in made.status()["cache"]["stopped"])
         finally:

@@ -11,7 +11,6 @@ from cachecd.ledger import BLOCK, footprint
 from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
 from cachecd.segments import Segments, key_in
-from cachecd.strata import Block, Order, stratified
 from tests.policy_model import Records
 
 SHARD_SIZE = 64 << 10
@@ -53,10 +52,6 @@ class Units:
             (source,), _ = self.segments.places(np.array([number]))
             key = key_in(int(source), key)
         return UnitSlice(number, key, int(self._sizes[number]))
-
-    def order(self, block: Block) -> Order:
-        """Every fifth unit is of the second of two classes."""
-        return stratified((np.arange(block.begin, block.end) % 5 == 4).astype(np.int32), block.key)
 
     def append(self, sizes: list[int], source: int = 0) -> None:
         self._sizes = np.append(self._sizes, np.array(sizes, np.int64))

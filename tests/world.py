@@ -222,8 +222,6 @@ class World:
                     self.events.append(ev.LeaseEnded(lease.id))
                 else:
                     self.manifests[lease.id] = lease
-            case ev.OrderBlock(name, block):
-                self.events.append(ev.BlockOrdered(name, block, self.sources[name].order(block)))
             case ev.EndLease(lease):
                 if not self.locks[lease] and "manifest" not in self.refuses:
                     del self.manifests[lease], self.locks[lease]

@@ -138,12 +138,6 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         _say(f"  waits: {dataset['waits_for']}")
     if dataset["held_back"]:
         _say(f"  held back: {dataset['held_back']}")
-    if lacking := dataset["missing_classes"]:
-        names = ", ".join(map(repr, lacking["examples"]))
-        _say(
-            f"  the leased records lack {lacking['missing']} of {lacking['of']} classes: {names}"
-            f"{' ...' if lacking['missing'] > len(lacking['examples']) else ''}"
-        )
     if dataset["stopped"]:
         ago = "" if dataset["contradicted"] else f" {dataset['stopped_for_s']:.0f} s ago"
         _say(f"  ingest stopped{ago}: {dataset['stopped']}")

@@ -8,7 +8,6 @@ from cachecd.config.section import SectionModel, conflict
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import SourceConfig
 from cachecd.config.sources import SOURCES, WeightedSource, check_sources
-from cachecd.config.stratify import STRATIFY, check_stratify
 from cachecd.config.transforms import Steps
 from cachecd.config.values import Boolean, Duration, Integer, PositiveSize, Real, Size
 from cachecd.quantities import format_size
@@ -116,7 +115,6 @@ class DatasetConfig(SectionModel):
             "transform's function. The old shards are served until the new ones suffice."
         ),
     )
-    stratify: Boolean = STRATIFY
     relist: Duration | None = Field(
         None,
         description=(
@@ -138,7 +136,7 @@ class DatasetConfig(SectionModel):
         assert self.split is not None, "a dataset that is split"
         split = self.split.model_copy(update={"side": "held_out"})
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
-        whole |= {"limit": None, "relist": None, "stratify": False}
+        whole |= {"limit": None, "relist": None}
         return self.model_copy(update={**whole, "split": split})
 
     @property
@@ -171,9 +169,7 @@ class DatasetConfig(SectionModel):
                 "found sources beside source, expected one of them: source, or sources",
             )
         if self.sources:
-            check_sources(self.sources, self.stratify)
-        elif self.source is not None:
-            check_stratify(self.stratify, self.source.format, self.source.label is not None)
+            check_sources(self.sources)
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),

@@ -29,12 +29,8 @@ class WeightedSource(SourceConfig):
     )
 
 
-def check_sources(sources: tuple[WeightedSource, ...], stratify: bool) -> None:
+def check_sources(sources: tuple[WeightedSource, ...]) -> None:
     """That there are several, that they differ, and that their labels are numbered alike."""
-    if stratify:
-        raise conflict(
-            ("stratify",), "found true with several sources, expected it with a single source alone"
-        )
     if len(sources) == 1:
         raise conflict(
             ("sources",), "found one source, expected several; one alone is source: {url: ..., ...}"

@@ -269,6 +269,10 @@ ADDED = {
         "interleave: 4",
         "10:5: datasets.train.interleave: removed; a shard always mixes the records of 16 units",
     ),
+    "removed key stratify": (
+        "stratify: true",
+        "10:5: datasets.train.stratify: removed; use label.classes and a larger grow.first",
+    ),
     "function of what": (
         "transform: [{a:b: 3}]",
         "10:17: datasets.train.transform.0: found an argument, 3, expected none",

@@ -57,7 +57,6 @@ MISTAKES = {
         "",
         "sources.1.label.classes: found other classes than in sources.0",
     ),
-    "stratified": (f"{ONE}, {TWO}", ", stratify: true", "stratify: found true with several"),
 }
 
 
