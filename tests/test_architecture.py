@@ -364,7 +364,6 @@ LONG: dict[str, str] = {
     "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
     "cachecd/index.py": "what is known of a listing's file is in one place",
     "cachecd/live.py": "all sums over a dataset's shards are in one place",
-    "cachecd/recovery.py": "all that a start takes up of a dataset is in one place",
     "cachecd/state.py": "what follows from each event is in one place",
     "tests/test_changed_configuration.py": "what a start makes of another configuration",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
