@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from cachecd_client import resources
 from cachecd_client.agreement import Agreed
-from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
@@ -27,7 +26,7 @@ from cachecd_client.report import EpochReport
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
 from cachecd_client.standing import Standing, Telling
-from cachecd_client.telemetry import Counted, Telemetry
+from cachecd_client.telemetry import Counted, Lent, Telemetry
 
 log = logging.getLogger("cachecd")
 
@@ -135,9 +134,8 @@ class Epoch(FileSet):
     def progress(self) -> float:
         """0..1: how far the run is, or, for an epoch acquired by hand, how far this epoch is.
 
-        Within the epoch it is the share of the latest loader's pass that has been delivered, or, where no
-        loader has begun one, of the batches of the latest `tf_dataset()`; in a TensorFlow graph it moves
-        from epoch to epoch.
+        Within the epoch it is the share of the latest loader's pass that has been delivered. Where
+        `tf_dataset()` or a dataset's workers read, it moves from epoch to epoch.
         """
         return self._passes.progress
 
@@ -193,8 +191,7 @@ class Epoch(FileSet):
             all(leased.tell_again() for leased in self._sets)
             return
         self._told = True
-        large = self.window is not None and self.num_bytes > self.window
-        whole_ones, broken = self._passes.delivered(self.num_records, large)
+        whole_ones, broken = self._passes.delivered(self.num_records)
         whole = sum(share for part, share in whole_ones if part is None)
         parts = [(part, share) for part, share in whole_ones if part is not None]
         if not parts and not broken:
@@ -281,8 +278,6 @@ class Epoch(FileSet):
         for leased in self._sets:
             leased.held.ensure()
         self._passes.telemetry.asks()
-
-    _tells = True
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         self._passes.lend(lent, loader)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from cachecd_client import resources
 from cachecd_client.agreement import gathering
-from cachecd_client.elsewhere import Lent
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
@@ -25,6 +24,7 @@ from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading, place
 from cachecd_client.replicas import Replica, refuse_different, replica_of
 from cachecd_client.schema import Schema
+from cachecd_client.telemetry import Lent
 
 if TYPE_CHECKING:
     import tensorflow
@@ -287,7 +287,6 @@ class FileSet:
             features=features,
             rank=rank,
             world=world,
-            timed=self._tells,
             begin=self.begin_anew,  # TensorFlow would tell nobody where it is
         )
         self.lend(lent)
@@ -355,9 +354,6 @@ class FileSet:
     #: that is known.
     _replica: Replica | None = None
     _shared: tuple[int, int] | None = None
-
-    #: Whether it tells of what is read of it.
-    _tells = False
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         """Notes what others are given to read, of which no loader here will know; this one does, if it

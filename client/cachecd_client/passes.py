@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cachecd_client.elsewhere import Lent
 from cachecd_client.run import Part, Run
-from cachecd_client.telemetry import Telemetry
+from cachecd_client.telemetry import Lent, Telemetry
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader, Taken
@@ -38,11 +37,9 @@ class _Elsewhere(NamedTuple):
 
     @property
     def read(self) -> _Read:
-        """All, unless they tell."""
-        stretch = self.lent.stretch
+        """All of it, as nobody counts."""
         lent = self.lent
-        steps = lent.steps if stretch is None else stretch.given.steps
-        return _Read(steps * lent.step, lent.step, self.part, lent.steps)
+        return _Read(lent.steps * lent.step, lent.step, self.part, lent.steps)
 
 
 class Passes:
@@ -75,8 +72,6 @@ class Passes:
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
-        elif self._latest is None and (share := self.telemetry.share_elsewhere) is not None:
-            self._done = share
         if self._run is None:
             return self._done
         return self._run.progress(self.number, self._done, self.before + self.rows)
@@ -126,23 +121,19 @@ class Passes:
         self.telemetry.lend(lent)
 
     def delivered(
-        self, records: int, large: bool
+        self, records: int
     ) -> tuple[list[tuple[Part | None, float]], list[tuple[Part | None, Taken]]]:
         """What was read in this process of the set, which has `records`: shares of parts of it, or, of
         None, of all of it; and what passes took that were broken off or resumed. All once, where nobody
-        counts; what ranks read by other loaders is as much as this rank has. Of a `large` set, beyond the
-        window, nobody knows which files others have come to: until they have read it all that counts as
-        nothing."""
+        counts; what ranks read by other loaders is as much as this rank has."""
         shares, taken = list(self._shares), list(self._taken)
         for loader in self.telemetry.running:
             self._tally(loader, shares, taken)
         for one in self._elsewhere:
-            share, step = one.read.share, one.lent.step
-            length = one.lent.steps * step
-            if one.part is None and records - length >= step:  # as another node has fewer
-                share *= length / records
-            if not large or share == 1:
-                self._add(shares, one.part, share)
+            step, length = one.lent.step, one.lent.steps * one.lent.step
+            # A node leaves records out where another node has fewer.
+            share = length / records if one.part is None and records - length >= step else 1.0
+            self._add(shares, one.part, share)
         return (shares if shares or taken or self._counts else [(None, 1.0)]), taken
 
     def _tally(
@@ -179,19 +170,13 @@ class Passes:
             return
         running = [_read(loader) for loader in self.telemetry.running]
         # Of datasets that were made the last one is what is used, so far as anybody knows.
-        untold = [one for one in self._elsewhere if one.lent.stretch is None][-1:]
-        told = [one for one in self._elsewhere if one.lent.stretch is not None]
-        elsewhere = [one.read for one in told + untold]
+        elsewhere = [one.read for one in self._elsewhere[-1:]]
         # What decides how the run goes on is what read most: a look at a few records reads little.
         most = _most([self._most, *running, *elsewhere])
         if most is None:
             self._run.ended(self.length, 1, None)
             return
         read = max([self.rows, *(one.records for one in elsewhere)])
-        if not read and self._elsewhere:
-            # Nobody counted it, and a run of records has to end.
-            lent = self._elsewhere[-1].lent
-            read = lent.steps * lent.step
         self._run.ended(read, most.step, most.part)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -30,9 +30,8 @@ class DatasetReport:
 class EpochReport:
     """What one epoch has given this process so far, summed over all passes of all its loaders.
 
-    Passes that run count up to the batch delivered last. What other processes read, a DataLoader's
-    workers among them, does not count; of what TensorFlow reads by `tf_dataset()` its pipeline tells,
-    unless it is in a graph of TensorFlow 1.
+    Passes that run count up to the batch delivered last. What other processes read does not count, a
+    DataLoader's workers among them; nor what TensorFlow reads by `tf_dataset()`.
     """
 
     dataset: str
@@ -66,8 +65,8 @@ class EpochReport:
     corrupt_records: int
     """Different records that were found corrupt."""
     lent: str
-    """Who else was given the set to read, and is not counted here: a dataset's workers, or TensorFlow in a
-    graph; empty if nobody was."""
+    """Who else was given the set to read, and is not counted here: a dataset's workers, or TensorFlow;
+    empty if nobody was."""
     advice: str
     """What to do about the waiting; empty if it is not worth while."""
     mixed: tuple[DatasetReport, ...] = ()
@@ -121,7 +120,6 @@ class Waited:
     elapsed: float = 0.0
     threads: int = 0  # as asked for; 0: as many as are of use
     prefetch_bytes: int = 0
-    to: str = ""  # who read, if not a loader of ours
 
 
 def advice(report: EpochReport, most: Waited, processors: int) -> str:
@@ -142,11 +140,6 @@ def advice(report: EpochReport, most: Waited, processors: int) -> str:
 
 def _faster_reading(most: Waited, processors: int) -> str:
     rate = f"{most.bytes / most.elapsed / 1e6:.0f} MB/s"
-    if most.to:
-        return (
-            f"{most.to} read {rate}: ask for fewer `features`, store them smaller (a transform), or, in a "
-            "loop of your own, take epoch.tf(), whose threads are ours"
-        )
     mean = most.bytes // most.steps
     if 2 * mean > most.prefetch_bytes:
         return (

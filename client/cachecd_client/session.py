@@ -7,12 +7,12 @@ import operator
 import os
 import uuid
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from cachecd_client.acquiring import Acquiring, Asker
 from cachecd_client.agreement import Agreement, AllGather
@@ -27,7 +27,7 @@ from cachecd_client.errors import (
 from cachecd_client.launcher import job_id, local_ranks
 from cachecd_client.lease import HeldLease, manifest_path
 from cachecd_client.leased import LeasedSet
-from cachecd_client.mixture import Mixture
+from cachecd_client.mixture import NO_TF_DATASET, Mixture
 from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
     AskStatus,
@@ -44,10 +44,14 @@ from cachecd_client.replicas import node_of
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.standing import Standing
-from cachecd_client.tf_session import TensorFlowRuns
 from cachecd_client.transport import Conversation, Transport, endpoint_of
 from cachecd_client.waiting import Wait
 from cachecd_client.weights import Mixing, Weights
+
+if TYPE_CHECKING:
+    import tensorflow
+
+    from cachecd_client.tf_run import Numbers, RunOptions
 
 log = logging.getLogger("cachecd")
 
@@ -85,7 +89,7 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
     return Cache(transport, patience)
 
 
-class Cache(TensorFlowRuns):
+class Cache:
     """A session with one daemon; made by `connect`.
 
     Use it as a context manager, or `close()` it. If neither happens, it is closed when it is
@@ -103,7 +107,7 @@ class Cache(TensorFlowRuns):
         self._rank, self._world = local_ranks()
         self._job = job_id()
         self._reads = JobReads(self._rank)
-        self._numberings = {}
+        self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
         # Also runs at interpreter exit, while the socket still works.
         self._end = weakref.finalize(
             self, end_session, self._held, self._epochs, transport, self._rank, daemon
@@ -211,6 +215,46 @@ class Cache(TensorFlowRuns):
             sets = dataset if isinstance(dataset, str) else Weights(dataset)
         return agreement.over(self._steps(sets, run, job, timeout, standing), run)
 
+    def tf_dataset(
+        self,
+        dataset: str,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> tensorflow.data.Dataset:
+        """A stock tf.data pipeline over epoch after epoch: one for a whole `fit`, endless by default.
+
+        Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed,
+        drop_last, pad_last, features, rank, world) and defaults. TensorFlow reads each set to its end; then
+        the pipeline takes the next set, which reports the last one as delivered. A lease ends when the set
+        after the next is taken, or with the iterator. Without a daemon at a boundary the set is
+        repeated, reshuffled, and the log says so.
+
+        `epochs`: end after so many sets. `start`: the first set's number, for a run that resumes. Each
+        iterator begins with the next set. With tf.distribute, `batch_size` is the global one.
+
+        The first set is acquired here; errors as `acquire`. Errors at a boundary come out of TensorFlow
+        as tf.errors.OpError with the message, a SchemaError too if the features have changed by then.
+        """
+        given: object = dataset
+        if not isinstance(given, str):
+            raise CallerError(NO_TF_DATASET)
+        from cachecd_client import tf_run
+
+        key = dataset, options.get("job") or self._job, options.get("rank")
+        numbers = self._numbers.setdefault(key, tf_run.Numbers())
+        return tf_run.dataset(self, dataset, batch_size, numbers, epochs=epochs, **options)
+
+    def input_fn(
+        self,
+        dataset: str,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Callable[[], tensorflow.data.Dataset]:
+        """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
+        return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
+
     def report(self, dataset: str | None = None) -> EpochReport:
         """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
 
@@ -285,21 +329,12 @@ class Cache(TensorFlowRuns):
                     weights = standing.weights  # of an epoch, whatever its caller wants by now
                 elif isinstance(sets, Weights):
                     weights = sets.at(run.progress(number, 0.0, run.read))
-                try:
-                    datasets = sets if isinstance(sets, str) else weights
-                    following = self._epoch(asker, datasets, run, standing)
-                    standing = None
-                except (DaemonUnreachableError, ProtocolVersionError) as error:
-                    if current is None or current.released:
-                        raise  # there is nothing to repeat
-                    log.warning(
-                        "%s: epoch %d repeats the %d files of the one before: %s",
-                        current.dataset, number, len(current.files), error,
-                    )  # fmt: skip
-                    following = self._known(current.repeated(number, weights))
-                else:
-                    if current is not None:
-                        current.release()
+                datasets = sets if isinstance(sets, str) else weights
+                acquire = partial(self._epoch, asker, datasets, run, standing)
+                following = self.following(current, number, acquire, weights)
+                standing = None
+                if current is not None:
+                    current.release()
                 current = following
                 yield current
                 current.end()
@@ -310,6 +345,22 @@ class Cache(TensorFlowRuns):
                 for epoch in (current, following):
                     if epoch is not None:
                         releasing.callback(epoch.release)
+
+    def following(
+        self, current: Epoch | None, number: int, acquire: Callable[[], Epoch],
+        weights: Mapping[str, float] = MappingProxyType({}),
+    ) -> Epoch:  # fmt: skip
+        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled."""
+        try:
+            return acquire()
+        except (DaemonUnreachableError, ProtocolVersionError) as error:
+            if current is None or current.released:
+                raise  # there is nothing to repeat
+            log.warning(
+                "%s: epoch %d repeats the %d files of the one before: %s",
+                current.dataset, number, len(current.files), error,
+            )  # fmt: skip
+            return self._known(current.repeated(number, weights))
 
     def _epoch(
         self, asker: Asker, sets: str | Mapping[str, float], run: Run, standing: Standing | None

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachecd_client import resources
-from cachecd_client.elsewhere import Given, Lent
 from cachecd_client.reads import Reads
 from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
 
@@ -51,6 +50,26 @@ class _Began:
     waited: float
     bytes: int
     queue: float
+
+
+class Lent(NamedTuple):
+    """Batches that somebody else reads, which nobody counts, of `batch_size` records for each rank."""
+
+    to: str
+    steps: int
+    batch_size: int
+    world: int
+
+    @property
+    def step(self) -> int:
+        """Records of a step, over all ranks."""
+        return self.batch_size * self.world
+
+    def reads(self, length: int) -> int:
+        """Records over all ranks, of a set that has so many; the last step of a whole pass may be
+        padded."""
+        reads = self.steps * self.step
+        return length if 0 <= reads - length < self.step else reads
 
 
 class Counted(NamedTuple):
@@ -134,23 +153,12 @@ class Telemetry:
         self._lent.remove(lent)
 
     @property
-    def share_elsewhere(self) -> float | None:
-        """Of the steps that others were given last, those that they have taken, 0..1; None if nobody
-        knows."""
-        self._here()
-        for lent in reversed(self._lent):
-            if lent.stretch is not None:
-                return min(1.0, lent.stretch.given.steps / lent.steps)
-        return None
-
-    @property
     def rows(self) -> int:
         """Delivered over all ranks until now, those without a record included; in a forked child, also
         what the parent's passes had delivered that were over."""
         self._here()
         running = list(self._running.items())
-        rows = self._ended.rows + sum(_rows(loader, began) for loader, began in running)
-        return rows + sum(given.steps * lent.step for lent, given in self._given())
+        return self._ended.rows + sum(_rows(loader, began) for loader, began in running)
 
     def corrupt(self, path: str, offset: int) -> None:
         """A record was found to be."""
@@ -167,11 +175,6 @@ class Telemetry:
             if found.waited > most.seconds:
                 most = _most(loader, found)
         queue = sums.queue / sums.steps if sums.steps else None
-        for lent, given in self._given():
-            found = self._of_others(lent, given)
-            sums.add(found)
-            if found.waited > most.seconds:
-                most = Waited(found.waited, found.steps, found.bytes, found.elapsed, to=lent.to)
         parts = self._parts(sums)
         report = EpochReport(
             dataset=self._name,
@@ -190,7 +193,7 @@ class Telemetry:
             coverage=_mean(parts, "coverage"),
             reads_per_record=_mean(parts, "reads_per_record") or 0.0,
             corrupt_records=len(self._corrupt),
-            lent=next((lent.to for lent in self._lent if lent.stretch is None), ""),
+            lent=self._lent[0].to if self._lent else "",
             advice="",
             mixed=tuple(parts) if len(parts) > 1 else (),
         )
@@ -202,9 +205,6 @@ class Telemetry:
         if self._over or os.getpid() != self._process:
             return  # in a forked child, whose parent's epoch goes on
         self._over = True
-        for lent in self._lent:
-            if lent.stretch is not None:
-                lent.stretch.stop()  # what is given from now on is of other epochs
         reads = self._reads()
         for one in self._sets:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
@@ -212,33 +212,13 @@ class Telemetry:
         rank = self._sets[0].reads.rank
         log.log(logging.DEBUG if rank else logging.INFO, "%s", self.report())
 
-    def _given(self) -> list[tuple[Lent, Given]]:
-        """What others were given until now, of those that tell."""
-        return [(lent, lent.stretch.given) for lent in self._lent if lent.stretch is not None]
-
     def _reads(self) -> int:
         """Records that were read over all ranks: as is counted, and as many as others were to read."""
-        given = self._given()
-        told = self._ended.reads + sum(one.records * lent.world for lent, one in given)
-        if untold := [lent for lent in self._lent if lent.stretch is None]:
-            return told + untold[-1].reads(self._length)
+        if self._lent:
+            return self._ended.reads + self._lent[-1].reads(self._length)
         # What is not lent either, its files named to a reader of the trainer's own for example, most
         # likely is read once.
-        return told if given or self._begun else self._length
-
-    def _of_others(self, lent: Lent, given: Given) -> _Sums:
-        size = sum(one.manifest.num_bytes for one in self._sets)
-        mean = size / max(1, sum(one.manifest.num_records for one in self._sets))
-        leasing = min(given.waited, self._leasing) if lent.leases else 0.0
-        return _Sums(
-            steps=given.steps,
-            records=given.records,
-            reads=given.records * lent.world,
-            rows=given.steps * lent.step,
-            bytes=round(given.records * mean),
-            waited=given.waited - leasing,
-            elapsed=given.elapsed - leasing,
-        )
+        return self._ended.reads if self._begun else self._length
 
     def _parts(self, sums: _Sums) -> list[DatasetReport]:
         more = 0 if self._over else sums.reads
@@ -261,7 +241,6 @@ class Telemetry:
             self._process = os.getpid()
             self._ended, self._most = _Sums(rows=self._ended.rows), Waited()
             self._running.clear()
-            self._lent = [dataclasses.replace(lent, stretch=None) for lent in self._lent]
             self._over = True  # of which the parent tells
 
     def _of(self, loader: Loader, began: _Began) -> _Sums:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
 
 from cachecd_client import _core, resources
 from cachecd_client.division import Division, Last
-from cachecd_client.elsewhere import Lent, Stretch
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.reading import Reading, place
 from cachecd_client.replicas import keras_distribution
 from cachecd_client.schema import Feature, Schema
+from cachecd_client.telemetry import Lent
 from cachecd_client.tensorflow import check_replicas
-from cachecd_client.tf_clock import Clock
-from cachecd_client.tf_functions import as_it_is
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
 _READ_BYTES = 1 << 20  # per open file
@@ -34,12 +32,18 @@ _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 # decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
 _DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_it_is(function: _Function) -> _Function:
+    """Keeps AutoGraph from translating a function that needs none: that took half of making a dataset."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
+
 
 class Pass(NamedTuple):
     """One pass over one set: plain values, or the same as tensors, so that one graph reads any set."""
 
     files: Any  # paths, in the order of reading
-    streams: Any  # of files that are read and shuffled side by side
     within: Any  # records in all shuffle buffers
     rows: Any  # that this rank is given
     sizes: Any  # of its batches; one of all that are full, behind which a last one may be short
@@ -50,7 +54,6 @@ class Pass(NamedTuple):
 _NUMBER = tf.TensorSpec([], tf.int64)
 PASS_SPEC = Pass(
     files=tf.TensorSpec([None], tf.string),
-    streams=_NUMBER,
     within=_NUMBER,
     rows=_NUMBER,
     sizes=tf.TensorSpec([None], tf.int64),
@@ -88,15 +91,16 @@ class Pipeline:
         return Division.of(num_records, self.batch_size, self.world, self.last)
 
     def one_pass(
-        self, files: Sequence[str], division: Division, num_bytes: int, seed: int, shared: int
+        self, files: Sequence[str], division: Division, num_bytes: int, seed: int
     ) -> tuple[Pass, int]:
-        """A pass over this set, and the bytes of one of its batches. `shared`: a seed that all ranks have,
-        whatever one of them did before: they share the set by the order of its files."""
+        """A pass over this set, and the bytes of one of its batches.
+
+        Ranks that share a set need one seed: the order of the files decides which records are a rank's.
+        """
         num_records = division.records
         seed %= 1 << 63  # TensorFlow's seeds are int64
         if self.shuffle:
-            by = seed if self.world == 1 else shared % (1 << 63)
-            order = _core.Permutation(len(files), by).take(0, len(files))
+            order = _core.Permutation(len(files), seed).take(0, len(files))
             files = [files[i] for i in order]
         mean_bytes = max(1, num_bytes // max(1, num_records))
         within = min(num_records // self.world + 1, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes)
@@ -107,8 +111,7 @@ class Pipeline:
         ):
             sizes = own
         empty = division.steps - -(-rows // self.batch_size) if self._pads else 0
-        streams = min(_STREAMS, len(files))
-        one = Pass(files, streams, max(1, within), rows, sizes, empty, seed)
+        one = Pass(files, max(1, within), rows, sizes, empty, seed)
         return one, self.batch_size * mean_bytes
 
     @as_it_is
@@ -145,11 +148,8 @@ class Pipeline:
             files = tf.gather(files, tf.argsort(by))
         return one._replace(files=files, seed=number)
 
-    def ready(
-        self, serialized: tf.data.Dataset, batches: int, batch_bytes: int, clock: Clock | None
-    ) -> tf.data.Dataset:
-        """What `serialized` gave as a trainer takes it, made ahead by at most so many batches; what it
-        takes is counted."""
+    def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
+        """Parses serialized batches and makes at most `batches` of them ahead of the trainer."""
         calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
@@ -159,10 +159,7 @@ class Pipeline:
         options.autotune.enabled = False
         # Each rank has its own share of the set already, and each node its own cache.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        batches_ahead = parsed.prefetch(ahead)
-        if clock is not None:
-            batches_ahead = clock.timed(batches_ahead, self._rows)
-        return batches_ahead.with_options(options)
+        return parsed.prefetch(ahead).with_options(options)
 
     @property
     def _pads(self) -> bool:
@@ -170,19 +167,10 @@ class Pipeline:
         return self.last == "pad"
 
     @as_it_is
-    def _rows(self, batch: Any) -> tf.Tensor:
-        """The records in it."""
-        if self._pads:
-            valid = batch["_valid"] if self.label is None else batch[2]
-            return tf.math.count_nonzero(valid)
-        first = tf.nest.flatten(batch)[0]
-        return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
-
-    @as_it_is
     def _parse(self, serialized: tf.Tensor) -> Any:
         if self._pads:
             there = tf.shape(serialized)[0]
-            nothing = _zeros(Schema(self.features))
+            nothing = _zeros(self.features)
             serialized = tf.cond(
                 there == self.batch_size,
                 lambda: serialized,
@@ -212,11 +200,10 @@ def dataset(
     features: Sequence[str] | None,
     rank: int | None,
     world: int | None,
-    timed: bool,
     begin: Callable[[], None],
 ) -> tuple[tf.data.Dataset, Lent]:
-    """The pipeline that `FileSet.tf_dataset` describes, and what it gives, which it counts if it is to be
-    `timed`; its options are settled by now. `begin` is called once they are found to be right."""
+    """The pipeline that `FileSet.tf_dataset` describes, and how much it reads. Its options are settled.
+    Calls `begin` when all of them are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     refuse_keras_sharding()
     rank, world = place(rank, world, reading.share)
@@ -231,7 +218,7 @@ def dataset(
         batches = division.steps
     pipeline = Pipeline(wanted, batch_size, label, shuffle, last, rank, world)
     files = [path for path, _ in reading.files]
-    one, batch_bytes = pipeline.one_pass(files, division, num_bytes, seed, seed)
+    one, batch_bytes = pipeline.one_pass(files, division, num_bytes, seed)
 
     @as_it_is
     def passes(one: Pass) -> tf.data.Dataset:
@@ -250,15 +237,8 @@ def dataset(
     if steps != batches:
         serialized = serialized.take(steps)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
-    clock = clock_here() if timed else None
-    made = pipeline.ready(serialized, steps, batch_bytes, clock)
-    stretch = None if clock is None else Stretch(clock.read)
-    return made, Lent("TensorFlow", steps, batch_size, world, stretch)
-
-
-def clock_here() -> Clock | None:
-    """None in a graph, whose variables only its sessions can read."""
-    return Clock() if tf.executing_eagerly() else None
+    made = pipeline.ready(serialized, steps, batch_bytes)
+    return made, Lent("TensorFlow", steps, batch_size, world)
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
@@ -269,13 +249,13 @@ def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
     """
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
-        some = tf.data.Dataset.from_tensor_slices(one.files).shard(one.streams, number)
+        some = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
         records = tf.data.TFRecordDataset(some, buffer_size=_READ_BYTES)
-        within = tf.maximum(tf.cast(one.within // one.streams, tf.int64), 1)
+        within = tf.maximum(tf.cast(one.within // _STREAMS, tf.int64), 1)
         return _shuffled(records, within, one.seed + number).batch(batch_size)
 
-    return tf.data.Dataset.range(one.streams).interleave(
-        stream, cycle_length=one.streams, num_parallel_calls=one.streams, deterministic=True
+    return tf.data.Dataset.range(_STREAMS).interleave(
+        stream, cycle_length=_STREAMS, num_parallel_calls=_STREAMS, deterministic=True
     )
 
 
@@ -289,10 +269,10 @@ def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Datas
     return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
 
 
-def _zeros(schema: Schema) -> bytes:
-    """A serialized Example of the schema, all zeros and empty strings; no ragged feature."""
+def _zeros(features: Sequence[Feature]) -> bytes:
+    """A serialized Example of zeros and empty strings, without the ragged features."""
     values: dict[str, Any] = {}
-    for feature in schema.features:
+    for feature in features:
         if feature.shape is None:
             continue
         count = math.prod(feature.shape)

@@ -1,50 +1,44 @@
-"""A whole run as one stock tf.data pipeline, which changes leases at its own boundaries.
+"""A whole run as one stock tf.data pipeline: a generator takes the next set, TensorFlow reads its files.
 
-A set's pipeline runs inside a flat_map, which asks for the next set when the one before has come to its
-end and its readers are gone, whatever is prefetched behind it. There, once a set, Python is called: it
-acquires the next lease, releases the last, and says which files to read.
+The generator yields one element per set. TensorFlow's flat_map asks for the next set when it has read the
+one before; its readers may still hold files of that set open. So a lease ends one set later.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import hashlib
 import logging
-import sys
+import threading
+import time
 import weakref
-from collections.abc import Generator, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypedDict
 
 import tensorflow as tf
 
 from cachecd_client.division import last_of
-from cachecd_client.elsewhere import Given, Lent, Stretch
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.iterating import Iterating
-from cachecd_client.numbering import Numbering
 from cachecd_client.options import flag, integer
 from cachecd_client.reading import LARGEST_SEED, place
 from cachecd_client.schema import Feature
+from cachecd_client.telemetry import Lent
 from cachecd_client.tensorflow import check_replicas
-from cachecd_client.tf_clock import Clock
-from cachecd_client.tf_pipeline import (
-    PASS_SPEC,
-    Pass,
-    Pipeline,
-    clock_here,
-    refuse_keras_sharding,
-)
+from cachecd_client.tf_pipeline import PASS_SPEC, Pass, Pipeline, refuse_keras_sharding
 
 if TYPE_CHECKING:
-    from cachecd_client.tf_session import TensorFlowRuns
+    from cachecd_client.session import Cache
 
 log = logging.getLogger("cachecd")
 
+_QUIET = 0.2  # seconds in which TensorFlow's threads leave Python when the process ends
+
 
 class RunOptions(TypedDict, total=False):
-    """What `Cache.tf_dataset` takes beside the dataset's name, the batch size and `epochs`."""
+    """The options of `Cache.tf_dataset` beside dataset, batch size and `epochs`."""
 
     label: str | None
     start: int
@@ -59,11 +53,26 @@ class RunOptions(TypedDict, total=False):
     world: int | None
 
 
+class Numbers:
+    """Numbers the epochs of one job, dataset and rank over all iterators of a session. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0
+
+    def take(self, least: int) -> int:
+        """The number of the next set."""
+        with self._lock:
+            number = max(least, self._next)
+            self._next = number + 1
+            return number
+
+
 def dataset(
-    cache: TensorFlowRuns,
+    cache: Cache,
     name: str,
     batch_size: int,
-    numbering: Numbering,
+    numbers: Numbers,
     *,
     epochs: int | None,
     label: str | None = None,
@@ -78,15 +87,15 @@ def dataset(
     rank: int | None = None,
     world: int | None = None,
 ) -> tf.data.Dataset:
-    """The pipeline that `Cache.tf_dataset` describes."""
+    """The pipeline that `Cache.tf_dataset` describes; `numbers` are the epochs' of all its iterators."""
     if epochs is not None:
         integer("epochs", epochs, 1)
     if seed is not None:
         integer("seed", seed, 0, LARGEST_SEED)
     integer("start", start, 0)
-    sets = _Sets(cache, name, numbering, epochs, start, job, timeout, seed)
+    sets = _Sets(cache, name, partial(numbers.take, start), epochs, job, timeout, seed)
     try:
-        first = sets.first
+        first = sets.first()
         last = last_of(drop_last, pad_last, not first.pinned)
         check_replicas(last != "short")
         refuse_keras_sharding()
@@ -102,15 +111,14 @@ def dataset(
             world,
         )
         batches = pipeline.divided(first.num_records).steps
-        _, batch_bytes = sets.one_pass(first, 0)
+        _, batch_bytes = sets.one_pass(first)
         passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
         serialized = passes.flat_map(pipeline.serialized)
         if epochs is None:
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             serialized = serialized.apply(endless)
         # Batches made ahead must not be those of several small sets, leased long before they are used.
-        sets.clock = clock_here()
-        ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes, sets.clock)
+        ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes)
     except BaseException:
         sets.close()
         raise
@@ -121,124 +129,157 @@ def dataset(
     return ready
 
 
-class _Begun(NamedTuple):
-    """An iterator's epochs: the first, those that follow it, and how many iterators came before."""
-
-    first: Epoch
-    rest: Generator[Epoch, None, None]
-    ordinal: int
-
-
 class _Sets:
-    """The sets of a dataset's epochs, for each iterator anew, as `from_generator` calls for them.
+    """Takes one set after another on lease, for each iterator that `from_generator` asks it for.
 
-    The first iterator takes over the lease that told the schema. A lease ends with its iterator; that
-    of a dataset which nobody iterates over, with the dataset.
+    The first iterator takes over the set that `dataset` acquired for its schema.
     """
 
     pipeline: Pipeline
-    clock: Clock | None = None
-    stretch: Stretch | None = None
 
     def __init__(
         self,
-        cache: TensorFlowRuns,
+        cache: Cache,
         name: str,
-        numbering: Numbering,
+        next_number: Callable[[], int],
         epochs: int | None,
-        start: int,
         job: str | None,
         timeout: float | None,
         seed: int | None,
     ) -> None:
         self._cache = cache
         self._name = name
-        self._numbering = numbering
+        self._next_number = next_number
         self._epochs = epochs
-        self._start = start
-        self._job = job
-        self._timeout = timeout
+        self._acquire = partial(cache.acquire, name, job=job, timeout=timeout)
         self._seed = seed
-        self._begun = [self._begin()]
+        self._first: list[Epoch] = []
 
-    @property
     def first(self) -> Epoch:
-        """The epoch that is leased before anybody iterates."""
-        return self._begun[0].first
+        """The set that the first iterator begins with."""
+        self._first.append(self._acquire(self._next_number()))
+        return self._first[0]
 
-    def __call__(self) -> Iterator[Pass]:
-        return Iterating(self._passes(), self._cache.close)
+    def __call__(self) -> _Iterator:
+        return _Iterator(self._passes(), self._cache.close)
 
     def _passes(self) -> Generator[Pass, None, None]:
+        held: deque[Epoch] = deque()
+        taken = 0
         try:
-            begun, waited = self._begun.pop(), False  # for its set was the caller of tf_dataset()
+            while taken != self._epochs:
+                if taken:
+                    held[-1].tell_delivered()
+                held.append(self._next(held))
+                while len(held) > 2:
+                    held.popleft().release()
+                taken += 1
+                yield self._begin(held[-1])
+        finally:
+            for epoch in held:
+                epoch.release()
+
+    def _next(self, held: deque[Epoch]) -> Epoch:
+        try:
+            return self._first.pop()
         except IndexError:
-            begun, waited = self._begin(), True
-        with contextlib.closing(begun.rest):
-            for epoch in chain([begun.first], begun.rest):
-                if epoch.released:
-                    raise CallerError(
-                        f"the session that leases {self._name!r} was closed: iterate over the dataset "
-                        "before close(), or the end of the with-block"
-                    )
-                if differing := _differing(self.pipeline.features, epoch):
-                    raise SchemaError(
-                        f"epoch {epoch.epoch} of {self._name!r} has another schema than the one that "
-                        f"this dataset was made for, its generation has changed: {differing}; call "
-                        "tf_dataset() again, and go on with what it gives"
-                    )
-                self._numbering.reached(epoch.epoch)
-                one, _ = self.one_pass(epoch, begun.ordinal)
-                epoch.lend(self._lent(epoch, waited))
-                waited = True
-                log.info(
-                    "%s: epoch %d reads %d records in %d files",
-                    self._name, epoch.epoch, epoch.num_records, len(one.files),
-                )  # fmt: skip
-                yield one
-        self._numbering.finished(epoch.epoch)
+            number = self._next_number()
+        if not held:
+            return self._acquire(number)
+        epoch = self._cache.following(held[-1], number, partial(self._acquire, number))
+        if epoch.lease == held[-1].lease:
+            held.pop()  # which it repeats
+        return epoch
 
-    def one_pass(self, epoch: Epoch, ordinal: int) -> tuple[Pass, int]:
-        """What the pipeline reads of the epoch, and about how many bytes a batch has."""
-        base, *own = (epoch.seed,) if self._seed is None else (self._seed, epoch.epoch)
-        seed, shared = _mixed(base, *own, ordinal), _mixed(base, *own)
+    def _begin(self, epoch: Epoch) -> Pass:
+        if epoch.released:
+            raise CallerError(
+                f"the session that leases {self._name!r} was closed: iterate over the dataset "
+                "before close(), or the end of the with-block"
+            )
+        if differing := _differing(self.pipeline.features, epoch):
+            raise SchemaError(
+                f"epoch {epoch.epoch} of {self._name!r} has another schema than the one that "
+                f"this dataset was made for, its generation has changed: {differing}; call "
+                "tf_dataset() again, and go on with what it gives"
+            )
+        one, steps = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records).steps
+        epoch.lend(Lent("TensorFlow", steps, self.pipeline.batch_size, self.pipeline.world))
+        log.info(
+            "%s: epoch %d reads %d records in %d files",
+            self._name, epoch.epoch, epoch.num_records, len(one.files),
+        )  # fmt: skip
+        return one
+
+    def one_pass(self, epoch: Epoch) -> tuple[Pass, int]:
+        """How the pipeline reads the epoch, and about how many bytes a batch has."""
+        seed = epoch.seed if self._seed is None else _mixed(self._seed, epoch.epoch)
         division = self.pipeline.divided(epoch.num_records)
-        return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed, shared)
-
-    def _lent(self, epoch: Epoch, waited: bool) -> Lent:
-        """All of the epoch's batches; for its set the pipeline has `waited`. What is taken from the last
-        boundary on is its: so what was read ahead of the set before is counted with this one."""
-        own = self.pipeline
-        if self.clock is not None:
-            begin = None if self.stretch is None else self.stretch.stop()
-            self.stretch = Stretch(self.clock.read, begin)
-        steps = max(1, epoch.num_records // (own.batch_size * own.world))
-        return Lent("TensorFlow", steps, own.batch_size, own.world, self.stretch, leases=waited)
+        return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed)
 
     def close(self) -> None:
-        """Ends the lease that no iterator has taken over yet; one that comes later takes its own."""
-        try:
-            begun = self._begun.pop()
-        except IndexError:
-            return
-        begun.first.lend(Lent("TensorFlow", 1, 1, 1, Stretch(Given)))  # nobody has read of it
-        begun.rest.close()
+        """Ends the lease of the first set if no iterator has taken it over."""
+        while self._first:
+            epoch = self._first.pop()
+            epoch.lend(Lent("TensorFlow", 0, 1, 1))  # nobody has read it
+            epoch.release()
 
-    def _begin(self) -> _Begun:
-        number, ordinal = self._numbering.begin(self._start)
-        n = sys.maxsize if self._epochs is None else number + self._epochs
-        epochs = cast(
-            "Generator[Epoch, None, None]",
-            # It is a thread of TensorFlow's that comes to a boundary, whenever it likes.
-            self._cache.epochs(
-                self._name, n, self._job, start=number, timeout=self._timeout, agree=False
-            ),
-        )
-        return _Begun(next(epochs), epochs, ordinal)
+
+class _Iterator:
+    """An iterator over a generator that TensorFlow's threads advance.
+
+    When the interpreter ends it kills the native threads that are in Python. The destructors of tf.data's
+    iterators join these threads and would wait for ever. So at exit no thread may be in Python: `interrupt`
+    ends a call that takes long, and later calls end the iteration.
+    """
+
+    def __init__(
+        self, generator: Generator[Pass, None, None], interrupt: Callable[[], None]
+    ) -> None:
+        self._generator = generator
+        self._interrupt = interrupt
+        self._calling = threading.Lock()
+        self._is_over = False
+        _alive.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Pass:
+        with self._calling:
+            if self._is_over:
+                raise StopIteration
+            return next(self._generator)
+
+    def end(self) -> None:
+        """Waits for a call that runs, and releases the leases."""
+        self._is_over = True
+        if not self._calling.acquire(timeout=_QUIET):
+            self._interrupt()
+            self._calling.acquire()
+        self._generator.close()
+        self._calling.release()
+
+
+_alive: weakref.WeakSet[_Iterator] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for iterator in (alive := list(_alive)):
+        iterator.end()
+    if not alive:
+        return
+    del alive, iterator
+    # A thread that asks again drops its iterator. One that has enough batches never asks.
+    deadline = time.monotonic() + _QUIET
+    while _alive and time.monotonic() < deadline:
+        time.sleep(_QUIET / 10)
+    time.sleep(_QUIET / 10)  # for the last thread to leave Python
 
 
 def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
-    """The first feature that the epoch's records have otherwise than it is parsed, and how."""
+    """The first parsed feature that differs in the epoch's schema, and how."""
     for feature in parsed:
         if feature.name not in epoch.schema.names:
             return f"there is no feature {feature.name!r} any more"
@@ -247,9 +288,7 @@ def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
     return ""
 
 
-def _mixed(seed: int, *numbers: int) -> int:
-    """A seed for each row of numbers; for zeros, the seed itself."""
-    if not any(numbers):
-        return seed
-    digest = hashlib.sha256(f"cachecd tf.data order {seed} {numbers}".encode()).digest()
+def _mixed(seed: int, epoch: int) -> int:
+    """The seed of an epoch's order."""
+    digest = hashlib.sha256(f"cachecd tf.data order {seed} {epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -60,9 +60,7 @@ def test_a_set_that_no_loader_of_this_process_reads_counts_as_read_once(cache):
 def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cache, caplog, reader):
     """A set of 20 records: 24 steps of ten are twelve passes."""
     for epoch in cache.epochs("train", 1, steps_per_epoch=24):
-        batches = getattr(epoch, reader)(batch_size=10)
-        if reader == "tf_dataset":  # which counts; what a dataset's workers read nobody sees
-            assert len(list(batches)) == 24
+        getattr(epoch, reader)(batch_size=10)
     assert cache.report().reads_per_record == 12
     assert len(warnings(caplog)) == 1
 
@@ -77,18 +75,15 @@ def test_rows_that_pad_the_last_batch_elsewhere_are_no_reads(cache, batch_size):
 def test_what_a_loader_and_what_tensorflow_read_counts_together(cache):
     with cache.acquire("train") as epoch:
         list(epoch.numpy(batch_size=10))
-        list(epoch.tf_dataset(batch_size=10))
-        assert epoch.report().reads_per_record == 2
+        epoch.tf_dataset(batch_size=10)
+        assert epoch.report().reads_per_record == 1
     assert epoch.report().reads_per_record == 2
 
 
-@pytest.mark.parametrize("here", [False, True])
-def test_what_a_dataset_and_what_tensorflow_read_counts_together(cache, here):
+def test_dataset_read_here_counts_beside_what_tensorflow_was_given(cache):
     with cache.acquire("train") as epoch:
-        dataset = epoch.to_dataset(batch_size=10)
-        if here:  # else by workers, of whom nothing is heard
-            list(dataset)
-        list(epoch.tf_dataset(batch_size=10))
+        list(epoch.to_dataset(batch_size=10))
+        epoch.tf_dataset(batch_size=10)
     assert epoch.report().reads_per_record == 2
 
 

@@ -109,7 +109,6 @@ def test_a_length_that_cannot_be_is_refused_at_once(cache, arguments, why):
 LOOKS = [
     lambda epoch: epoch.numpy(batch_size=1),
     lambda epoch: epoch.numpy(batch_size=10),  # a pass of it would be longer than what is read
-    lambda epoch: epoch.tf_dataset(batch_size=10),
 ]
 
 

@@ -1,5 +1,6 @@
 """tf_dataset: a stock pipeline, parsed by the schema."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -263,8 +264,9 @@ def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
         assert [len(batch["label"]) for batch in whole] == [8, 8, 4]
 
 
-def test_in_a_graph_the_report_says_that_tensorflow_reads(cache):
-    with tf.Graph().as_default(), cache.acquire("train") as epoch:
+@pytest.mark.parametrize("graph", [True, False])
+def test_report_names_tensorflow_as_the_reader(cache, graph):
+    with tf.Graph().as_default() if graph else nullcontext(), cache.acquire("train") as epoch:
         epoch.tf_dataset(batch_size=5)
     assert epoch.report().lent == "TensorFlow"
     assert str(epoch.report()).startswith(

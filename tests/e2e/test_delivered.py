@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachecd_client import connect
 from tests.e2e.daemons import Daemon, wait_until
 
 FILES = 400
@@ -110,6 +114,39 @@ def test_passes_that_are_broken_off_add_up(full: Daemon, share: float):
             assert (evicted(full) > 0) == (epoch.epoch == needed)
             loader = epoch.numpy(8)
             keys_of(loader, -(-len(loader) // needed))
+
+
+def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(full: Daemon):
+    before, sets, seen = evicted(full), set(), set()
+    with connect(full.endpoint) as cache:
+        for batch in cache.tf_dataset("train", 4, features=["key"]):
+            names = {lease.name for lease in (full.cache / "leases").iterdir()}
+            leased = {
+                number
+                for lease in (full.cache / "leases").iterdir()
+                for first, last in json.loads(lease.read_text())["shards"]
+                for number in range(first, last + 1)
+            }
+            # A set that is taken meanwhile is in a manifest that is not looked at here.
+            opened = {int(Path(path).stem) for path in open_shards(full.cache)}
+            if {lease.name for lease in (full.cache / "leases").iterdir()} == names:
+                assert opened <= leased
+                seen |= opened
+            assert len(batch["key"]) == 4
+            sets.add(cache.report("train").epoch)
+            if evicted(full) >= before + 8:
+                break
+    assert len(sets) > 3
+    assert seen
+
+
+def open_shards(cache: Path) -> list[str]:
+    """The shards that this process has open; a deleted one ends in " (deleted)"."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(cache)) and "/shards/" in path]
 
 
 def test_who_reads_the_files_by_their_names_has_read_all_when_it_lets_go(full: Daemon):
