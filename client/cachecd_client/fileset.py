@@ -195,8 +195,6 @@ class FileSet:
         make = partial(self._torch, batch_size, None, channels_last, options)
         with self._resuming() as begin:
             dataset = BatchDataset(make, begin)
-            if begin is not None:
-                dataset.load_state_dict(begin)  # CallerError, for options that differ
         loader = dataset.loader
         to = "a dataset's workers"
         self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader)

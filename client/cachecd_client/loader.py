@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -20,6 +21,8 @@ from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
 from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, place
 from cachecd_client.schema import Feature, Schema
+
+log = logging.getLogger("cachecd")
 
 Batch = dict[str, Any]
 
@@ -48,9 +51,9 @@ class Loader:
     invented unless `pad_last` asks for it.
 
     batch_size: rows per batch of this rank; a last batch may have fewer, without `drop_last`.
-    shuffle, seed: one permutation of the whole set, another for each pass. Passes are numbered from 0 on,
-        and `set_epoch` says which one is next. With several ranks a pass that was left after its first
-        batch does not count: a look at a batch on one rank does not part it from the others.
+    shuffle, seed: one permutation of the whole set, another for each pass number. `set_epoch(n)` numbers
+        the next pass. Without it a single rank numbers its passes 0, 1, 2 ...; of several ranks none knows
+        how many passes the others began, so every pass has the number and the order of the pass before.
     reshuffle: False: every pass has the order of pass 0.
     drop_last: leave out what does not fill a batch on every rank. False delivers each record once over
         all ranks: the last batch is short, and the ranks' rows in it differ by at most one. A rank that
@@ -149,6 +152,7 @@ class Loader:
         self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
         self._process = 0  # that made the reader
         self._closed = False
+        self._has_warned = False
         self._waited = 0.0  # of passes that have ended, as are the next three
         self._read = 0
         self._filled = 0.0
@@ -219,11 +223,6 @@ class Loader:
         return not self._start and self.position == self._batches and not self._is_cut
 
     @property
-    def pass_counts(self) -> bool:
-        """Whether the last pass counts, or was a look at a batch that other ranks may not have taken."""
-        return self.world == 1 or self._position > 1 or self._position == self._batches
-
-    @property
     def _is_cut(self) -> bool:
         """Whether a pass leaves out a step or more, since another node has fewer records."""
         step = self.batch_size * self.world
@@ -277,11 +276,11 @@ class Loader:
         return self._corrupt + (reader.corrupt if reader else [])
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass the one of this number, by which it is shuffled; those after it follow on.
+        """Gives the next pass this number, by which it is shuffled.
 
-        As torch's samplers, Accelerate and the Hugging Face Trainer have it. A pass that runs goes on,
-        and so does the pass of that number that `load_state_dict` gave, where it was; a state of another
-        pass is left.
+        With several ranks, call it on all of them before each pass, as `set_epoch` of torch's
+        DistributedSampler. A pass that runs goes on. If `load_state_dict` gave a pass of this number, the
+        next pass still continues it; a state of another pass is dropped.
         """
         number = integer("epoch", epoch, 0)
         if self._next is not None and self._next[0] == number:
@@ -289,6 +288,20 @@ class Loader:
         self._next = number, 0
         if self._running() is None:
             self._number, self._position = self._next
+
+    @property
+    def next_pass(self) -> tuple[int, int]:
+        """The number of the next pass, and the batch at which it begins."""
+        return self._next or (self._number + (self.world == 1), 0)
+
+    def warn_of_same_order(self, number: int) -> None:
+        """Logs that pass `number` has the order of the pass before, if a pass number changes the order."""
+        if self.shuffle and self.reshuffle:
+            log.warning(
+                "pass %d of rank %d of %d begins again in the same order: call set_epoch(n) before each "
+                "pass, on all ranks, for another order",
+                number, self.rank, self.world,
+            )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, the same on every rank at the same step.
@@ -363,7 +376,10 @@ class Loader:
         if self._closed:
             raise CallerError("this loader is closed: make another one")
         self._stop()
-        number, start = self._next or (self._number + self.pass_counts, 0)
+        number, start = self.next_pass
+        if self._next is None and self.world > 1 and not self._has_warned:
+            self._has_warned = True
+            self.warn_of_same_order(number)
         seed = self.seed
         if self.shuffle and self.reshuffle:
             seed = _seed_of(self.seed, number)

@@ -65,11 +65,33 @@ def test_set_epoch_leaves_the_pass_that_runs_and_a_state_of_that_pass(files):
         assert labels(resumed) == expected
 
 
-def test_a_look_at_a_batch_on_one_rank_does_not_part_it_from_the_others(files):
-    ranks = [files.numpy(5, rank=rank, world=2, drop_last=False) for rank in range(2)]
-    next(iter(ranks[0]))
+def test_look_on_one_rank_leaves_later_passes_divided(tmp_path):
+    files = FileSet(write_set(tmp_path, 400, 100))
+    ranks = [files.numpy(10, rank=rank, world=2, features=["label"]) for rank in range(2)]
+    list(itertools.islice(ranks[0], 2))
     for _ in range(2):
-        assert sorted(labels(ranks[0]) + labels(ranks[1])) == list(range(N))
+        assert sorted(labels(ranks[0]) + labels(ranks[1])) == list(range(400))
+
+
+def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
+    loader = files.numpy(10, rank=1, world=2, seed=3)
+    first = labels(loader)
+    loader.set_epoch(1)
+    second = labels(loader)
+    assert first != second
+    assert not caplog.records
+    assert [labels(loader), labels(loader)] == [second, second]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("pass 1 of rank 1 of 2 begins again in the same order")
+    loader.set_epoch(0)
+    assert labels(loader) == first
+
+
+def test_several_ranks_without_shuffle_repeat_without_a_warning(files, caplog):
+    for options in ({"shuffle": False}, {"reshuffle": False}):
+        loader = files.numpy(10, rank=0, world=2, **options)
+        assert labels(loader) == labels(loader)
+    assert not caplog.records
 
 
 def test_a_pass_that_is_left_counts_where_one_process_reads(files):

@@ -61,7 +61,9 @@ def test_workers_deliver_the_very_batches_of_a_loader_in_its_order(files, worker
     expected = passes_of(files, 2)
     loader = loading(files, workers)
     assert len(loader) == 16
-    assert [rows(loader), rows(loader)] == expected
+    assert rows(loader) == expected[0]
+    loader.dataset.set_epoch(1)
+    assert rows(loader) == expected[1]
 
 
 def test_workers_that_are_not_forked_but_given_it_pickled_share_the_batches(cache):
@@ -166,22 +168,40 @@ def passes_of(files, count, **options):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_each_pass_of_workers_is_the_loaders_of_that_number(files, persistent):
-    dataset = files.to_dataset(**OPTIONS)
+@pytest.mark.parametrize("world", [1, 2])
+def test_workers_repeat_the_pass_until_set_epoch(files, world, persistent):
+    options = {"rank": 0, "world": world}
+    dataset = files.to_dataset(**OPTIONS, **options)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
-    expected = passes_of(files, 3)
-    assert expected[0] != expected[1] != expected[2]
-    assert [rows(loader) for _ in range(3)] == expected
+    one = files.torch(**OPTIONS, **options)
+    first = rows(one)
+    one.set_epoch(1)
+    second = rows(one)
+    assert first != second
+    assert [rows(loader), rows(loader)] == [first, first]
+    dataset.set_epoch(1)
+    assert [rows(loader), rows(loader)] == [second, second]
+    assert rows(itertools.islice(loader, 2)) == second[:2]
+    assert rows(loader) == second, "a look at two batches changed the order"
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 2, "multiprocessing_context": "spawn"}, {}])
-def test_the_number_of_a_pass_is_seen_by_whoever_makes_it(files, options):
+def test_spawned_workers_see_the_epoch_that_was_set(files):
     dataset = files.to_dataset(**OPTIONS)
-    first, second, *_, fifth = passes_of(files, 5)
+    first, *_, fifth = passes_of(files, 5)
+    options = {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True}
     loader = DataLoader(dataset, batch_size=None, **options)
-    assert [rows(loader), rows(loader)] == [first, second]
+    assert rows(loader) == first
     dataset.set_epoch(4)
     assert rows(loader) == fifth
+
+
+def test_epoch_set_after_workers_started_leaves_their_pass(files):
+    dataset = files.to_dataset(**OPTIONS)
+    first, second = passes_of(files, 2)
+    for expected, number in ((first, 1), (second, 0)):
+        batches = iter(DataLoader(dataset, batch_size=None, num_workers=2))
+        dataset.set_epoch(number)
+        assert rows(batches) == expected
 
 
 def test_workers_that_stay_see_the_epoch_that_was_set(files):
@@ -193,59 +213,77 @@ def test_workers_that_stay_see_the_epoch_that_was_set(files):
         assert rows(loader) == expected[epoch]
 
 
-def test_other_numbers_of_workers_and_passes_side_by_side_never_mix_orders(files):
+def test_passes_side_by_side_each_deliver_the_pass(files):
     dataset = files.to_dataset(**OPTIONS)
-    expected = passes_of(files, 6)
+    dataset.set_epoch(1)
+    expected = passes_of(files, 2)[1]
     few, many = (DataLoader(dataset, batch_size=None, num_workers=n) for n in (1, 2))
-    assert rows(few) == expected[0]
-    assert rows(many) == expected[1]
     for found in zip(*zip(many, few, strict=True), strict=True):  # both at once
-        assert rows(found) in expected[2:4]
-    assert rows(dataset) in expected[3:5]
+        assert rows(found) == expected
 
 
-def test_without_workers_a_look_at_a_batch_on_one_rank_does_not_part_it_from_the_others(files):
-    first, second = (
-        files.to_dataset(batch_size=5, rank=rank, world=2, drop_last=False) for rank in range(2)
-    )
-    next(iter(first))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_look_on_one_rank_leaves_later_passes_divided(tmp_path, workers):
+    files = FileSet(write_set(tmp_path, 400, 100))
+    options = {"batch_size": 10, "features": ["label"], "world": 2}
+    loaders = [loading(files, workers, rank=rank, **options) for rank in range(2)]
+    list(itertools.islice(loaders[0], 2))
     for _ in range(2):
-        assert labels_of(rows(first) + rows(second)) == list(range(N))
-    first.set_epoch(7)
-    second.set_epoch(7)
-    assert labels_of(rows(first) + rows(second)) == list(range(N))
+        found = [int(n) for loader in loaders for batch in loader for n in batch["label"]]
+        assert sorted(found) == list(range(400))
 
 
-@pytest.mark.parametrize(("taken", "warned"), [(1, True), (25, False), (None, False)])
-def test_after_a_look_through_workers_of_several_ranks_the_next_pass_says_what_it_may_cost(
-    files, tmp_path, monkeypatch, request, taken, warned
-):
-    log = tmp_path / "log"
-    handler = logging.FileHandler(log)
-    request.addfinalizer(handler.close)
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """The log, of workers too."""
+    path = tmp_path / "log"
+    handler = logging.FileHandler(path)
     monkeypatch.setattr(logging.getLogger("cachecd"), "handlers", [handler])
-    dataset = files.to_dataset(batch_size=1, rank=0, world=2)
-    for count in (taken, None):
-        loader = DataLoader(dataset, batch_size=None, num_workers=2)
-        assert len(list(itertools.islice(loader, count))) == (count or N // 2)
+    yield path
+    handler.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_second_pass_through_workers_warns_once(files, log, world, persistent):
+    dataset = files.to_dataset(batch_size=4, rank=0, world=world)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    list(loader)
+    for _ in range(2):
+        dataset.set_epoch(0)
+        list(loader)
+    assert not log.read_text()
+    for _ in range(3):
+        list(loader)
     said = log.read_text()
-    assert said.count("set_epoch") == warned
-    next(iter(DataLoader(dataset, batch_size=None, num_workers=2)))
-    dataset.set_epoch(2)
-    list(DataLoader(dataset, batch_size=None, num_workers=2))
-    assert log.read_text() == said, "who says which pass is next knows it"
+    assert said == (
+        f"pass 0 of rank 0 of {world} begins again in the same order: call set_epoch(n) before each "
+        "pass, on all ranks, for another order\n"
+    )
 
 
-def test_a_state_holds_for_the_pass_that_follows_and_not_for_the_one_after_it(files):
+@pytest.mark.parametrize("persistent", [False, True])
+def test_state_continued_by_workers_is_refused_a_second_time(files, persistent):
     expected = passes_of(files, 3)
     begun = files.torch(**OPTIONS)
     list(begun)
     assert rows(itertools.islice(begun, 5)) == expected[1][:5]
+    state = begun.state_dict()
     dataset = files.to_dataset(**OPTIONS)
-    dataset.load_state_dict(begun.state_dict())
-    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    dataset.load_state_dict(state)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
     assert rows(loader) == expected[1][5:]
-    assert rows(loader) == expected[2]
+    with pytest.raises(
+        CallerError, match=r"state of pass 1, batch 5, was continued before: call set"
+    ):
+        rows(loader)
+    dataset.set_epoch(1)
+    assert rows(DataLoader(dataset, batch_size=None, num_workers=2)) == expected[1]
+    dataset.load_state_dict(state)
+    dataset.set_epoch(1)
+    assert rows(DataLoader(dataset, batch_size=None, num_workers=1)) == expected[1][5:]
+    dataset.set_epoch(2)
+    assert rows(DataLoader(dataset, batch_size=None, num_workers=2)) == expected[2]
 
 
 def test_without_reshuffle_workers_make_the_same_pass_again(files):
