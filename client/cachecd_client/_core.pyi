@@ -212,6 +212,40 @@ class FeatureOptions(TypedDict, total=False):
 ReaderFeature = tuple[str, str, str, tuple[int, ...] | None, bool, FeatureOptions]
 
 @final
+class Division:
+    """How records are divided into steps, and each step's records among the ranks.
+
+    Rank r of `world` has of `records` the positions r, r + world, r + 2 * world, ...; every rank takes as
+    many `steps`.
+    last: "drop": whole batches only. "short": every record comes once, the last batch is short, and a rank
+      that has no record left for it takes the last one of the batch before; ValueError if that leaves a
+      batch empty on any rank. "pad": every record comes once, and rows without a record fill up the last
+      batches.
+    nodes: records of the nodes with the fewest and the most, if nodes with sets of their own take the
+      same number of steps.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        batch_size: int,
+        world: int,
+        last: Literal["drop", "short", "pad"],
+        nodes: tuple[int, int] | None = None,
+    ) -> None: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def is_full(self) -> bool:
+        """Whether every batch has `batch_size` rows, on every rank of every node."""
+    def begin(self, batch: int, rank: int) -> int:
+        """Records of the rank before its batch of this number; before `steps`, all that it is given."""
+    def rows(self, rank: int) -> NDArray[np.int64]:
+        """How many records each batch of the rank has."""
+
+@final
 class BatchReader:
     """Reads records in a fixed order into batches of columns; native threads run ahead.
 
@@ -226,12 +260,10 @@ class BatchReader:
       it has a default. An option that the feature cannot have, or a default that does not fit it,
       is a SchemaError too, and so are two columns of one name.
     Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
-      Rank r of `world` takes the positions r, r + world, r + 2 * world, ... below N: with drop_last,
-      floor(N / world) of them in whole batches. Without, all of them: every rank gets as many batches, of
-      which the last is short; a rank that has no position left for it takes the last one of the batch
-      before. ValueError if that leaves a batch empty on any rank.
-    pad_last (only without drop_last): every batch has batch_size rows instead. What is no record is zero or
-      empty (padded: filled up), whatever the default; adds the column "_valid", bool [rows].
+      Rank r of `world` takes the positions r, r + world, r + 2 * world, ... below N, in the batches of
+      Division(N, batch_size, world, last, nodes), whose errors it raises.
+    last: "pad" adds the column "_valid", bool [rows]. A row without a record is zero or empty (padded:
+      filled up), whatever the default.
     start: the first batch to deliver (resume). every: from there on only each so-many-th one, for
       readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses, of at
       most `processors`, by default those of this process's affinity.
@@ -265,9 +297,6 @@ class BatchReader:
       is not there.
     datasets: int64 [files]; adds the column "_dataset", int64: the number of the record's file, that of
       the replacement if there is one, -1 in rows without a record.
-    batches: that this rank is given in all, in place of as many as the records make: with drop_last at
-      most so many; without it exactly so many, the last ones of one record each where they would be
-      empty, or of padding alone with pad_last.
     totals: (records, bytes) of all files, where they are known. Then a file that is gone or cannot be read
       at all is damaged like any other, and costs its records alone; CorruptRecordError if none is left.
     The order depends on files, seed, shuffle, window, stages, rank and world alone.
@@ -284,8 +313,7 @@ class BatchReader:
         shuffle: bool = True,
         rank: int = 0,
         world: int = 1,
-        drop_last: bool = True,
-        pad_last: bool = False,
+        last: Literal["drop", "short", "pad"] = "drop",
         start: int = 0,
         every: int = 1,
         threads: int = 0,
@@ -300,7 +328,7 @@ class BatchReader:
         report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
         stages: Sequence[NDArray[np.uint64]] | None = None,
         datasets: NDArray[np.int64] | None = None,
-        batches: int | None = None,
+        nodes: tuple[int, int] | None = None,
         totals: tuple[int, int] | None = None,
         memory: int | None = None,
         processors: int | None = None,

@@ -8,8 +8,7 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachecd_client.errors import CallerError, OtherNodeError
 from cachecd_client.replicas import Replica, Sharing, refuse_different, replica_of
@@ -29,8 +28,7 @@ _COUNT = 1 << 24  # of replicas
 _LONG = 10.0  # seconds of waiting for other nodes that are worth a line
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(NamedTuple):
     """How much of its set a node reads, so that each rank of each node takes as many steps."""
 
     least: int

@@ -1,16 +1,10 @@
-"""How a set's records are divided into steps, and these into batches of the ranks. Pure.
-
-The core divides likewise (`core/division.h`); here it is known before a file is opened.
-"""
+"""What becomes of records that fill no batch, and what cannot be divided among ranks. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.options import flag
 
@@ -33,75 +27,29 @@ def last_of(drop_last: bool | None, pad_last: bool | None, default: bool) -> Las
     return "drop" if (default if drop_last is None else drop_last) else "short"
 
 
-@dataclass(frozen=True)
-class Division:
-    """Rank r of `world` has of `records` the positions r, r + world, ...; every rank takes as many `steps`.
+def divide(
+    records: int, batch_size: int, world: int, last: Last, nodes: tuple[int, int] | None = None
+) -> Division:
+    """One pass over a set. `nodes`: records of the nodes that have the fewest and the most, if there are
+    others.
 
-    `records` are those here, over all ranks that share them.
+    CallerError, on every rank alike, if there is no step, or if some rank would have no record for one.
     """
-
-    records: int
-    batch_size: int
-    world: int
-    last: Last
-    steps: int
-    #: Whether every batch has `batch_size` rows, on every rank of every node.
-    is_full: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        records: int,
-        batch_size: int,
-        world: int,
-        last: Last,
-        least: int | None = None,
-        most: int | None = None,
-    ) -> Self:
-        """Of one pass. `least` and `most`: records of the nodes that have fewest and most, if there are
-        others.
-
-        CallerError if there is no step, or if a step would have no record for some rank, anywhere.
-        """
-        if not records:
-            raise CallerError(
-                "the set has no records: its files are empty, so there is nothing to read"
-            )
-        least = records if least is None else min(least, records)
-        most = records if most is None else max(most, records)
-        step = world * batch_size
-        steps = least // step if last == "drop" else -(-most // step)
-        if not steps:
-            raise CallerError(
-                f"{least} records over {world} ranks make no batch of {batch_size}: choose a smaller "
-                "batch_size, or drop_last=False"
-            )
-        if last == "short" and least // world < steps:
-            raise CallerError(
-                f"{least} records over {world} ranks, {steps} batches of at most {batch_size} on each: "
-                "some rank would have no record for its last one; pad_last=True fills up with rows that "
-                "`_valid` masks, drop_last=True leaves out what does not fill a batch"
-            )
-        is_full = last != "short" or least == most == steps * step
-        return cls(records, batch_size, world, last, steps, is_full)
-
-    @classmethod
-    def whole(cls, steps: int, batch_size: int, world: int, last: Last) -> Self:
-        """Into so many steps, all of them full."""
-        return cls(steps * batch_size * world, batch_size, world, last, steps)
-
-    def begin(self, batch: int, rank: int) -> int:
-        """Records of the rank before its batch of this number; before `steps`, all that it is given."""
-        positions = -((rank - self.records) // self.world)
-        begin = min(batch * self.batch_size, positions)
-        # One is left for each batch that follows.
-        return min(begin, positions - (self.steps - batch)) if self.last == "short" else begin
-
-    def rows(self, rank: int) -> NDArray[np.int64]:
-        """How many records each batch of the rank has."""
-        ends = np.arange(self.steps + 1, dtype=np.int64)
-        positions = -((rank - self.records) // self.world)
-        begins = np.minimum(ends * self.batch_size, positions)
-        if self.last == "short":
-            begins = np.minimum(begins, positions - (self.steps - ends))
-        return np.diff(begins)
+    if not records:
+        raise CallerError(
+            "the set has no records: its files are empty, so there is nothing to read"
+        )
+    try:
+        division = Division(records, batch_size, world, last, nodes)
+    except ValueError as error:
+        raise CallerError(
+            f"{error}; pad_last=True fills up with rows that `_valid` masks, drop_last=True leaves out "
+            "what does not fill a batch"
+        ) from error
+    if not division.steps:
+        least = records if nodes is None else min(records, nodes[0])
+        raise CallerError(
+            f"{least} records over {world} ranks make no batch of {batch_size}: choose a smaller "
+            "batch_size, or drop_last=False"
+        )
+    return division

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client._core import Division
 from cachecd_client.ahead import Lane
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
-from cachecd_client.division import Division
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature, Schema
 

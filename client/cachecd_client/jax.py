@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
-from cachecd_client.division import Division
+from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.replicas import rows_of

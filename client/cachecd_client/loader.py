@@ -126,6 +126,7 @@ class Loader:
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         self.reshuffle = flag("reshuffle", reshuffle)
+        self._last = last
         self.drop_last, self.pad_last = last == "drop", last == "pad"
         self.rank, self.world = place(rank, world, reading.share)
         #: What is read, if that is not one pass of the set; and how it is divided.
@@ -406,8 +407,7 @@ class Loader:
             shuffle=self.shuffle,
             rank=self.rank,
             world=self.world,
-            drop_last=self.drop_last,
-            pad_last=self.pad_last,
+            last=self._last,
             start=start,
             every=self._every,
             threads=self.threads,
@@ -422,7 +422,7 @@ class Loader:
             report=self._losses or self._reading.corrupt,
             stages=None if self.part is None else self.part.stages,
             datasets=self._reading.datasets if self._ids else None,
-            batches=None if self._reading.agreed is None else self._batches,
+            nodes=None if self.part is not None else self._reading.agreed,
             totals=(self._reading.num_records, self._reading.num_bytes),
             memory=resources.memory(),
             processors=resources.processors(),

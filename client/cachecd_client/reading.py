@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd_client._core import Division
 from cachecd_client.agreement import Agreed
-from cachecd_client.division import Division, Last, last_of
+from cachecd_client.division import Last, divide, last_of
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
@@ -83,9 +84,9 @@ class Reading:
         cannot be."""
         batch_size = integer("batch_size", batch_size, 1)
         if (part := self.part(batch_size * world, seed)) is not None:
-            return part, Division.whole(part.steps, batch_size, world, last)
-        agreed = (None, None) if self.agreed is None else (self.agreed.least, self.agreed.most)
-        return None, Division.of(self.num_records, batch_size, world, last, *agreed)
+            records = part.steps * batch_size * world
+            return part, Division(records, batch_size, world, last)
+        return None, divide(self.num_records, batch_size, world, last, self.agreed)
 
 
 def place(

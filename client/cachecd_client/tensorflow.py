@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from cachecd_client._core import Division
 from cachecd_client.columns import Bytes
-from cachecd_client.division import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.handover import Wrap, is_dense, some
 from cachecd_client.schema import Feature, Schema

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from cachecd_client import _core, resources
-from cachecd_client.division import Division, Last
+from cachecd_client._core import Division
+from cachecd_client.division import Last, divide
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.reading import Reading, place
 from cachecd_client.replicas import keras_distribution
@@ -88,7 +89,7 @@ class Pipeline:
 
     def divided(self, num_records: int) -> Division:
         """One pass of a set; CallerError if that cannot be."""
-        return Division.of(num_records, self.batch_size, self.world, self.last)
+        return divide(num_records, self.batch_size, self.world, self.last)
 
     def one_pass(
         self, files: Sequence[str], division: Division, num_bytes: int, seed: int
@@ -214,7 +215,7 @@ def dataset(
     if part is not None or last == "drop":
         # Of a part not the very records, as TensorFlow cannot read slices of files.
         last = "drop"
-        division = Division.of(reading.num_records, batch_size, world, last)
+        division = divide(reading.num_records, batch_size, world, last)
         batches = division.steps
     pipeline = Pipeline(wanted, batch_size, label, shuffle, last, rank, world)
     files = [path for path, _ in reading.files]

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack as _from_dlpack
 
+from cachecd_client._core import Division
 from cachecd_client.ahead import Lane
-from cachecd_client.division import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema

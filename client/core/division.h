@@ -1,4 +1,4 @@
-// Which of a rank's records make which of its batches.
+// How a set's records are divided into steps, and each step's records among the ranks.
 //
 // Of N records rank r of `world` has the positions r, r + world, ... of their order. All ranks take
 // as many steps, each `batch_size` records of every rank, but for the last. A pure function, so
@@ -26,33 +26,44 @@ enum class Last {
 
 class Division {
  public:
-  // `rank` is below `world`, and `batch_size` is not 0. `batches`: in all, in place of as many as
-  // the records make: with kDropped at most so many, otherwise exactly so many. With kShort
-  // std::invalid_argument, on every rank alike, if they are fewer than the batches on any rank, or
-  // do not fit.
-  Division(uint64_t records, uint64_t rank, uint64_t world, uint64_t batch_size, Last last,
-           std::optional<uint64_t> batches = {});
+  // Records of the nodes that have the fewest and the most, where nodes with sets of their own take
+  // the same number of steps.
+  struct Nodes {
+    uint64_t least;
+    uint64_t most;
+  };
 
-  uint64_t num_batches() const { return num_batches_; }
+  // `world` and `batch_size` are not 0. With kShort std::invalid_argument, on every rank of every
+  // node alike, if some rank would have no record for one of its batches.
+  Division(uint64_t records, uint64_t batch_size, uint64_t world, Last last,
+           std::optional<Nodes> nodes = {});
 
-  // Positions of this rank, from `first` on.
+  uint64_t records() const { return records_; }
+  uint64_t steps() const { return steps_; }
+
+  // Whether every batch has `batch_size` rows, on every rank of every node.
+  bool is_full() const { return is_full_; }
+
+  // Records of the rank before its batch of this number, which is at most steps().
+  uint64_t Begin(uint64_t batch, uint64_t rank) const;
+
+  // Positions of a rank, from `first` on.
   struct Rows {
     uint64_t first;
     uint64_t there;   // of records
     uint64_t padded;  // those without one included
   };
 
-  // Beyond the last batch there are none.
-  Rows operator[](uint64_t batch) const;
+  // A batch of the rank; beyond the last batch there are no rows.
+  Rows Batch(uint64_t batch, uint64_t rank) const;
 
  private:
-  // The first position of a batch, or the last's end.
-  uint64_t Begin(uint64_t batch) const;
-
-  uint64_t positions_;
+  uint64_t records_;
   uint64_t batch_size_;
+  uint64_t world_;
   Last last_;
-  uint64_t num_batches_;
+  uint64_t steps_;
+  bool is_full_;
 };
 
 }  // namespace cachecd

@@ -327,12 +327,24 @@ class Pass {
   const uint64_t pass_;
 };
 
-Last LastArgument(bool drop_last, bool pad_last) {
-  if (drop_last && pad_last) {
-    throw std::invalid_argument("pad_last needs drop_last=False: otherwise nothing is left to pad");
+Last LastArgument(const std::string& last) {
+  if (last == "drop") return Last::kDropped;
+  if (last == "short") return Last::kShort;
+  if (last == "pad") return Last::kPadded;
+  throw std::invalid_argument("last is '" + last + "', expected 'drop', 'short' or 'pad'");
+}
+
+std::optional<Division::Nodes> NodesArgument(std::optional<std::pair<uint64_t, uint64_t>> nodes) {
+  if (!nodes) return {};
+  return Division::Nodes{nodes->first, nodes->second};
+}
+
+nb::object RowsOf(const Division& division, uint64_t rank) {
+  std::vector<int64_t> rows(division.steps());
+  for (uint64_t i = 0; i < rows.size(); ++i) {
+    rows[i] = static_cast<int64_t>(division.Batch(i, rank).there);
   }
-  if (drop_last) return Last::kDropped;
-  return pad_last ? Last::kPadded : Last::kShort;
+  return ToNumpy(std::move(rows), true);
 }
 
 bool ReplaceArgument(const std::string& on_corrupt) {
@@ -354,6 +366,23 @@ void CloseAll() {
 }  // namespace
 
 void BindReader(nb::module_& module) {
+  nb::class_<Division>(module, "Division", nb::is_final())
+      .def(
+          "__init__",
+          [](Division* self, uint64_t records, uint64_t batch_size, uint64_t world,
+             const std::string& last, std::optional<std::pair<uint64_t, uint64_t>> nodes) {
+            if (batch_size == 0) throw std::invalid_argument("batch_size 0, expected >= 1");
+            if (world == 0) throw std::invalid_argument("world 0, expected >= 1");
+            new (self)
+                Division(records, batch_size, world, LastArgument(last), NodesArgument(nodes));
+          },
+          nb::arg("records"), nb::arg("batch_size"), nb::arg("world"), nb::arg("last"),
+          nb::arg("nodes") = nb::none())
+      .def_prop_ro("records", &Division::records)
+      .def_prop_ro("steps", &Division::steps)
+      .def_prop_ro("is_full", &Division::is_full)
+      .def("begin", &Division::Begin, nb::arg("batch"), nb::arg("rank"))
+      .def("rows", &RowsOf, nb::arg("rank"));
   nb::class_<Pass>(module, "Pass", nb::is_final())
       .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__next__", &Pass::Next);
@@ -361,19 +390,19 @@ void BindReader(nb::module_& module) {
       .def(
           "__init__",
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
-             uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, bool drop_last,
-             bool pad_last, uint64_t start, uint64_t every, uint64_t threads,
-             uint64_t prefetch_bytes, const std::string& on_corrupt, bool ids, uint64_t window,
-             nb::object names, nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report,
-             nb::object stages, nb::object datasets, std::optional<uint64_t> batches,
+             uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, const std::string& last,
+             uint64_t start, uint64_t every, uint64_t threads, uint64_t prefetch_bytes,
+             const std::string& on_corrupt, bool ids, uint64_t window, nb::object names,
+             nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report, nb::object stages,
+             nb::object datasets, std::optional<std::pair<uint64_t, uint64_t>> nodes,
              std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
              std::optional<uint64_t> processors) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
             options.shape = {FeaturesArgument(features), batch_size, false, ids,
                              DatasetsArgument(std::move(datasets), nb::len(files))};
-            options.last = LastArgument(drop_last, pad_last);
-            options.batches = batches;
+            options.last = LastArgument(last);
+            options.nodes = NodesArgument(nodes);
             if (totals) options.totals = {totals->first, totals->second};
             options.start = start;
             options.every = every;
@@ -387,15 +416,15 @@ void BindReader(nb::module_& module) {
           },
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
-          nb::arg("drop_last") = true, nb::arg("pad_last") = false, nb::arg("start") = 0,
-          nb::arg("every") = 1, nb::arg("threads") = 0,
-          nb::arg("prefetch_bytes") = uint64_t{64} << 20, nb::arg("on_corrupt") = "replace",
-          nb::arg("ids") = false, nb::arg("window") = 0, nb::arg("names") = nb::none(),
-          nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
-          nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
-          nb::arg("stages") = nb::none(), nb::arg("datasets") = nb::none(),
-          nb::arg("batches") = nb::none(), nb::arg("totals") = nb::none(),
-          nb::arg("memory") = nb::none(), nb::arg("processors") = nb::none())
+          nb::arg("last") = "drop", nb::arg("start") = 0, nb::arg("every") = 1,
+          nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
+          nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
+          nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
+          nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false,
+          nb::arg("report") = nb::none(), nb::arg("stages") = nb::none(),
+          nb::arg("datasets") = nb::none(), nb::arg("nodes") = nb::none(),
+          nb::arg("totals") = nb::none(), nb::arg("memory") = nb::none(),
+          nb::arg("processors") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -66,8 +66,8 @@ BatchReader::BatchReader(std::vector<FileSet::Input> files, ReaderOptions option
       records_(std::make_unique<RecordSource>(files_, options_.order, options_.replace,
                                               options_.memory)),
       pool_(BufferPool::Create(options_.prefetch_bytes)),
-      division_(records_->num_records(), options_.order.rank, options_.order.world,
-                options_.shape.batch_size, options_.last, options_.batches),
+      division_(records_->num_records(), options_.shape.batch_size, options_.order.world,
+                options_.last, options_.nodes),
       estimate_(FirstEstimate(files_.num_bytes(), records_->num_records(), options_.shape)) {
   Start(options_.start);
 }
@@ -249,7 +249,7 @@ void BatchReader::AwaitCall(std::unique_lock<std::mutex>* lock) {
 BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
   try {
     if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get());
-    return {(*builder)->Build(division_[number]), nullptr};
+    return {(*builder)->Build(division_.Batch(number, options_.order.rank)), nullptr};
   } catch (...) {
     return {Batch(), std::current_exception()};
   }

@@ -35,7 +35,7 @@ struct ReaderOptions {
   Order order;
   BatchShape shape;  // without `valid`, which follows from `last`
   Last last = Last::kDropped;
-  std::optional<uint64_t> batches = {};        // see Division
+  std::optional<Division::Nodes> nodes = {};   // see Division
   std::optional<FileSet::Totals> totals = {};  // see FileSet
   uint64_t start = 0;                          // the first batch to deliver
   uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
@@ -60,7 +60,7 @@ class BatchReader {
   // How many records of each file lie before `position`; see RecordOrder.
   std::vector<double> Before(uint64_t position) const { return records_->Before(position); }
   // Of this rank in all, those before `start` and those left to others included.
-  uint64_t num_batches() const { return division_.num_batches(); }
+  uint64_t num_batches() const { return division_.steps(); }
   // The batch that is delivered after this one; num_batches() if none is.
   uint64_t After(uint64_t batch) const;
   std::vector<CorruptRecord> findings() const;

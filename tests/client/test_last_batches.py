@@ -100,12 +100,12 @@ def test_the_length_is_the_cores(files):
     """The loader says its length before any file is opened; the core must agree."""
     for world in (1, 2, 3, 7):
         for batch_size in (1, 2, 5, 13):
-            for last in ({"drop_last": True}, {"drop_last": False, "pad_last": True}):
-                loader = files.numpy(batch_size, rank=0, world=world, **last)
+            for last, options in (("drop", {"drop_last": True}), ("pad", {"pad_last": True})):
+                loader = files.numpy(batch_size, rank=0, world=world, **options)
                 reader = _core.BatchReader(
                     [(path, None) for path in files.files],
                     [f.for_reader() for f in schema().features],
-                    batch_size=batch_size, world=world, **last,
+                    batch_size=batch_size, world=world, last=last,
                 )  # fmt: skip
                 assert len(loader) == reader.num_batches
                 reader.close()

@@ -166,8 +166,7 @@ def test_rows_without_a_record_are_zero_or_empty(tmp_path):
             features,
             batch_size=3,
             shuffle=False,
-            drop_last=False,
-            pad_last=True,
+            last="pad",
         )
         (batch,) = batches(reader)
         assert list(batch) == ["w", "d", "b", "k", "l", "r", "_valid"]
@@ -296,4 +295,4 @@ def test_a_feature_that_cannot_be_is_refused_at_once(feature, message):
 def test_two_columns_of_one_name_are_refused(name):
     features = [(n, "int64", "int64", (), False) for n in ("x", name)]
     with pytest.raises(SchemaError, match=f"'{name}': two columns"):
-        BatchReader([], features, batch_size=1, drop_last=False, pad_last=True, ids=True)
+        BatchReader([], features, batch_size=1, last="pad", ids=True)

@@ -145,9 +145,7 @@ def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
 def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
     path = shard(tmp_path / "a", [[1]])
     options = {"pad": (2, np.int64(7).tobytes()), "default": _core.encode_example({"x": [5, 5]})}
-    values, lengths = read_padded(
-        path, (*INTS, None, False, options), 3, drop_last=False, pad_last=True
-    )
+    values, lengths = read_padded(path, (*INTS, None, False, options), 3, last="pad")
     assert (values.tolist(), lengths.tolist()) == ([[1, 7], [7, 7], [7, 7]], [1, 0, 0])
 
 
@@ -182,7 +180,7 @@ def test_a_list_that_is_malformed_where_it_is_cut_off_is_refused(tmp_path):
 def test_a_label_becomes_a_row_of_its_class(tmp_path, target):
     path = shard(tmp_path / "a", [2, 0, 3])
     options = {"one_hot": 4} | ({"cast": target} if target else {})
-    rows = read(path, (*INTS, (), False, options), 4, drop_last=False, pad_last=True)
+    rows = read(path, (*INTS, (), False, options), 4, last="pad")
     assert rows.dtype == np.dtype(target or "float32")
     assert rows.tolist() == [*np.eye(4)[[2, 0, 3]].tolist(), [0, 0, 0, 0]]
 
@@ -286,7 +284,7 @@ def test_an_empty_list_is_not_an_absent_one(tmp_path):
 def test_rows_without_a_record_do_not_have_the_default(tmp_path):
     path = shard(tmp_path / "a", [None])
     options = {"default": _core.encode_example({"x": 7})}
-    rows = read(path, (*INTS, (), False, options), 2, drop_last=False, pad_last=True)
+    rows = read(path, (*INTS, (), False, options), 2, last="pad")
     assert rows.tolist() == [7, 0]
 
 

@@ -94,8 +94,7 @@ def test_a_replacement_is_the_next_good_position_of_the_same_rank(
             rank=rank,
             world=world,
             threads=threads,
-            drop_last=False,
-            pad_last=True,
+            last="pad",
         )
         if corrupt >= set(mine):
             with pytest.raises(CorruptRecordError):

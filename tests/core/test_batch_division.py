@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd_client._core import BatchReader
+from cachecd_client._core import BatchReader, Division
 from tests.core.shards import FEATURES, batches, example, write
 
 N = 60
@@ -20,10 +20,10 @@ def file(tmp_path_factory):
     return str(path), None
 
 
-def model(records: int, world: int, batch_size: int, drop_last: bool, pad_last: bool) -> list[Rows]:
+def model(records: int, world: int, batch_size: int, last: str) -> list[Rows]:
     """Each rank's batches; ValueError if each record cannot come once, in no empty batch."""
     shares = [list(range(records))[rank::world] for rank in range(world)]
-    if drop_last:
+    if last == "drop":
         whole = records // world // batch_size * batch_size
         shares = [share[:whole] for share in shares]
     ranks: list[Rows] = [
@@ -31,7 +31,7 @@ def model(records: int, world: int, batch_size: int, drop_last: bool, pad_last: 
     ]
     steps = max(len(found) for found in ranks)
     for found in ranks:
-        if pad_last:
+        if last == "pad":
             found += [[] for _ in range(steps - len(found))]
             for batch in found:
                 batch += [PADDING] * (batch_size - len(batch))
@@ -60,7 +60,7 @@ divisions = {
     "records": st.integers(1, N),
     "world": st.integers(1, 7),
     "batch_size": st.integers(1, 12),
-    "last": st.sampled_from([(True, False), (False, False), (False, True)]),
+    "last": st.sampled_from(["drop", "short", "pad"]),
 }
 
 
@@ -68,21 +68,23 @@ divisions = {
 def test_every_ranks_batches_are_the_models_from_any_position(
     file, records, world, batch_size, last, data
 ):
-    drop_last, pad_last = last
-    options = {"batch_size": batch_size, "world": world}
-    options.update(drop_last=drop_last, pad_last=pad_last)
+    options = {"batch_size": batch_size, "world": world, "last": last}
     try:
-        expected = model(records, world, batch_size, drop_last, pad_last)
+        expected = model(records, world, batch_size, last)
     except ValueError:
         for rank in range(world):  # all of them, or one would wait for the others
-            with pytest.raises(ValueError, match="make no"):
+            with pytest.raises(ValueError, match="some rank would have no record for its last one"):
                 reader(file, records, rank=rank, **options)
         return
+    division = Division(records, **options)
     start = data.draw(st.integers(0, len(expected[0])))
     every = data.draw(st.integers(1, 3))
     for rank in range(world):
         found = reader(file, records, rank=rank, start=start, every=every, **options)
-        assert found.num_batches == len(expected[rank])
+        assert found.num_batches == division.steps == len(expected[rank])
+        rows = [sum(row is not PADDING for row in batch) for batch in expected[rank]]
+        assert division.rows(rank).tolist() == rows
+        assert division.begin(start, rank) == sum(rows[:start])
         assert delivered(found) == expected[rank][start::every]
 
 
@@ -90,23 +92,22 @@ def test_every_ranks_batches_are_the_models_from_any_position(
 def test_without_drop_last_each_record_comes_once_and_the_ranks_differ_by_a_row(
     file, records, world, batch_size, last
 ):
-    drop_last, pad_last = last
-    if drop_last or records < world or (batch_size == 1 and records % world):
+    if last == "drop" or records < world or (batch_size == 1 and records % world):
         return
-    options = {"batch_size": batch_size, "world": world, "drop_last": False, "pad_last": pad_last}
+    options = {"batch_size": batch_size, "world": world, "last": last}
     ranks = [delivered(reader(file, records, rank=rank, **options)) for rank in range(world)]
     rows = [label for found in ranks for batch in found for label in batch if label is not PADDING]
     assert sorted(rows) == list(range(records))
     assert len({len(found) for found in ranks}) == 1
     assert all(found for found in ranks)
-    if not pad_last:
+    if last == "short":
         last_rows = [len(found[-1]) for found in ranks]
         assert min(last_rows) >= 1
         assert max(last_rows) - min(last_rows) <= 1
 
 
 def test_where_two_rows_are_left_for_four_ranks_the_others_move_one_of_the_batch_before(file):
-    options = {"batch_size": 3, "world": 4, "drop_last": False}
+    options = {"batch_size": 3, "world": 4, "last": "short"}
     ranks = [delivered(reader(file, 26, rank=rank, **options)) for rank in range(4)]
     assert [[len(batch) for batch in found] for found in ranks] == [
         [3, 3, 1],
@@ -118,19 +119,54 @@ def test_where_two_rows_are_left_for_four_ranks_the_others_move_one_of_the_batch
 
 
 def test_a_set_with_fewer_records_than_others_takes_their_steps_with_a_row_each(file):
-    found = reader(file, 10, batch_size=4, drop_last=False, batches=5)
+    found = reader(file, 10, batch_size=4, last="short", nodes=(10, 20))
     assert delivered(found) == [[0, 1, 2, 3], [4, 5, 6], [7], [8], [9]]
 
 
-@pytest.mark.parametrize(("records", "batches"), [(4, 5), (9, 2)])
-def test_short_batches_that_cannot_hold_the_records_are_refused(file, records, batches):
-    with pytest.raises(ValueError, match=f"make no {batches} batches of 1 to 4 rows"):
-        reader(file, records, batch_size=4, drop_last=False, batches=batches)
+@given(
+    sets=st.lists(st.integers(1, 200), min_size=1, max_size=3),
+    world=st.integers(1, 4),
+    batch_size=st.integers(1, 12),
+    last=st.sampled_from(["drop", "short", "pad"]),
+)
+def test_nodes_with_other_sets_take_the_same_steps(sets, world, batch_size, last):
+    step = world * batch_size
+    steps = min(n // step for n in sets) if last == "drop" else max(-(-n // step) for n in sets)
+    options = (batch_size, world, last, (min(sets), max(sets)))
+    if last == "short" and min(sets) // world < steps:
+        for records in sets:  # all of them, or one would wait for the others
+            with pytest.raises(
+                ValueError, match=f"{min(sets)} records over {world} ranks, {steps} b"
+            ):
+                Division(records, *options)
+        return
+    divisions = [Division(records, *options) for records in sets]
+    assert {division.steps for division in divisions} == {steps}
+    rows = [d.rows(rank).tolist() for d in divisions for rank in range(world)]
+    for division, records in zip(divisions, sets, strict=True):
+        read = sum(division.rows(rank).sum() for rank in range(world))
+        assert read == (steps * step if last == "drop" else records)
+    if last != "pad":
+        assert all(0 < each <= batch_size for found in rows for each in found)
+    is_full = last != "short" or all(each == batch_size for found in rows for each in found)
+    assert {division.is_full for division in divisions} == {is_full}
+
+
+@pytest.mark.parametrize("nodes", [None, (4, 20), (1, 4)])
+def test_short_batch_without_a_record_is_refused(file, nodes):
+    with pytest.raises(ValueError, match="some rank would have no record for its last one"):
+        reader(file, 4, batch_size=1, world=3, last="short", nodes=nodes)
+
+
+def test_division_by_nothing_is_a_value_error():
+    for batch_size, world in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match=r"(batch_size|world) 0, expected >= 1"):
+            Division(4, batch_size, world, "drop")
 
 
 def test_every_column_of_a_short_batch_has_its_rows(tmp_path):
     path = write(tmp_path / "a", [example(i) for i in range(5)])
-    made = BatchReader([(str(path), None)], FEATURES, batch_size=4, drop_last=False, ids=True)
+    made = BatchReader([(str(path), None)], FEATURES, batch_size=4, last="short", ids=True)
     *_, last = batches(made)
     assert "_valid" not in last
     assert {

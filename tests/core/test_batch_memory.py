@@ -89,7 +89,7 @@ def tells(batch, first):
 
 
 def test_every_array_is_aligned_writable_and_contiguous(mixed):
-    options = {"batch_size": 7, "drop_last": False, "pad_last": True, "ids": True}
+    options = {"batch_size": 7, "last": "pad", "ids": True}
     for batch in batches(BatchReader([(str(mixed), None)], MIXED, **options)):
         for array in arrays(batch):
             assert array.ctypes.data % 64 == 0
@@ -146,9 +146,7 @@ def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
 @pytest.mark.parametrize("rows", [2**50, 2**61, 2**62, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("features", [[], MIXED[:1], MIXED[1:2], MIXED[2:3], MIXED[3:]])
 def test_a_batch_of_impossibly_many_rows_is_a_memory_error(mixed, rows, features):
-    reader = BatchReader(
-        [(str(mixed), None)], features, batch_size=rows, drop_last=False, pad_last=True, ids=True
-    )
+    reader = BatchReader([(str(mixed), None)], features, batch_size=rows, last="pad", ids=True)
     with pytest.raises(MemoryError):
         reader.next()
 

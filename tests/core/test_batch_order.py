@@ -46,7 +46,7 @@ def test_a_shuffled_order_is_the_permutations(files):
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("prefetch_bytes", [0, 1000, 1 << 30])
 def test_the_order_depends_neither_on_threads_nor_on_prefetch(files, threads, prefetch_bytes):
-    options = {"batch_size": 3, "seed": 9, "drop_last": False, "pad_last": True, "ids": True}
+    options = {"batch_size": 3, "seed": 9, "last": "pad", "ids": True}
     plain = batches(BatchReader(files, FEATURES, threads=1, **options))
     varied = batches(
         BatchReader(files, FEATURES, threads=threads, prefetch_bytes=prefetch_bytes, **options)
@@ -98,8 +98,7 @@ def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch
             rank=rank,
             world=world,
             shuffle=shuffle,
-            drop_last=False,
-            pad_last=True,
+            last="pad",
         )
         found = batches(reader)
         steps.add(len(found))
@@ -122,8 +121,7 @@ def test_more_ranks_than_records_still_step_together(tmp_path):
             rank=rank,
             world=5,
             shuffle=False,
-            drop_last=False,
-            pad_last=True,
+            last="pad",
         )
         (batch,) = batches(reader)
         assert batch["_valid"].tolist() == [rank < 2, False]
@@ -132,22 +130,21 @@ def test_more_ranks_than_records_still_step_together(tmp_path):
 def test_fewer_batches_are_the_first_of_all(files):
     options = {"batch_size": 9, "seed": 5}
     whole = [b["label"].tolist() for b in batches(BatchReader(files, FEATURES, **options))]
-    reader = BatchReader(files, FEATURES, batches=7, **options)
+    reader = BatchReader(files, FEATURES, nodes=(7 * 9, 900), **options)
     assert reader.num_batches == 7
     assert [b["label"].tolist() for b in batches(reader)] == whole[:7]
-    reader = BatchReader(files, FEATURES, batches=70, **options)
-    assert reader.num_batches == 10, "with drop_last there are no more than records make"
+    reader = BatchReader(files, FEATURES, nodes=(900, 900), **options)
+    assert reader.num_batches == 10, "there are no more than records make"
 
 
 def test_more_batches_than_records_make_are_padding(files):
-    options = {"batch_size": 40, "drop_last": False, "pad_last": True}
-    reader = BatchReader(files, FEATURES, batches=5, start=1, every=2, **options)
+    options = {"batch_size": 40, "last": "pad"}
+    reader = BatchReader(files, FEATURES, nodes=(1, 161), start=1, every=2, **options)
     assert reader.num_batches == 5
     assert [int(b["_valid"].sum()) for b in batches(reader)] == [40, 0]
-    found = batches(BatchReader(files, FEATURES, batches=5, **options))
+    found = batches(BatchReader(files, FEATURES, nodes=(1, 161), **options))
     assert [int(b["_valid"].sum()) for b in found] == [40, 40, 17, 0, 0]
     assert not found[-1]["label"].any()
-    assert len(batches(BatchReader(files, FEATURES, batches=1, **options))) == 1
 
 
 @given(start=st.integers(0, 10), seed=st.integers(0, 100))
@@ -161,7 +158,7 @@ def test_resuming_delivers_what_was_left(files, start, seed):
 
 
 def test_ids_tell_file_and_record(files):
-    options = {"batch_size": 10, "drop_last": False, "pad_last": True, "ids": True, "seed": 3}
+    options = {"batch_size": 10, "last": "pad", "ids": True, "seed": 3}
     starts = np.cumsum([0, *SIZES])
     for batch in batches(BatchReader(files, FEATURES, **options)):
         assert batch["_shard"].dtype == batch["_record"].dtype == np.int64
@@ -188,7 +185,7 @@ def test_a_batch_larger_than_the_set_leaves_nothing(files, size):
 
 
 def test_no_files_are_no_records():
-    reader = BatchReader([], FEATURES, batch_size=1, drop_last=False)
+    reader = BatchReader([], FEATURES, batch_size=1, last="short")
     assert (reader.num_records, reader.num_batches, reader.next()) == (0, 0, None)
 
 
@@ -250,7 +247,7 @@ def test_a_missing_file_is_named(tmp_path):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 1, "rank": 2, "world": 2}, "rank 2 of 2"),
         ({"batch_size": 1, "world": 0}, "rank 0 of 0"),
-        ({"batch_size": 1, "pad_last": True}, "drop_last=False"),
+        ({"batch_size": 1, "last": "padded"}, "'padded', expected 'drop', 'short' or 'pad'"),
         ({"batch_size": 1, "start": N + 1}, "start is 98, there are 97 batches"),
         ({"batch_size": 1, "on_corrupt": "ignore"}, "'ignore', expected 'replace' or 'raise'"),
     ],
