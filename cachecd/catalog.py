@@ -28,8 +28,7 @@ from cachecd.disk import refusing
 from cachecd.excludedfile import ExcludedFile, Row
 from cachecd.live import flags_of
 from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
-from cachecd.parts import Part, part_of
-from cachecd.recipe import packed_parts, unpacked_parts
+from cachecd.parts import Part, packed, part_of, unpacked
 from cachecd.shardtable import ROW, Rows
 from cachecd.unittext import decoded, encoded
 
@@ -55,9 +54,6 @@ CREATE TABLE IF NOT EXISTS shards (
     parts BLOB NOT NULL, digest INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
-    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS recipes (
-    dataset TEXT NOT NULL, number INTEGER NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
@@ -290,12 +286,6 @@ class Catalog:
         )
         return [part for number, parts in rows if number not in without for part in _parts(parts)]
 
-    def recipe(self, shard: ShardId) -> list[Part] | None:
-        """What a shard was assigned; None if that is not known."""
-        found = self._db.execute(f"SELECT units FROM recipes {_OF_ONE}", _key(shard))
-        row = found.fetchone()
-        return unpacked_parts(row[0]) if row else None
-
     def assignments(self, dataset: str) -> list[tuple[int, str, list[Part]]]:
         """The assignments that were open when the daemon last ran: number, generation, and the Part of
         each unit."""
@@ -303,7 +293,7 @@ class Catalog:
             "SELECT number, generation, units FROM assignments WHERE dataset = ? ORDER BY number",
             (dataset,),
         )
-        return [(n, generation, unpacked_parts(units)) for n, generation, units in rows]
+        return [(n, generation, unpacked(units)) for n, generation, units in rows]
 
     def plan(self, dataset: str) -> dict[str, Any] | None:
         """The plan as last saved."""
@@ -386,11 +376,11 @@ class Catalog:
         included: Iterable[ExcludedName] = (),
         removed: int | None = None,
     ) -> None:
-        """The plan has moved on. If assignment `done` is: its row becomes the recipe of its shard, if one
-        came of it, whose row comes too, as those of set-aside units do. The rows of units that are tried
-        `again` go. Shard `barred` is so from now on, and nothing is left of the one that was `removed`. The
-        names `excluded` are kept, and outlive a power failure, until they are `included` again: then under
-        the dataset's own name neither.
+        """The plan has moved on. Assignment `done` is closed: its row goes, and the rows of its shard, if
+        one came of it, and of set-aside units come. The rows of units that are tried `again` go. Shard
+        `barred` is so from now on, and nothing is left of the one that was `removed`. The names `excluded`
+        are kept, and outlive a power failure, until they are `included` again: then under the dataset's
+        own name neither.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -399,7 +389,7 @@ class Catalog:
         begun = [a for a in plan.open if self._assigned.get(_key(a.shard)) is not a]
         rows = [
             # The index has the rest of each unit.
-            (*_key(a.shard), a.generation, packed_parts([part_of(u) for u in a.units]))
+            (*_key(a.shard), a.generation, packed([part_of(u) for u in a.units]))
             for a in begun
         ]
         kept_as = plan.excluded_as or name
@@ -411,12 +401,6 @@ class Catalog:
             if shard is not None:
                 self._insert(shard, units, parts)
             if done is not None:
-                self._db.execute(
-                    "INSERT OR REPLACE INTO recipes SELECT dataset, number, a.units"
-                    " FROM assignments AS a JOIN shards USING (dataset, number)"
-                    " WHERE dataset = ? AND number = ?",
-                    (name, done),
-                )
                 self._db.execute(f"DELETE FROM assignments {_OF_ONE}", (name, done))
             self._db.executemany("INSERT OR REPLACE INTO assignments VALUES (?, ?, ?, ?)", rows)
             if barred is not None:
@@ -475,7 +459,7 @@ class Catalog:
             self._delete(shard)
 
     def _delete(self, shard: ShardId) -> None:
-        for table in ("shards", "recipes", "adopted"):
+        for table in ("shards", "adopted"):
             self._db.execute(f"DELETE FROM {table} {_OF_ONE}", _key(shard))
 
     def save_schema(self, dataset: str, generation: str, schema: dict[str, Any]) -> None:

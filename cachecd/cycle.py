@@ -91,8 +91,8 @@ class Cycle:
                     yield self.ahead(low, high - low)
 
     def skip_to(self, cursor: int) -> None:
-        """To where the walk was when its cursor was this, and there at the end of what is listed till that
-        is known: of a pass that is not the first, when all is listed."""
+        """To where the walk was when its cursor was this, modulo the units listed; while that is not listed
+        yet, at the end of what is."""
         self.target = cursor
         self.walked = [0, 0, -1]
         self.catch_up()
@@ -106,6 +106,6 @@ class Cycle:
             if self.position < self.num_units:
                 self.target = 0
         elif self.num_units:
-            self.passes, self.position = divmod(self.target, self.num_units)
+            self.position = self.target % self.num_units  # of whatever pass: all have one order
             self.target = 0
         self.walked = [self.position, self.position, -1]

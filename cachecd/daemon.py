@@ -37,7 +37,6 @@ from cachecd.meter import Meter
 from cachecd.model import Held, ShardId
 from cachecd.preflight import Figures, figures, least_for_shards, needs_restart, open_index
 from cachecd.probing import Probes
-from cachecd.recalling import Recalling
 from cachecd.reconcile import remove_temporaries
 from cachecd.recovery import held_by, manifest_of, recover, recover_leases, saved_plan
 from cachecd.replies import asked_of, reply_of
@@ -118,14 +117,6 @@ class Daemon:
             self.state.datasets,
             self._feed,
             self._spawn,
-        )
-        self._recalling = Recalling(
-            self._catalog,
-            self._saver,
-            self._indexes,
-            self.state.datasets,
-            self.state.leases,
-            self._ask,
         )
         for rules in found.datasets:
             self._recover(rules, progress)
@@ -314,8 +305,6 @@ class Daemon:
                 return protocol.Done(id)
             case protocol.Exclude():
                 return self._exclusions.answer(request)
-            case protocol.AskRecipes() | protocol.Recall():
-                return self._recalling.answer(request)
             case protocol.AskStatus(id):
                 return protocol.StatusReply(id, self.status())
 

@@ -29,7 +29,6 @@ from cachecd.pause import LONGEST, Pause
 from cachecd.plan import Plan
 from cachecd.progress import Progress
 from cachecd.rate import Rate
-from cachecd.recall import Recall
 from cachecd.rules import DatasetRules
 from cachecd.second_chance import SecondChances
 from cachecd.shardtable import Numbers, ShardSet
@@ -87,7 +86,7 @@ class DatasetState:
     egress: int = 0  # bytes fetched in all
     excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
-    recall: Recall = field(default_factory=Recall)
+    began_at: tuple[int, ...] = ()  # the place in the source that a resumed run named last
     listings: dict[str, str] = field(default_factory=dict)
     was_leased: bool = False
     twice: tuple[int, ...] = ()

@@ -16,6 +16,7 @@ from cachecd.model import (
     Lease,
     Outcome,
     Ranges,
+    Resume,
     SetAside,
     Shard,
     ShardId,
@@ -23,7 +24,6 @@ from cachecd.model import (
 )
 from cachecd.parts import Part
 from cachecd.unitcount import Units
-from cachecd.wanted import ReplyMissing, ShardsRecalled, Wanted
 
 # --- events: what happened --------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ class AcquireAsked:
     epoch: int
     local_rank: int = 0
     local_world_size: int = 1
-    wanted: Wanted | None = None
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,6 @@ Event = (
     | UnitsIncluded
     | HoldersFound
     | ExclusionsKnown
-    | ShardsRecalled
     | MetadataMeasured
     | DiskChecked
     | Tick
@@ -398,6 +397,5 @@ Command = (
     | ReplyGranted
     | ReplyDone
     | ReplyWaiting
-    | ReplyMissing
     | ReplyRefused
 )

@@ -113,8 +113,6 @@ class Ingest:
         # By what is there, not by what was made: of that all may have gone.
         if pins_missing and not rules.pin and dataset.data() + coming >= rules.first:
             return None
-        if dataset.recall.awaits(dataset.plan.next_number, now):
-            return None
         return dataset.assign(now)
 
 
@@ -151,11 +149,9 @@ def finish(
     as much as it has `made`."""
     del dataset.making[number]
     outcome = dataset.excluded.out_of(outcome, units)
-    elsewhere = dataset.recall.elsewhere(dataset.plan, number, outcome)
     unfinished = {unit.unit for unit in outcome.remainder}
     unfinished |= {aside.unit for aside in outcome.set_aside}
     dataset.contradictions.made(len(set(units) - unfinished), outcome.set_aside)
     parts = dataset.plan.finish(number, outcome, units, made)
-    dataset.plan.drop(elsewhere)
     dataset.exhausted = False
     return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

@@ -138,7 +138,7 @@ class LiveShards(Mapping[int, LiveShard]):
         at = self._table.insert(rows)
         if self._delivered and len(rows):
             _, last = self._delivered["shards"][-1]
-            if rows["number"][0] <= last:  # one that is recalled: the number was another shard's
+            if rows["number"][0] <= last:  # the number was another shard's
                 self._delivered = None
         for named in self._leases.values():
             self._table["holders"][at] += self._table.within(named)[at]

@@ -134,7 +134,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A sealed shard; `digest` is of the units that it was made of (recipe.py), 0 if it is not known."""
+    """A sealed shard; `digest` names the units that it was made of, 0 if they are not known."""
 
     id: ShardId
     generation: str
@@ -146,6 +146,18 @@ class Shard:
 
 # Inclusive ranges of shard numbers, ascending: ((1, 3), (7, 7)) is 1, 2, 3, 7.
 Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a resumed run had on lease: the set named `fingerprint`, "" if it has read all of the set, and
+    where the walk named `walk` was in each source."""
+
+    generation: str
+    shards: Ranges
+    fingerprint: str = ""
+    walk: str = ""
+    cursor: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

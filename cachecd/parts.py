@@ -1,8 +1,10 @@
-"""Parts of units that were cut over several shards: which a shard holds, and which none does. Pure."""
+"""Parts of units: as the catalog stores them, which a shard holds, and which no shard holds. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.model import Outcome, UnitSlice
+from cachecd.unittext import encoded
 
 
 class Part(NamedTuple):
@@ -37,6 +40,30 @@ def slices_of(
         )
         for part in (Part(*numbers) for numbers in stored)
     )
+
+
+def packed(parts: Sequence[Part]) -> bytes:
+    """As the catalog stores an assignment: byte by byte, so that bytes that are zero in all parts take no
+    room."""
+    columns = np.array(parts, "<i8").reshape(-1, 4).T
+    planes = np.ascontiguousarray(columns).view(np.uint8).reshape(4, -1, 8).transpose(0, 2, 1)
+    return zlib.compress(planes.tobytes(), 1)
+
+
+def unpacked(blob: bytes) -> list[Part]:
+    """The inverse of `packed`."""
+    planes = np.frombuffer(zlib.decompress(blob), np.uint8).reshape(4, 8, -1)
+    columns = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8")[..., 0]
+    return [Part(*numbers) for numbers in columns.T.tolist()]
+
+
+def digest_of(units: Iterable[UnitSlice]) -> int:
+    """Names these parts of units by their keys and sizes in the listing, in this order."""
+    digest = hashlib.sha256()
+    for unit in units:
+        numbers = unit.begin, unit.size, unit.ordinal, unit.stop
+        digest.update(b"%b\xff%d %d %d %d\n" % (encoded(unit.key), *numbers))
+    return int.from_bytes(digest.digest()[:8]) >> 1
 
 
 def parts_made(

@@ -18,7 +18,7 @@ from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.leases import age_of, end, in_use, read_manifests
 from cachecd.live import flags_of
-from cachecd.model import EXCLUDED, MOST_CURSOR, Assignment, Held, Lease, SetAside, ShardId
+from cachecd.model import EXCLUDED, Assignment, Held, Lease, SetAside, ShardId
 from cachecd.parts import Part, gaps, part_of, slices_of
 from cachecd.plan import Plan
 from cachecd.reconcile import Found, Kept, find_shards, outcome_of
@@ -103,13 +103,6 @@ def take_up(
     there = {kept.shard.generation for kept in found.kept} | {*found.known[0]}
     dataset.listings = {n: told for n, told in standing.listings.items() if n in there}
     dataset.listings[rules.generation] = index.id
-    if saved and _poisoned(saved["plan"]):
-        _log.warning(
-            "the saved plan names places that no walk comes to: the walk starts over", dataset=name
-        )
-        asides = catalog.set_aside(name)
-        standing.excluded = [a for a in asides if a.unit in excluded_among(asides)]
-        saved = None
     if saved:
         plan.restore(saved["plan"], _open_assignments(catalog, index, name))
         plan.extend(index.complete)  # what was listed and not yet planned
@@ -118,9 +111,6 @@ def take_up(
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
         dataset.gaps = dict(saved.get("gaps", ()))
-        if (recalled := saved.get("recalled")) and not standing.overtaken:
-            parts = catalog.parts_held(name, rules.generation, ())
-            dataset.recall.restore(recalled, plan, ((p.unit, p.ordinal) for p in parts))
     else:
         plan.extend(index.complete)
         start_over(plan, found, index, standing.used, standing.lost)
@@ -195,16 +185,6 @@ def _holding_twice(dataset: DatasetState, catalog: Catalog) -> tuple[int, ...]:
     """As `repeating`, of the current generation."""
     name, generation = dataset.rules.name, dataset.rules.generation
     return tuple(repeating(catalog, name, generation, dataset.plan.several_hold()))
-
-
-def _poisoned(plan: dict[str, Any]) -> bool:
-    """Whether a cursor of it fits into no manifest: then no lease of it could be read."""
-    walks = plan.get("sources", [plan])
-    told = [walk.get(name, 0) for walk in walks for name in ("passes", "position", "target")]
-    most = max((walk["blocks"][-1] for walk in walks if walk["blocks"]), default=1)
-    return not all(
-        isinstance(number, int) and 0 <= number < MOST_CURSOR // max(1, most) for number in told
-    )
 
 
 def _parts_lost(found: Found, plan: Plan, catalog: Catalog, index: Index) -> list[Part]:
@@ -292,9 +272,7 @@ def _adopt(
     if shard.id.number in plan.open:
         assert kept.written is not None, "the sidecar of one whose assignment is open was read"
         outcome = outcome_of(plan.open[shard.id.number], kept)
-        elsewhere = dataset.recall.elsewhere(plan, shard.id.number, outcome)
         plan.finish(shard.id.number, outcome, kept.written.units.tolist(), kept.written.made)
-        plan.drop(elsewhere)
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
 
 
@@ -329,7 +307,6 @@ def saved_plan(dataset: DatasetState, index: Index) -> SavedPlan:
         "known": dataset.doubt.known,
         "was_leased": dataset.was_leased,
         "delivered": dataset.live.delivered,
-        **dataset.recall.to_json(),
     }
     rules, opened = dataset.rules, tuple(dataset.plan.open.values())
     return SavedPlan(rules.name, fields, opened, rules.excluded_as)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from cachecd.events import AcquireAsked, ReplyDone, ReplyGranted, ReplyRefused, ReplyWaiting
 from cachecd.layout import Layout
-from cachecd.wanted import ReplyMissing, Wanted
+from cachecd.model import Resume
 from cachecd_client import protocol
 
 
 def asked_of(request: protocol.Acquire) -> AcquireAsked:
-    """What a rank asks for; of a client of 1.1, no set in particular."""
-    wanted = None
+    """What a rank asks for."""
+    resume = None
     if request.fingerprint or request.cursor:
-        wanted = Wanted(
+        resume = Resume(
             request.generation,
             tuple((pair[0], pair[-1]) for pair in request.shards if pair),
             request.fingerprint,
@@ -26,12 +26,12 @@ def asked_of(request: protocol.Acquire) -> AcquireAsked:
         request.epoch,
         request.local_rank,
         request.local_world_size,
-        wanted,
+        resume,
     )
 
 
 def reply_of(
-    command: ReplyGranted | ReplyDone | ReplyWaiting | ReplyMissing | ReplyRefused, layout: Layout
+    command: ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused, layout: Layout
 ) -> protocol.Reply:
     """What the rank is sent."""
     match command:
@@ -42,7 +42,5 @@ def reply_of(
             return protocol.Done(request)
         case ReplyWaiting(request, have, want, rate, reason):
             return protocol.Waiting(request, have, want, rate, reason)
-        case ReplyMissing(request, shards, reason):
-            return protocol.Missing(request, [[first, last] for first, last in shards], reason)
         case ReplyRefused(request, code, message):
             return protocol.Refused(request, code, message)

@@ -42,8 +42,6 @@ def _form(request: type[Any]) -> type[BaseModel]:
 
 
 _FORMS = {name: _form(request) for name, request in protocol.REQUESTS.items()}
-# To ask changes nothing; and what is recalled twice is there once. Both may be long.
-_REPEATABLE = (protocol.AskStatus, protocol.AskRecipes, protocol.Recall)
 _log = structlog.get_logger("cachecd.server")
 
 
@@ -134,7 +132,9 @@ class Server:
             # One request must not end the daemon that others depend on.
             _log.exception("request failed", request=type(request).__name__)
             return protocol.Refused(id, "bad-request", "internal error; see the daemon's log")
-        if not isinstance(request, _REPEATABLE):
+        if not isinstance(
+            request, protocol.AskStatus
+        ):  # which changes nothing, and is answered anew
             self._answered.keep(sent, reply)
         return reply
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from cachecd.index import Index
 from cachecd.model import MOST_CURSOR, Assignment, UnitSlice
-from cachecd.parts import Part, slices_of
+from cachecd.parts import Part, digest_of, slices_of
 from cachecd.plan import Plan
-from cachecd.recipe import digest_of
 from cachecd.reconcile import Found, Kept
 
 Begin = tuple[int, int]  # unit, and the ordinal of the first record

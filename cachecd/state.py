@@ -15,10 +15,9 @@ passed, the locks alone decide. So they do for a set that could not be granted a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from cachecd import events as ev
-from cachecd.asking import cursors, go_on, may_stand, no_delivery, refusal, set_again, take_recalled
+from cachecd.asking import begin_at, cursors, may_stand, no_delivery, refusal, set_again
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -31,7 +30,6 @@ from cachecd.rotation import Rotation
 from cachecd.rules import DatasetRules
 from cachecd.shardtable import Rows, ShardSet
 from cachecd.waiting import Hindrances, not_ready, still_held
-from cachecd.wanted import ShardsRecalled, Wanted
 
 _IN_VAIN = 1024
 _MOST_RANKS = 1 << 12  # of a node, where a restart has forgotten how many there are
@@ -109,9 +107,6 @@ class State:
         match event:
             case ev.AcquireAsked():
                 self._acquire(event, now, out)
-            case ShardsRecalled(dataset=dataset):
-                told = take_recalled(self.datasets[dataset], self._room, event, now)
-                out += [told, ev.SavePlan(dataset)]
             case ev.RankHolds(request, lease, rank):
                 self._rank_holds(request, lease, rank, out)
             case ev.Delivered():
@@ -185,26 +180,29 @@ class State:
 
     def _acquire(self, asked: ev.AcquireAsked, now: float, out: list[ev.Command]) -> None:
         if refused := refusal(asked, self.datasets):
-            if asked.wanted is not None and isinstance(refused, ev.ReplyWaiting):
-                self.datasets[asked.dataset].recall.awaited(asked.wanted.last, now)
             out.append(refused)
             return
-        dataset, wanted = self.datasets[asked.dataset], asked.wanted
+        dataset, resume = self.datasets[asked.dataset], asked.resume
         self.restraint.wanted(now)
         known = self._by_epoch.get((asked.dataset, asked.job, asked.epoch))
-        if wanted is not None and known is None and go_on(dataset, wanted, now):
+        if resume is not None and begin_at(dataset, resume):
             out.append(ev.SavePlan(asked.dataset))
-        if known and not (wanted and wanted.fingerprint):
+        if known:
             before = self.leases[known].lease
             if not dataset.may_lease(before.generation):
                 out.append(still_held(before, dataset, asked.request))
                 return
-        if dataset.excluded.sought and not (known and self._is_of(known, wanted)):
+        elif dataset.excluded.sought:
             out.append(ev.ReplyWaiting(asked.request, 0, 0, 0.0, "what was excluded is looked for"))
             return
-        if wanted is not None and wanted.fingerprint:
-            known = self._same_set(dataset, asked, wanted, known, now, out)
-        elif known is None:
+        elif resume is not None and resume.fingerprint:
+            found = set_again(dataset, asked, resume, self.leases.values())
+            if isinstance(found, ev.ReplyWaiting):
+                out.append(found)
+                return
+            if found is not None:  # no new epoch, so nothing rotates
+                known = self._lease(dataset, asked, resume.generation, found, now, out)
+        if known is None:
             known = self._grant(dataset, asked, now, out)
         if known is None:
             return
@@ -247,31 +245,6 @@ class State:
             self._rotation.boundary(dataset, generation, self._may_fetch, out)
         shards = dataset.choose(asked.epoch, generation)
         return self._lease(dataset, asked, generation, shards, now, out)
-
-    def _is_of(self, lease: str, wanted: Wanted | None) -> bool:
-        """Whether the lease is of the very set that is asked for, if one is."""
-        set_wanted = wanted.fingerprint if wanted is not None else None
-        return not set_wanted or self.leases[lease].lease.fingerprint == set_wanted
-
-    def _same_set(
-        self, dataset: DatasetState, asked: ev.AcquireAsked, wanted: Wanted, known: str | None,
-        now: float, out: list[ev.Command],
-    ) -> str | None:  # fmt: skip
-        """A lease of the very set that was leased before. It is no new epoch, so nothing rotates."""
-        held = self.leases[known] if known else None
-        if known and held and self._is_of(known, wanted):
-            if dataset.may_lease(held.lease.generation):
-                return known
-            wanted = replace(wanted, generation=held.lease.generation)
-        found = set_again(dataset, asked, wanted, held, self.leases.values())
-        if isinstance(found, ShardSet):
-            return self._lease(dataset, asked, wanted.generation, found, now, out)
-        if isinstance(found, int):
-            needed = dataset.data() + found * self._room.shard_size
-            why = Hindrances(*self._stuck(dataset), self._no_more(dataset), self.disk.why)
-            found = not_ready(dataset, self._room, needed, why, asked.request, now)
-        out.append(found)
-        return None
 
     def _stuck(self, dataset: DatasetState) -> tuple[bool, Lease | None]:
         """Whether it can hold no more than it does, and the lease whose end would change that."""

@@ -29,9 +29,8 @@ PARTS = {
     # Policy: no I/O, no clock
     "generations": "",
     "doubt": "",
-    "parts": "model",
-    "wanted": "model",
-    "events": "model parts unitcount wanted",
+    "parts": "model unittext",
+    "events": "model parts unitcount",
     "unitcount": "",
     "segments": "",
     "unittable": "model segments",
@@ -54,19 +53,18 @@ PARTS = {
     "missing_sources": "pause",
     "rate": "",
     "rules": "sourcewalk",
-    "recall": "model plan",
     "contradictions": "model",
     "dataset": "contradictions doubt errors excluded generations live missing_sources model pause plan "
-    "progress rate recall rules second_chance shardtable unitcount walk",
+    "progress rate rules second_chance shardtable unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "backlog dataset events ledger model pause room",
     "rotation": "dataset events model room shardtable",
-    "asking": "dataset events grant model room shardtable wanted",
+    "asking": "dataset events grant model shardtable",
     "state": "asking dataset events grant ingest ledger model pause restraint room rotation rules "
-    "shardtable waiting wanted",
+    "shardtable waiting",
     # The disk
     "locks": "",
     "digests": "",
@@ -80,10 +78,9 @@ PARTS = {
     "index": "blockfile disk errors known marks model segments unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
-    "recipe": "model parts segments unittext",
     "carryover": "",
     "excludedfile": "disk errors",
-    "catalog": "carryover database disk excludedfile live model parts recipe shardtable unittext",
+    "catalog": "carryover database disk excludedfile live model parts shardtable unittext",
     "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
@@ -125,12 +122,12 @@ PARTS = {
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
     "where": "errors index layout model preflight client._core client.errors",
-    "sidecarwalk": "index model parts plan recipe reconcile",
+    "sidecarwalk": "index model parts plan reconcile",
     "standing": "catalog generations index model reconcile rules",
     "recovery": "catalog dataset errors generations index layout leases live model parts plan reconcile "
     "rules saving shardtable sidecarwalk standing state client client._core client.protocol "
     "client.resources",
-    "replies": "events layout wanted client.protocol",
+    "replies": "events layout model client.protocol",
     "saving": "catalog complaints errors events pause",
     "complaints": "errors pause",
     "ground": "disk errors layout",
@@ -139,10 +136,8 @@ PARTS = {
     "exclusions": "catalog dataset errors events index model preflight saving segments unittext client "
     "client.protocol",
     "probing": "complaints errors events grant layout leases",
-    "recalling": "asking catalog dataset events grant index model parts recipe saving wanted client "
-    "client.protocol",
     "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
-    "leases ledger listings meter model preflight probing recalling reconcile "
+    "leases ledger listings meter model preflight probing reconcile "
     "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
     "waiting client.errors client.protocol",
     "trainer": "",
@@ -164,10 +159,7 @@ ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 PURE = {
     "asking",
     "restraint",
-    "recall",
-    "recipe",
     "rotation",
-    "wanted",
     "backlog",
     "filling",
     "parts",
@@ -364,8 +356,6 @@ LONG: dict[str, str] = {
     "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
     "cachecd/index.py": "what is known of a listing's file is in one place",
     "cachecd/live.py": "all sums over a dataset's shards are in one place",
-    "cachecd/state.py": "what follows from each event is in one place",
-    "tests/test_changed_configuration.py": "what a start makes of another configuration",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
     "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",
 }

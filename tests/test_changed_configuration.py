@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from cachecd import events as ev
 from cachecd.generations import configured, numbered, same_split
+from cachecd.model import Resume
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
 from cachecd.sourcewalk import SourceRules
 from cachecd.status import document
 from cachecd.waiting import held_back
-from cachecd.wanted import ReplyMissing, Wanted
 from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units
 from tests.world import UNIT, World, granted, numbers, world
 
@@ -126,40 +126,33 @@ def test_a_set_that_was_leased_before_the_split_is_not_given_again():
     lease = w.manifests[granted(w.acquire("train", "job", 0))]
     w.drop(lease.id)
     restart(w, "1-a-5p117")
-    again = Wanted(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+    again = Resume(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
     w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, again))
-    reply = w.replies.pop("again")
-    assert isinstance(reply, ReplyMissing)
-    assert "the split was changed" in reply.reason
+    assert isinstance(w.replies.pop("again"), ev.ReplyWaiting)
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_a_lease_of_before_the_split_is_given_to_no_run_begun_again_under_its_name(exact):
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_lease_of_before_the_split_is_given_to_no_run_begun_again_under_its_name(resumes):
     w = world(shards=8, units=30)
     w.settle()
     lease = w.manifests[granted(w.acquire("train", "job", 0))]
     restart(w, "1-a-5p117")
-    same = Wanted(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+    same = Resume(lease.generation, lease.shards, lease.fingerprint, lease.walk, lease.cursor)
 
     def ask() -> object:
-        w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, same if exact else None))
+        w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, same if resumes else None))
         return w.replies.pop("again")
 
     reply = ask()
-    if exact:
-        assert isinstance(reply, ReplyMissing)
-        assert "the split was changed" in reply.reason
-    else:
-        assert isinstance(reply, ev.ReplyWaiting)
-        assert f"lease {lease.id} of before" in reply.reason
-        assert "is still held" in reply.reason
+    assert isinstance(reply, ev.ReplyWaiting)
+    assert f"lease {lease.id} of before" in reply.reason
+    assert "is still held" in reply.reason
     w.locks[lease.id].clear()  # the run has died, and its successor is there within the grace
     w.feed(ev.LeaseUnheld(lease.id))
     assert lease.id not in w.manifests
     assert not isinstance(ask(), ev.ReplyGranted)
     rotate(w)
-    if not exact:
-        assert w.manifests[granted(ask())].generation == "1-a-5p117"
+    assert w.manifests[granted(ask())].generation == "1-a-5p117"
 
 
 def test_a_lease_of_before_the_split_is_not_given_to_who_names_the_new_generation_with_its_set():
@@ -167,9 +160,9 @@ def test_a_lease_of_before_the_split_is_not_given_to_who_names_the_new_generatio
     w.settle()
     lease = w.manifests[granted(w.acquire("train", "job", 0))]
     restart(w, "1-a-5p117")
-    same = Wanted("1-a-5p117", lease.shards, lease.fingerprint, lease.walk, lease.cursor)
-    w.feed(ev.AcquireAsked("again", "train", "job", 0, 0, 1, same))
-    assert isinstance(w.replies.pop("again"), ReplyMissing)
+    same = Resume("1-a-5p117", lease.shards, lease.fingerprint, lease.walk, lease.cursor)
+    w.feed(ev.AcquireAsked("again", "train", "other", 0, 0, 1, same))
+    assert isinstance(w.replies.pop("again"), ev.ReplyWaiting)
 
 
 def test_a_plain_name_says_number_content_and_split():

@@ -113,7 +113,7 @@ def test_coverage_costs_nothing_with_thousands_of_open_assignments():
     plan = plan_of([1] * 5000)
     assignment = plan.assign()
     assert len(assignment.units) > 200
-    plan.open |= dict.fromkeys(range(1, 2000), assignment)  # as a set that is recalled has them
+    plan.open |= dict.fromkeys(range(1, 2000), assignment)
     began = time.thread_time()
     for _ in range(100):
         assert plan.coverage == 0

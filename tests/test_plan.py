@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cachecd.backlog import Backlog, Effect
 from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
 from cachecd.segments import Segments
@@ -372,3 +373,33 @@ def test_half_a_unit_left_over_goes_on_where_it_was_cut():
     rest = UnitSlice(whole.unit, whole.key, whole.size, whole.etag, ordinal=7, offset=70_000)
     plan.finish(1, Outcome(7, 70_000, 0, 0, 0, 0.0, (rest,)), [whole.unit])
     assert plan.assign().units == (rest,)
+
+
+def test_numbers_that_no_shard_has_take_no_time_however_many_they_are():
+    plan = plan_of([20_000] * 40)
+    begun = plan.assign()
+    assert isinstance(begun, Assignment)
+    plan.overtake(1 << 40)
+    plan.overtake(1 << 41)
+    again = Plan("train", "g", plan._units, 17, SHARD_SIZE)
+    again.restore(plan.to_json(), plan.open.values())
+    again.extend()
+    assert len(str(plan.to_json())) < 1000
+    for one in (plan, again):
+        assert not isinstance(one.assign(), Assignment), "the first is still being made"
+        one.finish(1, Outcome(1, 1, 1, 1, 1, 1.0), [u.unit for u in begun.units])
+        following = one.assign()
+        assert isinstance(following, Assignment)
+        assert following.shard.number == (1 << 41) + 1
+
+
+def test_unused_numbers_are_applied_as_far_as_is_asked_and_after_those_before_them():
+    backlog = Backlog(applied=2)
+    backlog.skip(4, 10)
+    assert list(backlog.take_up_to(7)) == []
+    backlog.finish(3, Effect())
+    assert list(backlog.take_up_to(7)) == [(3, Effect())]
+    assert (backlog.applied, backlog.unused) == (7, {8: 10})
+    backlog.finish(10, Effect())
+    assert list(backlog.take_up_to(20)) == [(10, Effect())]
+    assert (backlog.applied, backlog.unused) == (10, {})

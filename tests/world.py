@@ -20,8 +20,7 @@ from cachecd.errors import DiskError
 from cachecd.grant import GRACE
 from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
-from cachecd.parts import part_of
-from cachecd.recipe import digest_of
+from cachecd.parts import digest_of, part_of
 from cachecd.reconcile import Found
 from cachecd.recovery import held_by, saved_plan, take_up
 from cachecd.restraint import Restraint

@@ -29,7 +29,6 @@ from cachecd_client.errors import (
     ReplicasDifferError,
     RequestError,
     SchemaError,
-    SetGoneError,
     UnknownDatasetError,
     WorldError,
 )
@@ -71,7 +70,6 @@ __all__ = [
     "RequestError",
     "Schema",
     "SchemaError",
-    "SetGoneError",
     "UnknownDatasetError",
     "WorldError",
     "connect",

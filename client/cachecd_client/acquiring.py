@@ -1,18 +1,63 @@
-"""The daemon's answer to one acquire, waited for as long as it takes."""
+"""The sets of an epoch: asked for, and waited for as long as it takes."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachecd_client.errors import DaemonUnreachableError
-from cachecd_client.protocol import Acquire, Granted, Held, Missing, Reply, Request, Waiting
-from cachecd_client.regaining import Regaining
+from cachecd_client.protocol import Acquire, Granted, Held, Reply, Request, Waiting
+from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.waiting import Wait
 
+if TYPE_CHECKING:
+    from cachecd_client.leased import LeasedSet
+
 log = logging.getLogger("cachecd")
+
+
+@contextmanager
+def on_lease(
+    datasets: Sequence[str],
+    lease: Callable[[str, LeftSet | None], LeasedSet],
+    begin: Callable[[str, LeftSet], object],
+    standing: Standing | None,
+) -> Iterator[tuple[list[LeasedSet], bool]]:
+    """A set of each dataset, in this order, and whether all are the very sets of `standing`.
+
+    `lease` takes a set, `begin` asks for it without waiting. All of them on lease, or none: an error within
+    ends the leases, else they are the caller's.
+    """
+    left: dict[str, LeftSet] = {}
+    if standing is not None:
+        left = {name: standing.sets[name] for name in datasets if name in standing.sets}
+        if standing.over:
+            left = {name: replace(one, fingerprint="") for name, one in left.items()}
+    if len(left) > 1:
+        # Before any is waited for: a dataset begins where the run was only until it has sealed a shard.
+        for name, one in left.items():
+            begin(name, one)
+    sets: list[LeasedSet] = []
+    with ExitStack() as releasing:
+        for name in datasets:
+            sets.append(leased := lease(name, left.get(name)))
+            releasing.callback(leased.release)
+        same = [
+            name in left and one.manifest.fingerprint == left[name].fingerprint
+            for name, one in zip(datasets, sets, strict=True)
+        ]
+        for name, is_same in zip(datasets, same, strict=True):
+            if name in left and left[name].fingerprint and not is_same:
+                log.warning(
+                    "%s: epoch %d begins anew with the set that is cached now: that of the state is gone",
+                    name, sets[0].number,
+                )  # fmt: skip
+        yield sets, all(same)
+        releasing.pop_all()
 
 
 class Asker(NamedTuple):
@@ -26,39 +71,41 @@ class Asker(NamedTuple):
 
 
 class Acquiring:
-    """One acquire of a dataset's set; `regaining`: as a run that resumes wants it."""
+    """One acquire of a dataset's set; `left`: what a run that resumes had."""
 
     def __init__(
-        self,
-        ask: Callable[[Request], Reply],
-        dataset: str,
-        asker: Asker,
-        regaining: Regaining | None,
+        self, ask: Callable[[Request], Reply], dataset: str, asker: Asker, left: LeftSet | None
     ) -> None:
         self._ask = ask
         self._dataset = dataset
         self._asker = asker
-        self._regaining = regaining
+        self._left = {} if left is None else left.fields()
         self._wait = Wait(dataset, asker.timeout)
 
-    def begin(self) -> None:
-        """Has the daemon begin with what is wanted, and does not wait for it."""
-        reply = self._asked()
-        # Without shards, something else has to end first.
-        if isinstance(reply, Missing) and reply.shards and self._regaining:
-            self._regaining.missing(reply, self._ask, self._wait)
-            self._asked()
+    def begin(self) -> Reply:
+        """Asks once."""
+        # A new question each time: a repeated id would get the old answer.
+        job, epoch, rank, world, _ = self._asker
+        fields = {"dataset": self._dataset, **self._left}
+        return self._ask(
+            Acquire(
+                uuid.uuid4().hex,
+                job=job,
+                epoch=epoch,
+                local_rank=rank,
+                local_world_size=world,
+                **fields,
+            )
+        )
 
     def granted(self) -> Granted:
-        """The grant. AcquireTimeoutError; SetGoneError, if only a set will do that cannot be."""
+        """The grant. AcquireTimeoutError."""
         while True:
-            match self._asked():
+            match self.begin():
                 case Granted() as granted:
                     return granted
                 case Waiting() as waiting:
                     self._wait.pause(waiting)
-                case Missing() as missing if self._regaining:
-                    self._regaining.missing(missing, self._ask, self._wait)
                 case other:
                     raise AssertionError(f"{other} is no answer to Acquire")
 
@@ -69,11 +116,3 @@ class Acquiring:
         except DaemonUnreachableError as error:
             # The lock is what counts, and it is there: a daemon that starts again will find it.
             log.warning("%s: leased, but %s", self._dataset, error)
-
-    def _asked(self) -> Reply:
-        # A new question each time: a repeated id would get the old answer.
-        job, epoch, rank, world, _ = self._asker
-        wanted = self._regaining.fields() if self._regaining else {}
-        return self._ask(
-            Acquire(uuid.uuid4().hex, self._dataset, job, epoch, rank, world, **wanted)
-        )

@@ -111,7 +111,7 @@ class Agreement:
                     return
                 self._share(gather, epoch)
                 if gather is not None and first:
-                    self._go_on(gather, epoch, run)
+                    self._go_on(gather, epoch)
                 first = False
                 yield epoch
 
@@ -206,18 +206,12 @@ class Agreement:
         self._world = len(self._sharing.replicas)
         return self._sharing.count
 
-    def _go_on(self, gather: AllGather, epoch: Epoch, run: Run) -> None:
+    def _go_on(self, gather: AllGather, epoch: Epoch) -> None:
         """Whether the first epoch goes on where it was left: on all nodes or on none."""
         own = epoch.place
         found = self._gathered(gather, own, f"where epoch {epoch.epoch} goes on")
         if len(set(found)) == 1:
             return
-        if run.exact:
-            raise CallerError(
-                f"the state of this process is of batch {own} of epoch {epoch.epoch}, others are of "
-                f"batches {sorted(set(found))} (0: none): resume='exact' takes states of one step on all "
-                "nodes"
-            )
         if own:
             log.warning(
                 "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",

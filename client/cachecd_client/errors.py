@@ -10,7 +10,6 @@
     └── WorldError                 the caller did nothing wrong; the world did not play along
         ├── DaemonUnreachableError nobody answers on the socket
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
-        ├── SetGoneError           the set that a run shall resume with cannot be had again
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
         ├── ReplicasDifferError    processes of one replica of the model have different sets
@@ -65,11 +64,6 @@ class DaemonUnreachableError(WorldError, ConnectionError):
 
 class AcquireTimeoutError(WorldError, TimeoutError):
     """No lease within the timeout; the message says how far the cache is and how fast it grows."""
-
-
-class SetGoneError(WorldError):
-    """resume="exact": the set that the state names is not there, and cannot be made again; the message
-    says what differs. resume="continue" goes on with another set."""
 
 
 class LeaseLostError(WorldError):

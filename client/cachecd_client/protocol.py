@@ -35,9 +35,9 @@ MANIFEST_VERSION = 1
 class Acquire:
     """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
 
-    Since 1.2: with `fingerprint`, for the very set that a manifest with this, this generation and these
-    `shards` named; without, for whatever set there is, and no new shard has a number up to these. With
-    `cursor`, what that manifest had, of this `walk`: sampled from there on, if nothing was yet.
+    A run that resumes names the manifest that it had. With `fingerprint` it gets the very set again if all
+    of it is still here, else the set that there is. A generation that never sealed a shard begins at
+    `cursor`, if its walk is `walk`, with numbers above these `shards`.
     """
 
     id: str
@@ -114,28 +114,6 @@ class Exclude:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRecipes:
-    """Asks how the shards of a lease were made, from number `first` on. Since 1.2."""
-
-    id: str
-    lease: str
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """Has shards made again, under their numbers, as `recipes` say; of a set of these `shards`, of
-    `num_bytes` in all. Since 1.2; idempotent."""
-
-    id: str
-    dataset: str
-    generation: str
-    shards: list[list[int]]
-    num_bytes: int
-    recipes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Granted:
     """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
 
@@ -151,7 +129,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire, Exclude and Recall: not yet. Ask again; the figures say how far it is."""
+    """Answer to Acquire and Exclude: not yet. Ask again; the figures say how far it is."""
 
     id: str
     have_bytes: int
@@ -161,27 +139,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """Answer to an Acquire that wants a certain set: these of its shards are not there any more, or with
-    other records; none, if it is something else that stands in the way, as `reason` says. Since 1.2."""
-
-    id: str
-    shards: list[list[int]]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Recipes:
-    """Answer to AskRecipes: of as many shards as fit, in their order, what Recall takes of each; "" where
-    that is not known."""
-
-    id: str
-    recipes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to Held, Delivered, Released, ReportCorrupt and Recall."""
+    """Answer to Held, Delivered, Released and ReportCorrupt."""
 
     id: str
 
@@ -209,24 +168,13 @@ class Refused:
     """The request cannot be met. `code` names the client's error class; `message` is for people."""
 
     id: str
-    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "set-gone" |
-    # "contradicted"
+    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "contradicted"
     code: str
     message: str
 
 
-Request = (
-    Acquire
-    | Held
-    | Delivered
-    | Released
-    | ReportCorrupt
-    | AskStatus
-    | Exclude
-    | AskRecipes
-    | Recall
-)
-Reply = Granted | Waiting | Missing | Recipes | Done | StatusReply | Excluded | Refused
+Request = Acquire | Held | Delivered | Released | ReportCorrupt | AskStatus | Exclude
+Reply = Granted | Waiting | Done | StatusReply | Excluded | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {
@@ -239,25 +187,20 @@ REQUESTS: dict[str, type[Any]] = {
         ReportCorrupt,
         AskStatus,
         Exclude,
-        AskRecipes,
-        Recall,
     )
 }
 REPLIES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (Granted, Waiting, Missing, Recipes, Done, StatusReply, Excluded, Refused)
+    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Excluded, Refused)
 }
 #: What answers what, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
-    Acquire: (Granted, Waiting, Missing),
+    Acquire: (Granted, Waiting),
     Held: (Done,),
     Delivered: (Done,),
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
     Exclude: (Excluded, Waiting),
-    AskRecipes: (Recipes,),
-    Recall: (Done, Waiting),
 }
 
 
@@ -320,8 +263,6 @@ def _is(value: Any, annotation: str) -> bool:
             return value is None or _is(value, "float")
         case "list[int]":
             return isinstance(value, list) and all(_is(n, "int") for n in value)
-        case "list[str]":
-            return isinstance(value, list) and all(isinstance(text, str) for text in value)
         case "list[list[int]]":
             return isinstance(value, list) and all(
                 isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)

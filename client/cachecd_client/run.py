@@ -46,10 +46,7 @@ class Run:
         records: int | None = None,
         steps_per_epoch: int | None = None,
         start: int = 0,
-        resume: str = "continue",
     ) -> None:
-        if resume not in ("continue", "exact"):
-            raise CallerError(f"resume={resume!r}, expected 'continue' or 'exact'")
         if (epochs is None) == (records is None):
             raise CallerError(
                 f"n={epochs}, records={records}: expected one of them, the run's length in epochs or in "
@@ -75,8 +72,6 @@ class Run:
         """What comes next of one dataset."""
         self.mix = Mix()
         """What comes next of several that are mixed."""
-        self.exact = resume == "exact"
-        """Whether its states say how each set was made, so that it can be made again."""
         self._step = 1  # records of one, over all ranks
         self.ranks = 1, 1
         """Of this node, and of all nodes; as long as it is not said, this node is alone."""
@@ -107,11 +102,17 @@ class Run:
             return self.number >= (self.epochs or 0)
         return self.records - self.read < self._step
 
-    def resumed(self, standing: Standing, same: bool) -> None:
+    def resumed(self, standing: Standing, same: bool, elsewhere: bool = False) -> None:
         """It goes on where an earlier process left it, in the `same` sets or in others; what of its epoch
-        was read was read. Once it is known whether they are the same, it may be told again."""
+        was read was read. Once it is known whether they are the same, it may be told again. `elsewhere`:
+        in another cache, where what was read of which shard says nothing."""
         self.number = standing.epoch + standing.over
-        self._goes(standing.way)
+        if not elsewhere:
+            self._goes(standing.way)
+        elif isinstance(standing.way, Mix):
+            self.mix = Mix()
+        else:
+            self.sweep = Sweep()
         self.read = self.of_node(standing.read, standing.ranks)
         if standing.over or not same:
             self.read += self.of_node(standing.of_epoch, standing.ranks)

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from cachecd_client.acquiring import Acquiring, Asker
+from cachecd_client.acquiring import Acquiring, Asker, on_lease
 from cachecd_client.agreement import Agreement, AllGather
 from cachecd_client.ending import end_session, release
 from cachecd_client.epoch import Epoch
@@ -39,11 +39,10 @@ from cachecd_client.protocol import (
     Waiting,
 )
 from cachecd_client.reads import JobReads
-from cachecd_client.regaining import Regaining, on_lease
 from cachecd_client.replicas import node_of
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
-from cachecd_client.standing import Standing
+from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.transport import Conversation, Transport, endpoint_of
 from cachecd_client.waiting import Wait
 from cachecd_client.weights import Mixing, Weights
@@ -159,7 +158,6 @@ class Cache:
         steps_per_epoch: int | None = None,
         agree: bool | AllGather = True,
         state: Mapping[str, Any] | None = None,
-        resume: Literal["continue", "exact"] = "continue",
         mesh: Any = None,
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
@@ -198,10 +196,8 @@ class Cache:
 
         `state`: what a loader of an earlier process's epoch gave by `state_dict()`: the first epoch is that
         one, whatever `start`, its first loader begins after the batch that was delivered last, and
-        `progress` and `steps_per_epoch` go on. Where the set is gone, as on an empty disk,
-        resume="continue" begins the epoch anew, with what is there and what comes after the run's place in
-        the source, and says so; resume="exact" has the very set fetched again, or raises SetGoneError: for
-        that a run has to be begun with it, and its states take about 4 bytes more for each unit.
+        `progress` and `steps_per_epoch` go on. Where the set is gone, as on an empty disk, the epoch begins
+        anew with the set that is cached now, and the log says so.
         A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
         another dataset.
         """
@@ -209,7 +205,7 @@ class Cache:
         with agreement.telling():
             standing = None if state is None else Standing.of_state(state, dataset)
             start = start if standing is None else standing.epoch
-            run = Run(n, records, steps_per_epoch, start, resume)
+            run = Run(n, records, steps_per_epoch, start)
             if standing is not None:
                 run.resumed(standing, same=False)
             sets = dataset if isinstance(dataset, str) else Weights(dataset)
@@ -315,12 +311,6 @@ class Cache:
         current: Epoch | None = None
         following: Epoch | None = None
         try:
-            if standing is not None and standing.over and run.exact and not run.over:
-                # What it leased goes on to be in the next set.
-                asker = self._asker(standing.epoch, job, timeout)
-                left = sets if isinstance(sets, str) else standing.weights
-                current = self._epoch(asker, left, run, standing)
-                standing = None
             while not run.over:
                 number = run.number
                 asker = self._asker(number, job, timeout)
@@ -368,17 +358,17 @@ class Cache:
         """The run's next one, of a dataset or of several by weights; or, where an earlier process left
         it, that one."""
         # In one order on all ranks, so that they wait for the same set and meet the same error.
-        if standing is not None and (run.exact or not standing.over):
+        if standing is not None and not standing.over:
             names = sorted(standing.sets)  # with those too that had no weight any more
         elif isinstance(sets, str):
             names = [sets]
         else:
             names = sorted(name for name, share in sets.items() if share)
         lease, begin = partial(self._acquire, asker), partial(self._begin, asker)
-        with on_lease(names, lease, begin, standing, run.exact) as (leased, same):
+        with on_lease(names, lease, begin, standing) as (leased, same):
             resumed = standing if same else None
             if standing is not None:
-                run.resumed(standing, same)
+                run.resumed(standing, same, standing.is_ahead_of(leased))
             if isinstance(sets, str):
                 return self._known(Epoch(leased[0], run, resumed))
             return self._known(Mixture(leased, sets, run, resumed))
@@ -388,16 +378,16 @@ class Cache:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
         return Asker(job or self._job, epoch, self._rank, self._world, timeout)
 
-    def _begin(self, asker: Asker, dataset: str, regaining: Regaining) -> None:
+    def _begin(self, asker: Asker, dataset: str, left: LeftSet) -> None:
         with self._transport.conversation() as daemon:
-            Acquiring(partial(self._ask, daemon=daemon), dataset, asker, regaining).begin()
+            Acquiring(partial(self._ask, daemon=daemon), dataset, asker, left).begin()
 
-    def _acquire(self, asker: Asker, dataset: str, regaining: Regaining | None = None) -> LeasedSet:
+    def _acquire(self, asker: Asker, dataset: str, left: LeftSet | None = None) -> LeasedSet:
         reads = self._reads.of(dataset, asker.job)
         reads.asks()
         lost: LeaseLostError | None = None
         with self._transport.conversation() as daemon:
-            acquiring = Acquiring(partial(self._ask, daemon=daemon), dataset, asker, regaining)
+            acquiring = Acquiring(partial(self._ask, daemon=daemon), dataset, asker, left)
             for _ in range(_GRANTS):
                 granted = acquiring.granted()
                 try:
@@ -407,8 +397,6 @@ class Cache:
                     continue
                 self._held.add(held)
                 try:
-                    if regaining is not None:
-                        regaining.granted(held.manifest.fingerprint)
                     acquiring.say_held(held.manifest.lease)
                     return LeasedSet(
                         held,

@@ -2,80 +2,53 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cachecd_client.errors import CachecdError, CallerError
+from cachecd_client.errors import CallerError
 from cachecd_client.mix import Mix
-from cachecd_client.protocol import AskRecipes, Manifest, Recipes
 from cachecd_client.sweep import Sweep
-from cachecd_client.transport import Transport
 
 if TYPE_CHECKING:
     from cachecd_client.leased import LeasedSet
     from cachecd_client.loader import Loader
     from cachecd_client.run import Run
 
-log = logging.getLogger("cachecd")
-
 #: The key of a loader's state under which all this is.
 RUN = "run"
 _VERSION = 1
-_TIMEOUT = 5.0  # seconds that a training loop may stand still for one part of a set's recipes
-_PAUSE = 30.0  # seconds without another attempt, when nobody answered
+_OF_SET = "dataset", "generation", "shards", "fingerprint", "walk", "cursor"  # as LeftSet
 
 
 @dataclass(frozen=True)
 class LeftSet:
-    """A set that a run had on lease where it was left.
-
-    `recipes`: how each of its shards was made, in their order; none if the run does not carry that.
-    """
+    """A set that a run had on lease where it was left; `fingerprint` is "" if all of it was read."""
 
     dataset: str
     generation: str
     shards: list[list[int]]
-    num_bytes: int
     fingerprint: str
     walk: str
     cursor: list[int]
-    recipes: list[str]
 
     @classmethod
     def of_state(cls, told: Mapping[str, Any]) -> LeftSet:
         """ValueError, or another error that means it, for what is no state."""
-        found = cls(
+        return cls(
             dataset=_text(told["dataset"]),
             generation=_text(told["generation"]),
             shards=[[_number(first), _number(last)] for first, last in told["shards"]],
-            num_bytes=_number(told["num_bytes"]),
             fingerprint=_text(told["fingerprint"]),
             walk=_text(told["walk"]),
             cursor=[_number(place) for place in told["cursor"]],
-            recipes=[_text(recipe) for recipe in told.get("recipes", ())],
         )
-        if found.recipes and len(found.recipes) != found.num_shards:
-            raise ValueError(f"recipes of {len(found.recipes)} shards of {found.num_shards}")
-        return found
 
-    @property
-    def num_shards(self) -> int:
-        """Of the set."""
-        return sum(last - first + 1 for first, last in self.shards)
-
-    def recipe_of(self, number: int) -> str:
-        """Of a shard of the set; "" if it is not known."""
-        place = 0
-        for first, last in self.shards:
-            if first <= number <= last:
-                return self.recipes[place + number - first] if self.recipes else ""
-            place += last - first + 1
-        return ""
+    def fields(self) -> dict[str, Any]:
+        """For an Acquire."""
+        shards = self.shards if self.fingerprint else self.shards[-1:]
+        return {**vars(self), "shards": shards}
 
 
 @dataclass(frozen=True)
@@ -102,6 +75,15 @@ class Standing:
     weights: dict[str, float]
     sets: dict[str, LeftSet]
     state: dict[str, Any]
+
+    def is_ahead_of(self, sets: Sequence[LeasedSet]) -> bool:
+        """Whether a cache has another walk, or has not come as far in its source as the run had: then it is
+        another cache, whose shards have other records under the same numbers."""
+        return any(
+            left.walk != leased.manifest.walk or left.cursor > leased.manifest.cursor
+            for leased in sets
+            if (left := self.sets.get(leased.dataset))
+        )
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], dataset: object) -> Standing:
@@ -187,8 +169,7 @@ class Telling:
         self._ranks = (1, 1) if run is None else run.ranks
         self._epoch = sets[0].number
         self._weights = weights
-        exact = run is not None and run.exact
-        self._sets = [_ToldSet(leased.transport, leased.manifest, exact) for leased in sets]
+        self._sets = [leased.manifest for leased in sets]
 
     def about(self, loader: Loader, read: int, of_epoch: int) -> dict[str, Any]:
         """For the loader's state: so many records were read before the epoch, and of it."""
@@ -203,69 +184,8 @@ class Telling:
             "share": loader.position / len(loader),
             "over": over,
             "way": way.state(),
-            "sets": [one.told(self._epoch) for one in self._sets],
+            "sets": [{name: getattr(one, name) for name in _OF_SET} for one in self._sets],
         }
         if self._weights:
             told["weights"] = [[name, share] for name, share in self._weights.items()]
         return {RUN: told}
-
-
-class _ToldSet:
-    """One of the sets, as `LeftSet` has it; if `exact`, with its recipes."""
-
-    def __init__(self, transport: Transport, manifest: Manifest, exact: bool) -> None:
-        self._transport = transport
-        self._manifest = manifest
-        self._exact = exact
-        self._recipes: list[str] | None = None
-        self._silent_until = 0.0
-
-    def told(self, epoch: int) -> dict[str, Any]:
-        manifest = self._manifest
-        told = {
-            "dataset": manifest.dataset,
-            "generation": manifest.generation,
-            "shards": manifest.shards,
-            "num_bytes": manifest.num_bytes,
-            "fingerprint": manifest.fingerprint,
-            "walk": manifest.walk,
-            "cursor": manifest.cursor,
-        }
-        if self._exact and (recipes := self._known_recipes(epoch)) is not None:
-            told["recipes"] = recipes
-        return told
-
-    def _known_recipes(self, epoch: int) -> list[str] | None:
-        """Asked for once a lease; None, said in the log, while the daemon does not tell."""
-        if self._recipes is None and time.monotonic() >= self._silent_until:
-            try:
-                self._recipes = recipes_of(self._transport, self._manifest)
-            except CachecdError as error:
-                self._silent_until = time.monotonic() + _PAUSE
-                log.warning(
-                    "%s: the state of epoch %d does not say how its set was made, so it resumes only where "
-                    "that is on disk: %s",
-                    self._manifest.dataset, epoch, error,
-                )  # fmt: skip
-        return self._recipes
-
-
-def recipes_of(transport: Transport, manifest: Manifest) -> list[str]:
-    """How each shard of a lease was made, in their order. Errors as of `Transport.ask`."""
-    numbers = manifest.numbers()
-    found: list[str] = []
-    with transport.conversation() as daemon:
-        while len(found) < len(numbers):
-            request = AskRecipes(uuid.uuid4().hex, manifest.lease, numbers[len(found)])
-            reply = daemon.ask(request, _TIMEOUT)
-            assert isinstance(reply, Recipes)
-            if not reply.recipes:
-                raise CallerError(f"the daemon knows no recipe of shard {numbers[len(found)]}")
-            found += reply.recipes
-    if unknown := [n for n, recipe in zip(numbers, found, strict=True) if not recipe]:
-        log.warning(
-            "%s: it is not known any more how %d of the set's %d shards were made (the first is %d): "
-            "where they are gone, the state cannot be resumed with resume='exact'",
-            manifest.dataset, len(unknown), len(numbers), unknown[0],
-        )  # fmt: skip
-    return found[: len(numbers)]

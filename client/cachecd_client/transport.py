@@ -20,7 +20,6 @@ from cachecd_client.errors import (
     LeaseLostError,
     ProtocolVersionError,
     RequestError,
-    SetGoneError,
     UnknownDatasetError,
     WorldError,
 )
@@ -48,7 +47,6 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "lease-lost": LeaseLostError,
     "impossible": RequestError,
     "contradicted": ContradictedError,
-    "set-gone": SetGoneError,
 }
 
 

@@ -1,7 +1,6 @@
 """A run that can be killed at any time and goes on with the next batch: python docs/examples/resume.py
 
-Kill it and start it again: each line says which records come next. RESUME=exact has the same set made
-again where the cache is gone; the default goes on with what there is.
+Kill it and start it again: each line says which records come next.
 """
 
 import json
@@ -10,12 +9,11 @@ from pathlib import Path
 
 from cachecd_client import connect
 
-RESUME = os.environ.get("RESUME", "continue")
 state = Path(os.environ.get("STATE", "resume.json"))
 saved = json.loads(state.read_text()) if state.exists() else None
 
 with connect(Path(__file__).with_name("digits.yaml")) as cache:
-    for epoch in cache.epochs("train", 3, state=saved, resume=RESUME):
+    for epoch in cache.epochs("train", 3, state=saved):
         loader = epoch.numpy(batch_size=32)
         for step, batch in enumerate(loader, loader.position + 1):
             print(f"epoch {epoch.epoch} step {step} of {len(loader)}: {batch['label'][:8]}")

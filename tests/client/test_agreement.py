@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
-from cachecd_client.protocol import Acquire, Granted, Missing, Refused, Request
+from cachecd_client.protocol import Acquire, Granted, Refused, Request
 from cachecd_client.session import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon
 
@@ -290,8 +290,6 @@ class Losing:
         def answer(request: Request):
             if not isinstance(request, Acquire):
                 return None
-            if self.lost and request.fingerprint:
-                return Missing(request.id, request.shards, "its shards are gone")
             number = shards + self.lost
             path = cache_dir.manifest(f"{number}-{request.epoch}", number, epoch=request.epoch)
             return Granted(request.id, path.stem, str(folder), f"leases/{path.name}")
@@ -375,16 +373,6 @@ def refused(node, gather, **run):
     with pytest.raises(CallerError) as raised:
         node.read(gather, **run)
     return str(raised.value)
-
-
-def test_states_of_different_steps_are_no_exact_run(two_nodes):
-    run = {"n": 2, "resume": "exact"}
-    steps = [(0, 2), (0, 3)]
-    states = [node.read(False, step, n=2)[1] for node, step in zip(two_nodes, steps, strict=True)]
-    for found in together(
-        two_nodes, lambda node, gather, place: refused(node, gather, state=states[place], **run)
-    ):
-        assert "others are of batches [3, 4]" in found
 
 
 def test_processes_that_begin_with_different_epochs_are_told(two_nodes):

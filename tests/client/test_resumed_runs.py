@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from cachecd_client import connect, standing
-from cachecd_client.errors import AcquireTimeoutError, CallerError, SetGoneError
-from cachecd_client.protocol import Acquire, AskRecipes, Done, Granted, Missing, Recall, Recipes
+from cachecd_client import connect
+from cachecd_client.errors import CallerError
+from cachecd_client.protocol import Acquire, Granted
 
 
 def labels(loader, batches=None):
@@ -86,7 +86,7 @@ def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
 
 
 def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, granting):
-    run = {"records": 42, "steps_per_epoch": 4, "resume": "exact"}
+    run = {"records": 42, "steps_per_epoch": 4}
     whole, _ = all_of(cache, **run)
     before, state = left_at(cache, 2, 2, **run)
     assert before == whole
@@ -137,17 +137,6 @@ def test_what_was_read_of_an_epoch_counts_where_tensorflow_reads_it_anew(cache):
     assert steps == [6, 3], "24, and then 12 of the 14 that are left"
 
 
-def test_workers_ask_for_no_recipes(daemon, cache_dir):
-    scripted, _ = exact(daemon, cache_dir, ["a", "b"], lambda request, lost: None)
-    with connect(scripted.endpoint) as cache:
-        for epoch in cache.epochs("train", 1, resume="exact"):
-            dataset = epoch.to_dataset(4)
-            assert len(list(dataset)) == 5
-            assert not scripted.of(AskRecipes)
-            dataset.state_dict()
-            assert scripted.of(AskRecipes)
-
-
 def test_options_that_differ_are_named(cache):
     _, state = left_at(cache, 1, 3, n=2)
     epochs = cache.epochs("train", n=2, state=state)
@@ -177,7 +166,6 @@ def garbled(path, value):
             r"it is of 'eval', and .* dataset 'train'",
         ),
         (garbled(["run", "sets", 0, "shards"], [[1]]), "damaged"),
-        (garbled(["run", "sets", 0, "recipes"], ["one"]), "damaged"),
         (garbled(["run", "sets", 0, "fingerprint"], 7), "damaged"),
         (garbled(["run", "sets"], []), "damaged"),
         (garbled(["run", "epoch"], -1), "damaged"),
@@ -190,141 +178,65 @@ def test_what_is_no_state_of_this_dataset_is_refused_with_the_reason(cache, chan
         cache.epochs("train", 1, state=change(copy.deepcopy(state)))
 
 
-def test_where_the_set_is_gone_continue_begins_the_epoch_anew_and_keeps_what_was_read(
-    daemon, cache_dir, caplog
-):
-    gone: list[str] = []
+@pytest.fixture
+def moved(daemon, cache_dir):
+    """A daemon whose sets are others once `places` has a second one; each was leased at the last place."""
+    places = [70]
 
     def answer(request):
         if not isinstance(request, Acquire):
             return None
-        if request.fingerprint in gone:
-            return Missing(request.id, [[1, 3]], "3 of its 3 shards are gone")
-        shards = 2 + request.epoch + bool(gone)
+        shards = 1 + request.epoch + len(places)
         path = cache_dir.manifest(
-            f"lease-{request.epoch}-{len(gone)}", shards, epoch=request.epoch, walk="w", cursor=[70]
-        )
+            f"lease-{request.epoch}-{len(places)}",
+            shards,
+            epoch=request.epoch,
+            walk="w",
+            cursor=places[-1:],
+        )  # fmt: skip
         return Granted(request.id, path.stem, str(cache_dir.root), f"leases/{path.name}")
 
     scripted = daemon(answer)
-    with connect(scripted.endpoint) as cache:
+    scripted.places = places
+    return scripted
+
+
+def test_where_the_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(moved, caplog):
+    with connect(moved.endpoint) as cache:
         before, state = left_at(cache, 1, 3, records=100)
-        gone.append(state["fingerprint"])
+        moved.places.append(80)
         epochs = cache.epochs("train", records=100, state=state)
         epoch = next(epochs)
         loader = epoch.numpy(4)
         assert (epoch.epoch, loader.position, len(loader)) == (1, 0, 10)
         assert epoch.progress == pytest.approx(4 * len(before) / 100)
         epochs.close()
-    asked = scripted.of(Acquire)[-1]
-    assert (asked.fingerprint, asked.walk, asked.cursor) == ("", "w", [70])
+    asked = moved.of(Acquire)[-1]
+    assert (asked.fingerprint, asked.walk, asked.cursor) == (state["fingerprint"], "w", [70])
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
 
-def exact(daemon, cache_dir, recipes, recall):
-    """A daemon that has lost every set once it was told to; it is told by `recall` what then comes."""
-    lost = []
-
-    def answer(request):
-        match request:
-            case Acquire() if lost and request.fingerprint:
-                return Missing(request.id, [[1, 2]], "2 of its 2 shards are gone")
-            case Acquire():
-                path = cache_dir.manifest("lease-0", 2)
-                return Granted(request.id, path.stem, str(cache_dir.root), f"leases/{path.name}")
-            case AskRecipes():
-                return Recipes(request.id, recipes)
-            case Recall():
-                return recall(request, lost)
-        return None
-
-    return daemon(answer), lost
+def test_a_run_that_read_its_epoch_names_its_place_and_no_set(moved):
+    with connect(moved.endpoint) as cache:
+        _, state = left_at(cache, 1, 7, n=3)
+        next(cache.epochs("train", n=3, state=state)).release()
+    asked = moved.of(Acquire)[-1]
+    assert (asked.epoch, asked.fingerprint, asked.cursor) == (2, "", [70])
+    assert asked.shards == state["run"]["sets"][0]["shards"][-1:]
 
 
-def test_exact_has_the_set_made_again_by_what_the_state_says(daemon, cache_dir):
-    def recall(request, lost):
-        lost.clear()
-        return Done(request.id)
-
-    scripted, lost = exact(daemon, cache_dir, ["recipe of 1", "recipe of 2"], recall)
-    with connect(scripted.endpoint) as cache:
-        before, state = left_at(cache, 0, 2, n=1, resume="exact")
-        whole, _ = all_of(cache, n=1)
-        lost.append(True)
-        after, _ = all_of(cache, n=1, state=state, resume="exact")
-    assert before + after == whole
-    (request,) = scripted.of(Recall)
-    assert request.recipes == ["recipe of 1", "recipe of 2"]
-    assert (request.shards, request.num_bytes) == ([[1, 2]], state["run"]["sets"][0]["num_bytes"])
-
-
-@pytest.mark.parametrize(
-    ("recipes", "resume", "why"),
-    [
-        (["recipe of 1", ""], "exact", "how 1 of them were made .the first is shard 2."),
-        (["recipe of 1", "recipe of 2"], "continue", "how 2 of them were made"),
-        (["recipe of 1", "recipe of 2"], "exact", "made again, and it is another one"),
-    ],
-)
-def test_exact_never_goes_on_with_another_set(daemon, cache_dir, recipes, resume, why):
-    scripted, lost = exact(daemon, cache_dir, recipes, lambda request, lost: Done(request.id))
-    with connect(scripted.endpoint) as cache:
-        _, state = left_at(cache, 0, 2, n=1, resume=resume)
-        lost.append(True)
-        with pytest.raises(SetGoneError, match=why):
-            next(cache.epochs("train", 1, state=state, resume="exact"))
-
-
-def test_a_daemon_that_knows_no_resume_gives_another_set_which_is_noticed(
-    daemon, cache_dir, caplog
-):
-    """It ignores what it does not know of an Acquire."""
-    shards = [3]
-
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
-        path = cache_dir.manifest(f"lease-{shards[0]}", shards[0])
-        return Granted(request.id, path.stem, str(cache_dir.root), f"leases/{path.name}")
-
-    with connect(daemon(answer).endpoint) as cache:
-        _, state = left_at(cache, 0, 1, n=1)
-        shards[0] = 4
-        with pytest.raises(SetGoneError, match="older than this client"):
-            next(cache.epochs("train", 1, state=state, resume="exact"))
-        assert next(cache.epochs("train", 1, state=state)).numpy(4).position == 0
-    assert "begins anew" in caplog.text
-
-
-def test_without_a_daemon_a_state_says_so_and_training_goes_on(granting, caplog, monkeypatch):
-    monkeypatch.setattr(standing, "_TIMEOUT", 0.1)
-    with connect(granting.endpoint) as cache:
-        for epoch in cache.epochs("train", 1, resume="exact"):
-            loader = epoch.numpy(4)
-            granting.kill()
-            state = loader.state_dict()
-            assert "recipes" not in state["run"]["sets"][0]
-            assert "does not say how its set was made" in caplog.text
-            assert len(labels(loader)) == 5
-
-
-def test_exact_waits_no_longer_than_it_may(daemon, cache_dir):
-    scripted, _ = exact(daemon, cache_dir, ["a", "b"], lambda request, lost: None)
-    with connect(scripted.endpoint) as cache:
-        _, state = left_at(cache, 0, 2, n=1, resume="exact")
-        answer = scripted.answer
-        scripted.answer = lambda request: (
-            Missing(request.id, [], "another lease stands")
-            if isinstance(request, Acquire)
-            else answer(request)
-        )
-        with pytest.raises(AcquireTimeoutError, match="another lease stands"):
-            next(cache.epochs("train", 1, state=state, resume="exact", timeout=0.1))
-
-
-def test_no_other_word_says_how_to_resume(cache):
-    with pytest.raises(CallerError, match="expected 'continue' or 'exact'"):
-        cache.epochs("train", 1, resume="maybe")
+@pytest.mark.parametrize(("place", "anew"), [(80, False), (60, True)])
+def test_what_was_read_of_which_shard_counts_in_the_same_cache_alone(moved, place, anew):
+    """A cache whose walk is behind the run's has other records under the same numbers."""
+    run = {"n": 3, "steps_per_epoch": 2}
+    with connect(moved.endpoint) as cache:
+        before, state = left_at(cache, 1, 2, **run)
+        moved.places.append(place)
+        after, _ = all_of(cache, **run, state=state)
+        fresh, _ = all_of(cache, **run, start=2)
+    assert (after == fresh) == anew
+    read = {label for batch in before for label in batch}
+    assert anew or not read & {label for batch in after for label in batch}
 
 
 def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):

@@ -81,10 +81,8 @@ def test_ranks_share_a_mixture_of_sets_that_grow_and_resume_in_its_middle(
     wait_until(lambda: not one.status()["leases"], what="no lease is left")
 
 
-def test_a_mixture_that_was_killed_goes_on_where_its_sets_are_and_exactly_where_they_are_not(
-    daemon, datasets
-):
-    run = {"n": 2, "steps_per_epoch": 10, "resume": "exact", "timeout": 30}
+def test_a_mixture_that_was_killed_goes_on_where_its_sets_are(daemon, datasets):
+    run = {"n": 2, "steps_per_epoch": 10, "timeout": 30}
     here = daemon(datasets, shard_size="64KiB").start()
     with here.connect(timeout=20) as cache:
         for epoch in cache.epochs(WEIGHTS, **run):
@@ -96,9 +94,7 @@ def test_a_mixture_that_was_killed_goes_on_where_its_sets_are_and_exactly_where_
                 next(batches)
             state = json.loads(json.dumps(loader.state_dict()))
     here.kill()
-    for served in (here, daemon(datasets, "elsewhere", shard_size="64KiB")):
-        with served.start().connect(timeout=20) as cache:
-            for epoch in cache.epochs(WEIGHTS, **run, state=state):
-                assert epoch.epoch == 1
-                assert texts(epoch.numpy(10)) == whole[40:]
-        served.kill()
+    with here.start().connect(timeout=20) as cache:
+        for epoch in cache.epochs(WEIGHTS, **run, state=state):
+            assert epoch.epoch == 1
+            assert texts(epoch.numpy(10)) == whole[40:]

@@ -13,7 +13,6 @@ import pytest
 from tests.e2e.conftest import LABEL
 from tests.e2e.daemons import Daemon, said_line, trainer
 from tests.e2e.inventory import Found, inventory
-from tests.e2e.link import Link
 
 BATCH = 8
 SOURCE = {"source": {"url": "s3://spine/train/", "format": "files", "label": {"pattern": LABEL}}}
@@ -100,7 +99,7 @@ def left(s3, objects, tmp_path_factory) -> Left:
     with Daemon(folder, {"train": data}, s3.environ, limit="4MiB") as served:
         served.start()
         with served.connect() as cache:
-            for epoch in cache.epochs("train", 3, timeout=30, resume="exact"):
+            for epoch in cache.epochs("train", 3, timeout=30):
                 if epoch.epoch < 2:
                     served.settle()
                     before |= units_in(inventory(served.cache))
@@ -133,23 +132,7 @@ def elsewhere(daemon, s3) -> Callable[..., Daemon]:
     return make
 
 
-def test_on_an_empty_disk_exact_makes_the_very_set_again_and_fetches_nothing_but_it(
-    left, elsewhere, s3
-):
-    with Link(s3.endpoint) as link:
-        served = elsewhere(AWS_ENDPOINT_URL=link.endpoint)
-        (after,) = read(served, state=left.state, n=3, resume="exact")
-        assert after.fingerprint == left.whole.fingerprint
-        assert after.keys == left.whole.keys[5:]
-        found = inventory(served.cache)
-        again = {n: found[n].sha256 for n in found.keys() & left.shards.keys()}
-        assert again == {n: shard.sha256 for n, shard in left.shards.items()}
-        assert found.keys() - left.shards.keys() <= {1, 2}, "made before it was asked"
-        assert len(link.fetched) < len(units_in(found)) + 8 * len(found), "and what did not fit"
-        assert max(link.fetched.values()) <= 2
-
-
-def test_on_an_empty_disk_continue_goes_on_from_the_cursor(left, elsewhere):
+def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(left, elsewhere):
     served = elsewhere()
     (after,) = read(served, state=left.state, n=3)
     assert after.epoch == 2
@@ -157,18 +140,5 @@ def test_on_an_empty_disk_continue_goes_on_from_the_cursor(left, elsewhere):
     found = inventory(served.cache)
     new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
     assert found.keys() - new.keys() <= {1, 2}, "made before it was asked"
-    assert new
-    assert not left.before & units_in(new), "the head of the permutation is not gone over again"
-
-
-def test_on_an_empty_disk_exact_goes_on_from_the_cursor_behind_the_set(left, elsewhere):
-    served = elsewhere(grows=True)
-    with served.connect(timeout=20) as cache:
-        for epoch in cache.epochs("train", 4, state=left.state, timeout=30, resume="exact"):
-            for _ in epoch.numpy(BATCH, features=["key"]):
-                pass
-            served.settle()
-    found = inventory(served.cache)
-    new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
     assert new
     assert not left.before & units_in(new), "the head of the permutation is not gone over again"

@@ -8,7 +8,6 @@ what it cannot know, in fields that fit or do not. Measured is how long the trai
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import random
@@ -16,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,39 +22,42 @@ from typing import Any
 import zmq
 
 from cachecd_client import protocol
-from tests.e2e.daemons import wait_until
-from tests.faults.rotating import Rotating
+from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.inventory import inventory
+from tests.faults.rotating import Rotating, dataset_of
 
-_BOMB = zlib.compress(bytes(80_000_000), 9)
-_MANY = zlib.compress(bytes(5 * 8 << 12), 9)  # as many units as a shard can have
 LONGEST = 1.0  # seconds that a trainer may wait for an answer
+_STATE = (
+    "generation", "shards", "records", "data_bytes", "units", "coverage", "passes", "pass_done",
+    "retired_shards", "barred_shards", "evicted_shards", "waiting_units", "waiting_shards", "stopped",
+)  # fmt: skip
 PATIENCE = 0.2  # with which `Rotating.waits` asks for an epoch
 
 
 class Attacker:
-    """Sends, without end, and reads its answers to know what there is."""
+    """Sends, without end; what it says of leases, it reads in their manifests. If `typed`, every message
+    is one that a client could send."""
 
-    def __init__(self, endpoint: str, seed: int, cache: Path) -> None:
+    def __init__(self, endpoint: str, seed: int, cache: Path, *, typed: bool = False) -> None:
         self._chance = random.Random(seed)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(endpoint)
         self._cache = cache
+        self._typed = typed
         self._leases: list[dict[str, Any]] = []
-        self._recipes: list[str] = []  # as the daemon told them last
         self.sent = 0
 
     def turn(self) -> None:
         """A message, and its answer if there is one."""
         if self.sent % 20 == 0:
             self._look()
-        body = self._message()
+        body = self._request() if self._typed else self._message()
         self._socket.send_multipart([b"", protocol.VERSION_FRAME, json.dumps(body).encode()])
         self.sent += 1
         while self._socket.poll(5):
-            told = json.loads(self._socket.recv_multipart()[-1])
-            self._recipes = [text for text in told.get("recipes", []) if text] or self._recipes
+            self._socket.recv_multipart()
 
     def close(self) -> None:
         self._socket.close()
@@ -94,14 +95,36 @@ class Attacker:
             "key": lambda: pick([f"no-{self.sent}", "\udce9.jpg", "x" * 5000]),
             "begin": lambda: pick([None, self._number()]),
             "undo": lambda: pick([True, False]),
-            "first": self._number,
-            "num_bytes": self._number,
-            "recipes": lambda: [self._recipe() for _ in range(pick([0, 1, 3, 60]))],
         }
         for field in protocol.REQUESTS[kind].__dataclass_fields__:
             if field != "id" and self._chance.random() < 0.95:
                 body[field] = fields[field]()
         return body
+
+    def _request(self) -> dict[str, Any]:
+        """A message whose fields are of the right types, and mostly name what there is."""
+        pick, lease, most = self._chance.choice, self._lease(), self._chance.randrange
+        place = [pick([0, 7, 10**6, most(1 << 40), (1 << 62) - 1])]
+        ranges = [pick([[1, 1], [3, 5], [10**6, 10**6], [1, 10**7], [10**9, 10**9]])]
+        request = pick(
+            [
+                protocol.Acquire(
+                    f"t{self.sent}", "train", pick(["trainer", "other"]), pick([0, 1, 10**6]), 0,
+                    pick([1, 2]), lease.get("generation", ""), pick([lease.get("shards", []), ranges]),
+                    pick([lease.get("fingerprint", ""), ""]), lease.get("walk", ""), place,
+                ),
+                protocol.Held(f"t{self.sent}", lease.get("lease", "x"), pick([0, 1])),
+                protocol.Delivered(
+                    f"t{self.sent}", lease.get("lease", "x"), lease.get("shards", []),
+                    [pick([0, 500, 1000]) for _ in lease.get("shards", [])],
+                ),
+                protocol.Released(f"t{self.sent}", lease.get("lease", "x")),
+                protocol.ReportCorrupt(f"t{self.sent}", "train", pick([1, 2, 10**6]), 0, "bad"),
+                protocol.Exclude(f"t{self.sent}", "train", f"no-{self.sent}"),
+                protocol.AskStatus(f"t{self.sent}"),
+            ]
+        )  # fmt: skip
+        return json.loads(protocol.encode(request)[-1])
 
     def _lease(self) -> dict[str, Any]:
         return self._chance.choice(self._leases) if self._leases else {}
@@ -117,15 +140,6 @@ class Attacker:
 
     def _path(self) -> str:
         return self._chance.choice(["../../x", "../catalog", "/etc/passwd", "x" * 900, "a\0b"])
-
-    def _recipe(self) -> str:
-        pick = self._chance.choice
-        number = pick([1, 3, 10**6, self._chance.randint(1, 1000), self._number()])
-        if self._recipes and self._chance.random() < 0.7:
-            own, *told, units = pick(self._recipes).split(" ")
-            return " ".join([pick([own, own, str(number)]), *told, units[pick([0, 0, 0, 8]) :]])
-        blob = pick([_BOMB, zlib.compress(bytes(40)), _MANY, b"x", os.urandom(100)])
-        return f"{number} 12 60000 1 {base64.b64encode(blob).decode()}"
 
 
 def attack(folder: Path, seconds: float, seed: int) -> tuple[int, float]:
@@ -169,6 +183,40 @@ def attack(folder: Path, seconds: float, seed: int) -> tuple[int, float]:
         # It is as it was: new shards come, sets are read, a restart finds all of it.
         wait_until(lambda: not rotating.waits(), 60, f"leases go on\n{rotating.tail()}")
         return attacker.sent, longest
+
+
+def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str, Any]:
+    """What users see of a dataset that is whole, after so many messages and a restart: its state, the next
+    set, and every shard, by number, once the source has more."""
+    folder.mkdir()
+    with Daemon(folder, dataset_of(source), {}, limit="16MiB", shard_size="64KiB") as served:
+        served.start()
+
+        def train() -> dict[str, Any]:
+            found: dict[str, Any] = served.status()["datasets"]["train"]
+            return found
+
+        wait_until(lambda: train()["whole"])
+        attacker = Attacker(served.endpoint, seed, served.cache, typed=True)
+        while attacker.sent < messages:
+            attacker.turn()
+        attacker.close()
+        served.kill()
+        served.start()
+        wait_until(lambda: train()["whole"])
+        state = {name: train()[name] for name in _STATE}
+        with served.connect() as cache, cache.acquire("train", 0, job="new") as epoch:
+            state["set"] = epoch.fingerprint, [Path(name).name for name in epoch.files]
+        served.kill()
+        more = [source / f"more-{number}.bin" for number in range(40)]
+        for path in more:
+            path.write_bytes(path.name.encode() * 1000)
+        served.start()
+        wait_until(lambda: train()["whole"] and train()["units"] == state["units"] + len(more))
+        state["shards"] = {n: found.sha256 for n, found in inventory(served.cache).items()}
+        for path in more:
+            path.unlink()
+        return state
 
 
 def main(seconds: str, seed: str) -> None:

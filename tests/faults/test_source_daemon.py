@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from cachecd_client.errors import RequestError
-from cachecd_client.protocol import Acquire, Recall, Waiting
+from cachecd_client.protocol import Acquire
 from cachecd_client.transport import Transport
 from tests import scripted
 from tests.e2e.daemons import Daemon, wait_until
@@ -125,8 +125,8 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
         assert secret not in said
 
 
-def test_before_the_source_is_listed_nothing_that_a_run_says_of_it_is_taken_on_trust(
-    served: Daemon, store: ScriptedServer
+def test_a_place_named_before_the_source_is_listed_counts_modulo_its_units(
+    served: Daemon, store: ScriptedServer, objects: dict[str, bytes]
 ):
     served.start()
     wait_until(lambda: train(served)["shards"])
@@ -134,24 +134,19 @@ def test_before_the_source_is_listed_nothing_that_a_run_says_of_it_is_taken_on_t
     for listing in (served.cache / "index").iterdir():
         listing.unlink()
     store.down = DISABLED
-    served.start()
-    generation, transport = train(served)["generation"], Transport(served.endpoint)
-    own = {"generation": generation, "walk": "w"}
-    for asked in (
-        Acquire("numbers", "train", "x", 0, shards=[[10**9, 10**9]], cursor=[0]),
-        Acquire("cursor", "train", "y", 0, cursor=[1 << 40], **own),
-        Recall("recall", "train", generation, [[10**9, 10**9]], 10, []),
-    ):
-        reply = transport.ask(asked, 10.0)
-        assert isinstance(reply, Waiting)
-        assert "listing the source" in reply.reason
+    served.start()  # a generation whose units another listing numbers
+    with served.connect() as cache, cache.acquire("train", 0, job="y"):
+        (path,) = (served.cache / "leases").glob("*.json")
+        walk = json.loads(path.read_text())["walk"]
+    generation = train(served)["generation"]
+    asked = Acquire("place", "train", "x", 0, generation=generation, walk=walk, cursor=[1 << 61])
+    Transport(served.endpoint).ask(asked, 10.0)
     store.down = None
     wait_until(lambda: train(served)["listed"], 60)
-    # Numbers and places that had been taken would be within what is expected now.
-    with pytest.raises(RequestError, match="expected at most"):
-        transport.ask(Acquire("again", "train", "z", 0, shards=[[10**9, 10**9]], cursor=[0]), 10.0)
-    with pytest.raises(RequestError, match="expected 0 to"):
-        transport.ask(Acquire("and again", "train", "u", 0, cursor=[1 << 40], **own), 10.0)
+    wait_until(lambda: train(served)["pass_done"] > 0)
+    assert read(served, 0, objects)
+    assert train(served)["passes"] == 0
+    assert abs(train(served)["pass_done"] - (1 << 61) % len(objects) / len(objects)) < 0.2
 
 
 def test_what_was_refused_is_tried_again_after_a_restart(
