@@ -126,6 +126,7 @@ def test_a_set_of_which_a_shard_is_retired_is_there_as_long_as_a_lease_of_it_sta
     w.settle()
     lease = w.manifests[w.acquire("train", "job", 0).lease]
     w.state.datasets["train"].live.retire(np.array([1]))
+    w.model.of["train"].shards[1].retired = True
     heir = w.ask_again(0, "heir")
     assert w.manifests[heir.lease].fingerprint == lease.fingerprint
     for held in list(w.manifests):
