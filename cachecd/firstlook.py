@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.executors.lister import Lister
+from cachecd.extras import extra
 from cachecd.model import ObjectInfo
 from cachecd.preflight import lister_of
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.sources.arrays import matches
-from cachecd.sampler.sources.extras import extra
 from cachecd.sampler.sources.files import label_of
 from cachecd.selection import Takes, empty_side, selection_of
 
@@ -187,7 +187,7 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
     """ConfigError if the first Parquet file lacks a wanted column, or nothing here can read it."""
     if source.columns is None and importlib.util.find_spec("pyarrow"):
         return  # the daemon itself needs no pyarrow
-    with extra("parquet"):
+    with extra("parquet", f"datasets.{name}"):
         from cachecd.sampler.sources.parquet.listing import first_footer
         from cachecd.sampler.sources.parquet.rows import File, wanted_columns
     found = first_footer(store, page[:_LOOKED_INTO])

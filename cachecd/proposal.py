@@ -103,7 +103,7 @@ def _why(seen: Survey, form: str) -> str:
         "files": f"one object, one record; {most}",
         "tfrecord": f"an object's records are carried over as they are; {most}",
         "webdataset": f"members of a tar with one name are a record; {most}",
-        "parquet": f"a row is a record; {most}",
+        "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
         "npy": f"windows of arrays; {most}",
     }.get(form, most)
 
@@ -132,7 +132,7 @@ def _label(seen: Survey) -> Iterator[str]:
 
 
 def _transform(seen: Survey) -> Iterator[str]:
-    yield "transform:  # done once, when it is fetched"
+    yield "transform:  # done once, when it is fetched; pip install 'cachecd[images]'"
     grey = seen.images and seen.grey == len(seen.images)
     more = "  # RGB; all images looked at are grey: `decode_image: {mode: L}` keeps them so"
     yield "  - decode_image" + (more if grey else "")
@@ -151,7 +151,7 @@ def _of_members(seen: Survey) -> Iterator[str]:
     names = ", ".join(printable(name) for name in seen.members[:_NAMED])
     if image := next(filter(is_image, seen.members), None):
         yield f"# members are {names}; to cache pixels, which takes more room and less time to read:"
-        yield f"# transform: [{{decode_image: {image}}}, {{resize: 256}}]"
+        yield f"# transform: [{{decode_image: {image}}}, {{resize: 256}}]  # pip install 'cachecd[images]'"
     elif names:
         yield f"# members are {names}"
 

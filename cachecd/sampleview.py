@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.extras import extra
 from cachecd.quantities import approximate_size, printable
 from cachecd.sample import Record, Sample
 from cachecd_client.schema import Feature, Schema
@@ -112,7 +113,8 @@ def _image_suffix(value: Any) -> str:
 
 
 def _write_png(pixels: NDArray[Any], file: Any) -> None:
-    from PIL import Image  # not every sample has images
+    with extra("images", "images of arrays"):
+        from PIL import Image
 
     if pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]

@@ -162,7 +162,10 @@ def _kind_of(head: bytes, size: int) -> str:
 
 def _looked_at(body: bytes) -> tuple[tuple[int, int], bool] | None:
     """Of an image its height and width, and whether it is grey."""
-    from PIL import Image, UnidentifiedImageError  # of other sources it is not needed
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        return None  # the extra `images` is not installed: names alone tell
 
     try:
         with Image.open(io.BytesIO(body)) as image:  # reads the header alone

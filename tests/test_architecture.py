@@ -25,6 +25,7 @@ PARTS = {
     "quantities": "",
     "keypattern": "",
     "errors": "client.errors",
+    "extras": "errors",
     "layout": "model",
     # Policy: no I/O, no clock
     "generations": "",
@@ -91,7 +92,7 @@ PARTS = {
     "sampler.patience": "",
     "sampler.reach": "",
     "sampler.throttle": "sampler.reach",
-    "sampler": "config digests errors keypattern model sampler.draft sampler.lanes "
+    "sampler": "config digests errors extras keypattern model sampler.draft sampler.lanes "
     "sampler.messages sampler.patience sampler.reach sampler.throttle segments unittext client._core "
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
@@ -114,10 +115,10 @@ PARTS = {
     "client._core client.errors",
     "preflight": "config disk errors executors executors.lister generations index layout ledger model "
     "quantities restraint rules sampler.messages segments sourcewalk client client.resources",
-    "firstlook": "config errors executors.lister model preflight sampler selection",
+    "firstlook": "config errors extras executors.lister model preflight sampler selection",
     "sample": "config errors layout model preflight sampler sampler.messages segments selection unittext "
     "client._core client.schema",
-    "sampleview": "quantities sample client.schema",
+    "sampleview": "extras quantities sample client.schema",
     "postmortem": "sampler",
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
@@ -150,8 +151,8 @@ PARTS = {
     "verify": "layout repeats client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
-    "cli": "config demo errors firstlook layout model postmortem preflight proposal quantities rules "
-    "sample sampler sampleview service survey verify where client client.errors",
+    "cli": "config demo errors extras firstlook layout model postmortem preflight proposal quantities "
+    "rules sample sampler sampleview service survey verify where client client.errors",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}

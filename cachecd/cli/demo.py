@@ -28,7 +28,13 @@ def command(
     and prints a row an epoch. Everything is in a temporary directory that goes at the end. The exit
     code is 1 if the cache was ever over its limit.
     """
-    from cachecd.demo.experiment import run
+    from cachecd.extras import extra
+
+    with extra("demo", "cachecd demo"):
+        import sklearn  # noqa: F401
+        from PIL import Image  # noqa: F401
+
+        from cachecd.demo.experiment import run
     from cachecd.demo.report import JsonLines, Table
 
     report = JsonLines(sys.stdout) if as_json else Table(sys.stdout)

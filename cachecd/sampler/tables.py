@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
+from cachecd.extras import extra
 
 _LONGEST_LINE = 1 << 20
 _BATCH = 4096  # rows of a Parquet file decoded at a time
@@ -128,10 +129,8 @@ def _of_json(lines: Iterator[str]) -> Iterator[Row | BadRow]:
 
 
 def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
-    try:
+    with extra("parquet", "a table in Parquet"):
         from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError("Parquet needs a package: pip install 'cachecd[parquet]'") from error
     try:
         table = parquet.ParquetFile(file)
         names = [n for n in table.schema_arrow.names if n.lower() in columns]

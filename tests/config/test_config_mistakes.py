@@ -263,7 +263,7 @@ ADDED = {
     ),
     "removed step": (
         "transform: [{tokenize: a:b}]",
-        "10:17: datasets.train.transform.0: removed; use a function of your own, module:function",
+        "10:17: datasets.train.transform.0: tokenize: removed; use a function of your own",
     ),
     "removed key interleave": (
         "interleave: 4",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 from collections import Counter
 
 import pytest
 from PIL import Image
 
+from cachecd import cli
 from cachecd.config import load
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
@@ -96,3 +98,9 @@ def test_the_watch_keeps_the_largest_measurement(tmp_path):
             pass
     assert watch.most == most
     assert watch.now() < 1 << 20
+
+
+def test_demo_without_its_packages_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert cli.run_command(["demo"]) == 2
+    assert capsys.readouterr().err.endswith("pip install 'cachecd[demo]'\n")

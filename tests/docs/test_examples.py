@@ -129,6 +129,6 @@ def headings(page: Path) -> set[str]:
 
 def test_a_newcomer_needs_two_commands():
     assert blocks("README.md", "sh") == [
-        "pip install ./client . && cachecd demo\n",
+        "pip install ./client '.[demo]' && cachecd demo\n",
         "pip install ./client '.[test]' && pytest\n",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import soundfile
 from pydantic import ValidationError
 
 from cachecd.config import TransformStep
-from cachecd.errors import UnitError
+from cachecd.errors import ConfigError, UnitError
+from cachecd.sampler.transforms import build
 from cachecd_client.schema import infer
 from tests.sampler.test_transforms import GREY, RGB, image_bytes, run
 
@@ -143,6 +145,19 @@ class TestDecodeAudio:
         body[begin + 13] |= 0x0F  # the upper bits of how many samples there are
         with pytest.raises(UnitError, match="too many for a record"):
             run({"payload": bytes(body)}, "decode_audio")
+
+
+@pytest.mark.parametrize(
+    ("step", "package", "name"),
+    [("decode_image", "PIL", "images"), ("decode_audio", "soundfile", "audio")],
+)
+def test_step_without_its_library_names_the_extra(step, package, name, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"cachecd.sampler.transforms.{step}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError) as caught:
+        build([TransformStep.model_validate(step)])
+    assert str(caught.value).startswith(f"transform {step}: ")
+    assert str(caught.value).endswith(f": pip install 'cachecd[{name}]'")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cachecd.config import DatasetConfig
+from cachecd.extras import extra
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
-from cachecd.sampler.sources.extras import extra
 
 # Of the record that comes next: its ordinal, and its offset (0: not known, or the start).
 Position = tuple[int, int]
@@ -80,7 +80,7 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...], place: int = 0)
 
             return Records(Python(source), transform)
         case "parquet":
-            with extra("parquet"):
+            with extra("parquet", "format parquet"):
                 from cachecd.sampler.sources.parquet.rows import Parquet
 
             return Records(Parquet(source, transform is not None), transform)

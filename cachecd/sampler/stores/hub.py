@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 from obstore.store import HTTPStore
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
+from cachecd.extras import extra
 from cachecd.model import ObjectInfo
-from cachecd.sampler.sources.extras import extra
 from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
 from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
 from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options
@@ -70,7 +70,7 @@ class HubBackend:
         found = _URL.fullmatch(source.url)
         if found is None:
             raise ConfigError(f"source {source.url}: {_EXPECTED}")
-        with extra("hf"):
+        with extra("hf", "sources on the Hub"):
             import huggingface_hub
         self._kind = (found["kind"] or "models").removesuffix("s")
         self._repo = found["repo"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from cachecd.config import TransformStep
 from cachecd.errors import UnitError
+from cachecd.extras import extra
 from cachecd.sampler.transforms.guest import Guest
 from cachecd.sampler.usercode import imported, told
 
@@ -96,29 +97,39 @@ class _Step:
             raise UnitError(f"{self._name} raised {told(error)}") from error
 
 
+_EXTRAS = {
+    "decode_image": "images",
+    "resize": "images",
+    "class_map": "images",
+    "decode_audio": "audio",
+}
+
+
 def _function(step: TransformStep) -> Callable[[Record], Any]:
-    match step.name:  # imported here: not everybody has images
-        case "decode_image":
-            from cachecd.sampler.transforms.decode_image import decode_image
+    if ":" in step.name:
+        return imported(step.name, "transform", "function")
+    if step.name == "center_crop":
+        from cachecd.sampler.transforms.center_crop import center_crop
 
-            return functools.partial(decode_image, **step.argument)
-        case "resize":
-            from cachecd.sampler.transforms.resize import resize
+        return functools.partial(center_crop, **_named(step.argument, "size"))
+    with extra(_EXTRAS[step.name], f"transform {step.name}"):
+        match step.name:
+            case "decode_image":
+                from cachecd.sampler.transforms.decode_image import decode_image
 
-            return functools.partial(resize, **_named(step.argument, "size"))
-        case "center_crop":
-            from cachecd.sampler.transforms.center_crop import center_crop
+                return functools.partial(decode_image, **step.argument)
+            case "resize":
+                from cachecd.sampler.transforms.resize import resize
 
-            return functools.partial(center_crop, **_named(step.argument, "size"))
-        case "class_map":
-            from cachecd.sampler.transforms.class_map import ClassMap
+                return functools.partial(resize, **_named(step.argument, "size"))
+            case "class_map":
+                from cachecd.sampler.transforms.class_map import ClassMap
 
-            return ClassMap(**step.argument)
-        case "decode_audio":
-            from cachecd.sampler.transforms.decode_audio import decode_audio
+                return ClassMap(**step.argument)
+            case _:
+                from cachecd.sampler.transforms.decode_audio import decode_audio
 
-            return functools.partial(decode_audio, **step.argument)
-    return imported(step.name, "transform", "function")
+                return functools.partial(decode_audio, **step.argument)
 
 
 def _named(argument: Any, name: str) -> dict[str, Any]:

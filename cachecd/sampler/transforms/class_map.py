@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cachecd.sampler.transforms.decode_image import encoded
+from cachecd.sampler.transforms.pictures import encoded
 
 
 class ClassMap:

@@ -6,16 +6,9 @@ import io
 from typing import Any
 
 import numpy as np
+import soundfile
 
-from cachecd.errors import ConfigError
-from cachecd.sampler.transforms.decode_image import encoded
-
-try:
-    import soundfile
-except (ImportError, OSError) as error:  # OSError: the library that it is made over is missing
-    raise ConfigError(
-        f"transform decode_audio: {error}: pip install 'cachecd[audio]' into the samplers' environment"
-    ) from error
+from cachecd.sampler.transforms.pictures import encoded
 
 _MOST_SAMPLES = 1 << 28  # a GiB of them; what a header promises is allocated at once
 

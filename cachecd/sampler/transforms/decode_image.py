@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from cachecd.sampler.transforms.pictures import encoded
 
 # What these formats hold in Pillow's mode I has 16 bits; a TIFF file in it has 32.
 _DEEP_FORMATS = ("PNG", "PPM")
@@ -42,10 +43,3 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
         )
     # Straight to a mode without alpha, Pillow warns, and a user may have made warnings errors.
     return image.convert("RGBA") if image.mode in ("P", "PA") else image
-
-
-def encoded(record: Mapping[str, Any], feature: str) -> Any:
-    """The feature, which is to be decoded; KeyError says what there is instead."""
-    if feature not in record:
-        raise KeyError(f"no feature {feature!r} to decode; the record has {', '.join(record)}")
-    return record[feature]

@@ -1,8 +1,8 @@
-"""Which features of a record are pictures, for the steps that change their size."""
+"""The features of a record that the ready-made steps decode or resize."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,3 +43,10 @@ def pictures(
             f"expected the feature {name!r}, uint8 [height, width, channels] or integers [height, "
             f"width], found {found}: put decode_image or class_map before {step}"
         )
+
+
+def encoded(record: Mapping[str, Any], feature: str) -> Any:
+    """The feature, which is to be decoded; KeyError says what there is instead."""
+    if feature not in record:
+        raise KeyError(f"no feature {feature!r} to decode; the record has {', '.join(record)}")
+    return record[feature]

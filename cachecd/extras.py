@@ -1,0 +1,20 @@
+"""Libraries that only one format, step or command needs: extras of the distribution."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from cachecd.errors import ConfigError
+
+
+@contextlib.contextmanager
+def extra(name: str, user: str) -> Iterator[None]:
+    """Around the import of what the extra `name` installs. ConfigError says how to install it if it is
+    missing; `user` needs it."""
+    try:
+        yield
+    except (ImportError, OSError) as error:  # OSError: a library of the system is missing
+        if (getattr(error, "name", None) or "").partition(".")[0] == "cachecd":
+            raise
+        raise ConfigError(f"{user}: {error}: pip install 'cachecd[{name}]'") from error
