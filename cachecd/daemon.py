@@ -43,7 +43,6 @@ from cachecd.replies import asked_of, reply_of
 from cachecd.rules import DatasetRules
 from cachecd.sampler import messages
 from cachecd.saving import PlanSaver
-from cachecd.scrub import Scrub
 from cachecd.shards import ShardWork
 from cachecd.sidecarwalk import meta_of
 from cachecd.state import State
@@ -136,15 +135,6 @@ class Daemon:
             self._complaints,
             self._meter.check,
         )
-        self._scrub = Scrub(
-            config.cache.scrub,
-            self._layout,
-            self.state.datasets,
-            self._held_by,
-            self._feed,
-            self._complaints,
-            self._meter.check,
-        )
         self._probes = Probes(
             self._layout, self.state.leases, self._complaints, self._meter.check, self._feed
         )
@@ -218,7 +208,6 @@ class Daemon:
                 then = dataset.rules.awaits, dataset.doubt.known
                 listed = partial(keep_listed, name, config, self._lister, *about, self._feed, *then)
                 self._spawn(self._kept_up(f"listing of {name}", listed))
-        self._spawn(self._kept_up("scrub", self._scrub.run))
         self._spawn(self._every(_PROBE_EVERY, self._probe))
         self._spawn(self._every(_MEASURE_EVERY, self._look))
 
@@ -254,7 +243,6 @@ class Daemon:
             return
         self._config = config
         self.state.reconfigure(found.limit, found.datasets, found.restraint)
-        self._scrub.set_rate(config.cache.scrub)
         _log.info("configuration reloaded", limit=found.limit)
 
     # --- events in
@@ -321,7 +309,6 @@ class Daemon:
         for lease in found["leases"]:
             lease["held"] = leases.seems_held(self._layout.manifest(lease["lease"]))
         found["cache"]["stopped"] = found["cache"]["stopped"] or self._complaints.reason
-        found["cache"]["scrub"] = self._scrub.status()
         found["sampler"] = self._executor.status()
         found["daemon"] = {
             "pid": os.getpid(),

@@ -258,7 +258,7 @@ def needs_restart(old: Config, new: Config) -> list[str]:
 
     def fixed(config: Config) -> dict[str, Any]:
         values = config.model_dump(mode="json")
-        for key in ("limit", "reserve_free", "scrub"):
+        for key in ("limit", "reserve_free"):
             del values["cache"][key]
         for dataset in values["datasets"].values():
             for key in ("grow", "evict", "limit"):

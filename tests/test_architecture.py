@@ -139,14 +139,11 @@ PARTS = {
     "probing": "complaints errors events grant layout leases",
     "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
     "leases ledger listings meter model preflight probing reconcile "
-    "recovery replies rules saving scrub selection shards sidecarwalk sampler.messages state status "
+    "recovery replies rules saving selection shards sidecarwalk sampler.messages state status "
     "waiting client.errors client.protocol",
     "trainer": "",
     "service": "executors config daemon disk errors firstlook layout notify ownership preflight server "
     "trainer",
-    "rounds": "model",
-    "scrub": "complaints dataset errors events layout model rounds sampler.throttle verify client._core "
-    "client.errors",
     "repeats": "layout client._core",
     "verify": "layout repeats client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
@@ -186,7 +183,6 @@ PURE = {
     "rate",
     "ratio",
     "room",
-    "rounds",
     "rules",
     "sampler.lanes",
     "sampler.patience",

@@ -152,8 +152,6 @@ def _summary(
     yield "", f"shards of {format_size(cache.shard_size)}"
     if cache.reserve_free:
         yield "", f"leaves {format_size(cache.reserve_free)} of the file system free"
-    if cache.scrub is not None:
-        yield "", f"read again and verified at {format_rate(cache.scrub)}"
     for rules in figures.datasets:
         dataset = config.datasets[rules.name]
         yield "dataset", rules.name

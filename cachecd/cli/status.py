@@ -53,11 +53,6 @@ def _print(document: dict[str, Any]) -> None:
         _say(f"  nothing is fetched: {cache['resting']}")
     if cache["corrupt_shards"]:
         _say(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
-    if scrub := cache["scrub"]:
-        _say(
-            f"  scrub at {size(scrub['bytes_per_second'])}/s: {scrub['round']:.0%} of this round, "
-            f"{scrub['unreadable_shards']} shards unreadable"
-        )
     sampler = document["sampler"]
     if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
         _say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,17 +18,27 @@ if TYPE_CHECKING:
 def command(
     directory: Annotated[Path, typer.Argument(help="A cache directory, or one of TFRecord files.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Have the daemon fetch what bad shards held again.")
+    ] = False,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
+    ] = None,
 ) -> int:
     """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
 
-    Nothing is changed, and a daemon may go on using the directory. Each bad file is one line, with
-    the byte at which its first bad record begins. A shard that holds a record which another shard of
-    the same set holds too is bad. Files that are not ours are listed as unknown.
+    Nothing is changed without --report, and a daemon may go on using the directory. Each bad file is one
+    line, with the byte at which its first bad record begins. A shard that holds a record which another
+    shard of the same set holds too is bad. Files that are not ours are listed as unknown.
     """
     from cachecd.quantities import approximate_size
     from cachecd.verify import check_all, take_inventory
+    from cachecd_client.errors import CallerError
 
     inventory = take_inventory(directory)
+    if report and not inventory.is_cache:
+        raise CallerError(f"{directory}: --report expects a cache directory")
     faults = list(inventory.unreadable)
     files: set[Path] = set()
     records = size = 0
@@ -39,6 +50,8 @@ def command(
         faults += checked.faults
         if not as_json:
             _print_faults(checked.faults)
+    if report:
+        _report([fault for fault in faults if not fault.unreadable], endpoint)
     if as_json:
         document = {
             "directory": _shown(directory),
@@ -59,6 +72,19 @@ def command(
         f"{len(inventory.unknown)} unknown"
     )
     return 1 if faults else 0
+
+
+def _report(faults: Iterable[Fault], endpoint: str | None) -> None:
+    """Reports each bad shard to the daemon, as a trainer reports a corrupt record."""
+    from cachecd_client.protocol import ReportCorrupt
+    from cachecd_client.transport import Transport, endpoint_of
+
+    daemon = Transport(endpoint_of(endpoint, os.environ))
+    for fault in faults:
+        dataset, number = fault.path.parent.name, int(fault.path.name[:10])
+        daemon.ask(
+            ReportCorrupt(uuid.uuid4().hex, dataset, number, fault.offset or 0, fault.why), 10.0
+        )
 
 
 def _print_faults(faults: Iterable[Fault]) -> None:

@@ -84,15 +84,6 @@ class CacheConfig(SectionModel):
         ),
         examples=["32GiB"],
     )
-    scrub: Rate | None = Field(
-        None,
-        description=(
-            "How fast cached shards are read again in the background, one after the other, so that "
-            "what the disk has lost is found and fetched again before a trainer misses it, in bytes "
-            "per second. Left out: not at all. Whatever a trainer reads is verified in any case."
-        ),
-        examples=["20MB/s"],
-    )
 
     @model_validator(mode="after")
     def _one_shard_fits(self) -> CacheConfig:

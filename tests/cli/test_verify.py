@@ -337,6 +337,12 @@ def test_a_directory_with_nothing_to_verify_is_exit_2_and_not_a_success(cachecd,
     assert "neither a cache directory nor one with TFRecord files" in done.stderr
 
 
+def test_a_report_of_files_of_no_cache_is_exit_2(cachecd, plain):
+    done = cachecd("verify", plain, "--report")
+    assert done.returncode == 2
+    assert "--report expects a cache directory" in done.stderr
+
+
 def test_a_caller_error_is_what_the_function_raises_too(tmp_path):
     with pytest.raises(CallerError):
         take_inventory(tmp_path / "nowhere")

@@ -24,7 +24,12 @@ MISTAKES = {
     "key nowhere": (
         "limit: 500GiB",
         "limit: 500GiB\n  zzz: 1",
-        "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window, scrub",
+        "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window",
+    ),
+    "scrub": (
+        "limit: 500GiB",
+        "limit: 500GiB\n  scrub: 20MB/s",
+        "5:3: cache.scrub: removed; run `cachecd verify DIR --report` from a timer",
     ),
     "relative dir": (
         "/var",

@@ -116,6 +116,12 @@ class Daemon:
     def command(self, *options: str) -> list[str]:
         return [sys.executable, "-m", "cachecd", "run", str(self.config), *options]
 
+    def verify(self) -> int:
+        """The status of `cachecd verify --report`."""
+        named = ["verify", str(self.cache), "--report", "--endpoint", self.endpoint]
+        command = [sys.executable, "-m", "cachecd", *named]
+        return subprocess.run(command, env=self.environ, stdout=subprocess.DEVNULL).returncode
+
     def start(self, *options: str) -> Daemon:
         """Starts it, and returns when it answers."""
         self.write_config()

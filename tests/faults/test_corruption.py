@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,20 +54,11 @@ def shared(folder: Path, objects: Records, disk: FaultyDisk) -> Iterator[Daemon]
 
 @pytest.fixture
 def daemon(shared: Daemon, disk: FaultyDisk) -> Daemon:
-    """Has cached all of them in small shards, and does not scrub."""
+    """Has cached all of them in small shards."""
     disk.heal()
-    scrub(shared, None)
     filled(shared)
     shared.log.write_text("")
     return shared
-
-
-def scrub(daemon: Daemon, rate: str | None) -> None:
-    """Has it scrub at this rate, without a restart."""
-    daemon.document["cache"]["scrub"] = rate
-    daemon.write_config()
-    os.kill(daemon.pid, signal.SIGHUP)
-    wait_until(lambda: (of_scrub(daemon) is not None) == (rate is not None))
 
 
 def filled(daemon: Daemon) -> None:
@@ -77,11 +67,6 @@ def filled(daemon: Daemon) -> None:
 
 def of_train(daemon: Daemon) -> dict[str, Any]:
     found: dict[str, Any] = daemon.status()["datasets"]["train"]
-    return found
-
-
-def of_scrub(daemon: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = daemon.status()["cache"]["scrub"]
     return found
 
 
@@ -196,53 +181,24 @@ def report(daemon: Daemon, shard: int, request: str) -> None:
         cache._transport.ask(ReportCorrupt(request, "train", shard, 0, "a lie"), 10.0)
 
 
-def test_what_rots_while_it_is_cold_is_found_by_the_scrub_before_anybody_reads_it(daemon, objects):
+def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon, objects):
     before = corrupt_shards(daemon)
-    scrub(daemon, "200MB/s")
     damaged = files(daemon)[: len(DAMAGES)]
     for damage, path in zip(DAMAGES, damaged, strict=True):
         damage(path)
+    assert daemon.verify() == 1
     wait_until(lambda: not any(path.exists() for path in damaged))
     # One of them was gone from the beginning: that it is found shows in the count alone.
     wait_until(lambda: corrupt_shards(daemon) >= before + len(DAMAGES))
-    assert of_scrub(daemon)["corrupt_shards"] + before == corrupt_shards(daemon)
     assert corrupt_shards(daemon) == before + len(DAMAGES)
     assert_all_is_there(daemon, objects, "d")
-    seen = of_scrub(daemon)["verified_shards"]
-    wait_until(lambda: of_scrub(daemon)["verified_shards"] > seen + 2 * len(files(daemon)))
-    assert corrupt_shards(daemon) == before + len(DAMAGES), "what was fetched again is sound"
-
-
-def test_a_shard_that_stays_unreadable_is_given_up_and_fetched_again(daemon, objects, disk):
-    before = corrupt_shards(daemon)
-    lost = files(daemon)[3]
-    disk.fail("open", f"*/{lost.name}", errno.EIO)
-    scrub(daemon, "200MB/s")
-    wait_until(lambda: not lost.exists())
-    said = daemon.said()
-    assert "shard not scrubbed" in said
-    assert "cannot be read: Input/output error" in said
-    assert corrupt_shards(daemon) == before + 1
-    assert_all_is_there(daemon, objects, "e")
+    assert daemon.verify() == 0, "what was fetched again is sound"
 
 
 def test_a_disk_that_cannot_read_at_all_costs_no_shard(daemon, objects, disk):
     before = corrupt_shards(daemon), files(daemon)
     with disk.failing("open", "*/shards/train/*", errno.EIO):
-        scrub(daemon, "200MB/s")
-        wait_until(lambda: of_scrub(daemon)["unreadable_shards"] >= 2)
-    wait_until(lambda: of_scrub(daemon)["unreadable_shards"] == 0)
+        assert daemon.verify() == 1
+    wait_until(lambda: of_train(daemon)["whole"])
     assert (corrupt_shards(daemon), files(daemon)) == before
     assert_all_is_there(daemon, objects, "f")
-
-
-def test_a_scrub_goes_on_after_a_restart_and_finds_what_rotted_meanwhile(daemon, objects):
-    scrub(daemon, "200MB/s")
-    daemon.terminate()
-    rotten = files(daemon)[-1]
-    flip_a_payload(rotten)
-    daemon.start()
-    wait_until(lambda: not rotten.exists())
-    assert of_scrub(daemon)["corrupt_shards"] == corrupt_shards(daemon) == 1
-    assert of_scrub(daemon)["bytes_per_second"] == 200_000_000
-    assert_all_is_there(daemon, objects, "g")

@@ -25,7 +25,6 @@ def test_a_pinned_set_that_lost_the_middle_of_an_object_is_leased_again_when_tha
     source = {"url": f"file://{tmp_path}/source", "format": "tfrecord"}
     train = {"train": {"source": source, "pin": True}}
     with Daemon(tmp_path, train, shard_size="128KiB") as daemon:
-        daemon.document["cache"]["scrub"] = "200MB/s"
         daemon.start()
         with daemon.connect() as cache:
             with cache.acquire("train", job="before", timeout=30) as epoch:
@@ -33,7 +32,8 @@ def test_a_pinned_set_that_lost_the_middle_of_an_object_is_leased_again_when_tha
             assert len(shards) >= 6
             for shard in (shards[1], shards[0], shards[-1]):
                 flip(shard, 5000)
-                wait_until(lambda gone=shard: not gone.exists(), what="the scrub finds it")
+                assert daemon.verify() == 1
+                wait_until(lambda gone=shard: not gone.exists(), what="it is fetched again")
             with cache.acquire("train", job="after", timeout=30) as epoch:
                 batches = list(epoch.numpy(16, pad_last=True))
         found = [

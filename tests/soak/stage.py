@@ -130,8 +130,6 @@ class Stage:
                 sampler={"workers": 2},
             )
         )
-        # What no reader looks at, as a sidecar's meta, nobody else would find. A round takes some seconds.
-        self.daemon.document["cache"]["scrub"] = "2MB/s"
         self.peak = self._open.enter_context(Peak(self.daemon.cache, every=0.02))
         self.daemon.start()
         self.ranks = [

@@ -40,7 +40,7 @@ def judge(stage: Stage) -> list[str]:
 
 
 def _heal(stage: Stage) -> None:
-    """Waits until the scrub has found all damage that no reader met, and it has been made good."""
+    """Reports all damage that no reader met, and waits until it has been made good."""
 
     def sound() -> bool:
         shards = [path for dataset in stage.objects for path in _shards(stage, dataset)]
@@ -51,6 +51,7 @@ def _heal(stage: Stage) -> None:
         busy = any(d["making"] or d["retired_shards"] for d in datasets)
         return not (busy or status["leases"])  # one that not all ranks took stands for its grace
 
+    stage.daemon.verify()  # also finds damage that no reader looks at, as in a sidecar's meta
     wait_until(sound, 90, "every damaged shard is found and everything made has come to rest")
 
 
