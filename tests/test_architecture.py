@@ -149,7 +149,8 @@ PARTS = {
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
     "cli": "config demo errors extras firstlook layout model postmortem preflight proposal quantities "
-    "rules sample sampler sampleview service survey verify where client client.errors",
+    "rules sample sampler sampleview service survey verify where client client.errors client.protocol "
+    "client.transport",
     "__main__": "cli",
 }
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
