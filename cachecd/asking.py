@@ -33,8 +33,8 @@ def refusal(asked: AcquireAsked, datasets: Mapping[str, DatasetState]) -> ReplyR
         return ReplyRefused(asked.request, "bad-request", message)
     if (resume := asked.resume) is not None:
         wrong = no_set(resume.shards, datasets[asked.dataset].plan.next_number)
-        if any(not 0 <= place < MOST_CURSOR for place in resume.cursor):
-            wrong = f"cursor: expected numbers from 0 to {MOST_CURSOR - 1}"
+        if not 0 <= resume.cursor < MOST_CURSOR:
+            wrong = f"cursor: expected a number from 0 to {MOST_CURSOR - 1}"
         if wrong:
             return ReplyRefused(asked.request, "bad-request", wrong)
     return None
@@ -89,14 +89,12 @@ def begin_at(dataset: DatasetState, resume: Resume) -> bool:
     the walk moves. A place beyond the listing counts modulo the units listed. New shards get numbers
     above those of the run: it may have read records of shards that had these numbers."""
     plan, rules = dataset.plan, dataset.rules
-    mine = (rules.generation, walk_of(rules), len(plan.walks))
-    if (resume.generation, resume.walk, len(resume.cursor)) != mine:
+    if (resume.generation, resume.walk) != (rules.generation, walk_of(rules)):
         return False
     if dataset.made() or dataset.began_at == resume.cursor:
         return False
     dataset.began_at = resume.cursor
-    for walk, place in zip(plan.walks, resume.cursor, strict=True):
-        walk.cycle.skip_to(place)
+    plan.walk.cycle.skip_to(resume.cursor)
     last = resume.shards[-1][1] if resume.shards else 0
     if last >= plan.next_number:
         plan.overtake(last)
@@ -129,8 +127,3 @@ def within(number: int, ranges: Ranges) -> bool:
     """Whether ascending ranges name this number."""
     at = bisect_right(ranges, number, key=lambda pair: pair[0]) - 1
     return at >= 0 and number <= ranges[at][1]
-
-
-def cursors(plan_cursor: int | Sequence[int]) -> tuple[int, ...]:
-    """A plan's cursor, of each source."""
-    return (plan_cursor,) if isinstance(plan_cursor, int) else tuple(plan_cursor)

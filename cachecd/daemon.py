@@ -401,7 +401,6 @@ class Daemon:
                 schema=self._schemas.get((name, assignment.generation)),
                 classes=preflight.classes_of(self._config.datasets[name], index),
                 meta=meta_of(assignment, dataset.plan, index),
-                waits=dataset.rules.wait,
             )
         )
 

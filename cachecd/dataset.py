@@ -13,7 +13,6 @@ from cachecd.errors import DiskError
 from cachecd.excluded import Excluded
 from cachecd.generations import same_split
 from cachecd.live import LiveShards
-from cachecd.missing_sources import MissingSources
 from cachecd.model import (
     EXCLUDED,
     Assignment,
@@ -68,7 +67,7 @@ class DatasetState:
     killed: set[tuple[int, int | None]] = field(default_factory=set)  # by want of memory, it seems
     described: bool = False
     listed: bool = False
-    missing: MissingSources = field(default_factory=MissingSources)
+    unlisted: str = ""  # why the listing does not get on
     listing: Progress = field(default_factory=Progress)
     exhausted: bool = False
     allowed: float = 0
@@ -86,7 +85,7 @@ class DatasetState:
     egress: int = 0  # bytes fetched in all
     excluded: Excluded = field(init=False)
     rate: Rate = field(default_factory=Rate)
-    began_at: tuple[int, ...] = ()  # the place in the source that a resumed run named last
+    began_at: int | None = None  # the place in the source that a resumed run named last
     listings: dict[str, str] = field(default_factory=dict)
     was_leased: bool = False
     twice: tuple[int, ...] = ()
@@ -97,7 +96,7 @@ class DatasetState:
         self.live = LiveShards(self.rules.name)
         self.allowed = self._least_allowed()
         self.second_chances = SecondChances(self.rules.pin)
-        self.excluded = Excluded([source.name for source in self.rules.sources])
+        self.excluded = Excluded(self.rules.source)
 
     def _least_allowed(self) -> float:
         unbounded = self.rules.pin or (self.rules.per_epoch is None and not self.rules.wait)
@@ -106,14 +105,13 @@ class DatasetState:
     def change(self, rules: DatasetRules) -> None:
         """New sizes while running; what is cached stays allowed, and the generation is what it is."""
         self.rules = replace(rules, generation=self.rules.generation)
-        self.plan.reweigh([source.weight for source in rules.sources])
         self.allowed = max(self._least_allowed(), self.data())
 
     def assign(self, now: float) -> Assignment | None:
         """The plan's next shard, if there is any at present; a listing that the disk does not give
         back stops the dataset like a source that is not there."""
         try:
-            found = self.plan.assign(self.missing.left_out(now))
+            found = self.plan.assign()
         except DiskError as error:
             self.source.begin(now, str(error))
             return None
@@ -313,18 +311,18 @@ class DatasetState:
 
     def begin_listing(self, complete: bool) -> None:
         """A run begins that lists the source; `complete`: it was listed to its end before."""
-        self.doubt.begin(len(self.rules.sources), complete)
+        self.doubt.begin(complete)
         self.source.refused = self.doubt.reason
 
-    def listed_on(self, complete: bool, fresh: bool, now: float, source: int = 0) -> bool:
+    def listed_on(self, complete: bool, fresh: bool, now: float) -> bool:
         """The listing has gone on; `fresh`: the store has just given it. Returns whether that is to be
         saved."""
         self.plan.extend(complete)
-        self.missing.unlisted.pop(source, None)
+        self.unlisted = ""
         self.listed, self.exhausted = complete, False
         if not fresh:
             return False
-        known = self.doubt.ended(source, complete)
+        known = self.doubt.ended(complete)
         self.source.refused = self.doubt.reason
         self.source.end()
         self.second_chances.listed(now)
@@ -341,27 +339,20 @@ class DatasetState:
         return self._take_back(again.tolist(), now)
 
     def listing_stopped(
-        self,
-        reason: str,
-        stuck: bool,
-        down: bool,
-        now: float,
-        source: int = 0,
-        doubted: bool = False,
+        self, reason: str, stuck: bool, down: bool, now: float, doubted: bool = False
     ) -> None:
-        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. Of
-        several sources the others go on without it, unless the sets are to be the same on every run. While
-        one of them is `doubted`, nothing is."""
-        self.missing.unlisted[source] = reason
+        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. While
+        the source is `doubted`, nothing is."""
+        self.unlisted = reason
         if doubted:
-            self.doubt.raised(source, reason)
+            self.doubt.raised(reason)
         else:
-            self.doubt.unlisted(source)
+            self.doubt.unlisted()
         self.source.refused = self.doubt.reason
         if down:
             self.source.begin(now, reason)
-        if stuck and not (self.rules.several and self.rules.wait):
-            self.plan.make_do(source)
+        if stuck:
+            self.plan.make_do()
             self.exhausted = False
 
     def made_of(self, number: int, outcome: Outcome, now: float) -> Outcome:
@@ -370,7 +361,6 @@ class DatasetState:
         if self.doubt.unsure:
             asides = tuple(replace(aside, passing=True) for aside in outcome.set_aside)
             outcome = replace(outcome, set_aside=asides)
-        self.missing.read(self.plan.sources_in(number), outcome.unreachable, now)
         self.second_chances.gave_up(outcome.set_aside, now)
         return outcome
 
@@ -397,7 +387,6 @@ class DatasetState:
 
     def try_again(self, now: float) -> tuple[int, ...]:
         """Takes back the units set aside whose time for another try has come."""
-        self.exhausted = self.exhausted and not self.missing.any_due(now)
         if units := self._take_back(self.second_chances.take(now), now):
             self.exhausted = False
         return units

@@ -1,4 +1,4 @@
-"""Whether a dataset's sources are the stores that were listed before. Pure.
+"""Whether a dataset's source is the store that was listed before. Pure.
 
 A mistyped endpoint may lead to a store of the same keys with other contents. What is fetched by then fails,
 since ETags differ, and such a failure says nothing of the object.
@@ -6,45 +6,39 @@ since ETags differ, and such a failure says nothing of the object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Doubt:
-    """`known`: all sources were listed to their ends since the generation began, so that there is something
-    to compare them with. `unsure`: the sources, by their places, that this run has not compared yet.
-    `reasons`: why one of them seems to be another store."""
+    """`known`: the source was listed to its end since the generation began, so that there is something to
+    compare it with. `unsure`: this run has not compared it yet. `reason`: why nothing is to be fetched; ""
+    if something may be."""
 
     known: bool = False
-    unsure: set[int] = field(default_factory=set)
-    reasons: dict[int, str] = field(default_factory=dict)
+    unsure: bool = False
+    reason: str = ""
 
-    def begin(self, sources: int, complete: bool) -> None:
-        """A run begins, which lists all of them. Of a generation that is new, nothing is fetched by a
+    def begin(self, complete: bool) -> None:
+        """A run begins, which lists the source. Of a generation that is new, nothing is fetched by a
         `complete` listing of before: its objects may have been rewritten, which is why it is new."""
         if self.known:
-            self.unsure.update(range(sources))
+            self.unsure = True
         elif complete:
-            self.reasons = dict.fromkeys(range(sources), "the source is listed anew first")
+            self.reason = "the source is listed anew first"
 
-    def unlisted(self, source: int) -> None:
+    def unlisted(self) -> None:
         """It cannot be listed now: then what was listed before has to do."""
-        if source not in self.unsure:
-            self.reasons.pop(source, None)
+        if not self.unsure:
+            self.reason = ""
 
-    def raised(self, source: int, reason: str) -> None:
-        """The listing of one of them shows other contents."""
-        self.reasons[source] = reason
+    def raised(self, reason: str) -> None:
+        """The listing shows other contents."""
+        self.reason = reason
 
-    def ended(self, source: int, complete: bool) -> bool:
-        """One of them was listed to its end and is what it was, or may be anything; `complete`: all of them
-        were, by now or earlier. Returns whether all are known now that were not."""
-        self.reasons.pop(source, None)
-        self.unsure.discard(source)
+    def ended(self, complete: bool) -> bool:
+        """The source was listed to its end and is what it was, or may be anything; `complete`: it was, now
+        or earlier. Returns whether it is known now and was not."""
+        self.reason, self.unsure = "", False
         before, self.known = self.known, self.known or complete
         return self.known and not before
-
-    @property
-    def reason(self) -> str:
-        """Why nothing is to be fetched; "" if something may be."""
-        return next(iter(self.reasons.values()), "")

@@ -6,8 +6,8 @@ driven by a test that has no disk, no network and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cachecd.model import (
     Assignment,
@@ -77,13 +77,12 @@ class LeaseEnded:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """The listing of a dataset's source knows this many units, and whether that is all; the plan's unit
-    table tells which may be walked. `fresh`: the store has just answered. `source`: which has gone on."""
+    table tells which may be walked. `fresh`: the store has just answered."""
 
     dataset: str
     units: int
     complete: bool
     fresh: bool = False
-    source: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +97,7 @@ class Relisted:
 
 @dataclass(frozen=True, slots=True)
 class ListingStopped:
-    """A dataset's source, or one of several, cannot be listed now; `reason` is for people. `stuck`: not
+    """A dataset's source cannot be listed now; `reason` is for people. `stuck`: not
     just now, so that what is listed is to be taken for all there is till then. `down`: the store does not
     answer, or refuses, so that reading it may fail as well. `doubted`: the store seems to be another than
     the one that was listed before, so that nothing is read until a listing says otherwise."""
@@ -107,7 +106,6 @@ class ListingStopped:
     reason: str
     stuck: bool = False
     down: bool = False
-    source: int = 0
     doubted: bool = False
 
 
@@ -136,12 +134,10 @@ class ShardMade:
 
 @dataclass(frozen=True, slots=True)
 class ShardPublished:
-    """The shard has its name and its directory is synced; `units` are those it holds records of, and `made`
-    says how many of each, and their bytes."""
+    """The shard has its name and its directory is synced; `units` are those it holds records of."""
 
     shard: Shard
     units: Sequence[int]
-    made: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

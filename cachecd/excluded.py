@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from cachecd.model import ExcludedName, Outcome, UnitName, UnitSlice
-from cachecd.segments import key_in, source_of
 
 
 class Excluded:
-    """One dataset's, of these `sources`.
+    """One dataset's, of this `source`.
 
-    Names outlast a listing: under whatever number such a unit turns up, it is not fetched. They are of a
-    source, not of its place among several. `numbers` are those under which they are known to this listing
-    so far. `shards` hold records of one, and are to be barred once it is known what else they hold. Who
-    takes a unit back gets it whole: what came to nothing of a cut one meanwhile is remembered.
+    Names outlast a listing: under whatever number such a unit turns up, it is not fetched. `numbers` are
+    those under which they are known to this listing so far. `shards` hold records of one, and are to be
+    barred once it is known what else they hold. Who takes a unit back gets it whole: what came to nothing
+    of a cut one meanwhile is remembered.
     """
 
-    def __init__(self, sources: Sequence[str] = ("",)) -> None:
-        self._sources = [_told_apart(n, sources) for n in range(len(sources))]
+    def __init__(self, source: str = "") -> None:
+        # A URL names a folder whether it ends in a slash or not.
+        self._source = source.rstrip("/")
         self._kept: dict[UnitName, set[ExcludedName]] = {}
-        self.of_others = 0
-        """How many are of sources that are not there, and nothing is excluded by."""
         self.numbers: set[int] = set()
         self.shards: set[int] = set()
         self.sought = False
@@ -36,20 +34,11 @@ class Excluded:
         return self._kept.keys()
 
     def keep(self, kept: Iterable[ExcludedName]) -> None:
-        """These were excluded before.
-
-        A source that is alone stands for all that are not there any more: it may be a copy of theirs, and
-        what was bad there is bad here. Of several, none does: these wait for theirs.
-        """
+        """These were excluded before, of whatever source: it may have been a copy of this one, and what was
+        bad there is bad here."""
         for name in kept:
-            source, key, begin = name
-            if len(self._sources) == 1:
-                self._kept.setdefault((key, begin), set()).add(name)
-            elif source in self._sources:
-                known = key_in(self._sources.index(source), key), begin
-                self._kept.setdefault(known, set()).add(name)
-            else:
-                self.of_others += 1
+            _, key, begin = name
+            self._kept.setdefault((key, begin), set()).add(name)
 
     def known(self, names: Collection[UnitName]) -> bool:
         """Whether these are all that are excluded."""
@@ -60,7 +49,7 @@ class Excluded:
         added = []
         for unit in units:
             self.numbers.add(unit.unit)
-            name = self._kept_of(unit.name)
+            name = (self._source, *unit.name)
             self._kept.setdefault(unit.name, set()).add(name)
             added.append(name)
         return tuple(added)
@@ -98,16 +87,3 @@ class Excluded:
     def among(self, units: Iterable[UnitSlice]) -> list[UnitSlice]:
         """Those of these that are."""
         return [unit for unit in units if unit.name in self._kept] if self._kept else []
-
-    def _kept_of(self, name: UnitName) -> ExcludedName:
-        key, begin = name
-        place, own = source_of(key) if len(self._sources) > 1 else (0, key)
-        return self._sources[place], own, begin
-
-
-def _told_apart(place: int, sources: Sequence[str]) -> str:
-    """A source's URL; of several parts of one store, the later ones' with a number."""
-    # A URL names a folder whether it ends in a slash or not.
-    urls = [source.rstrip("/") for source in sources]
-    before = urls[:place].count(urls[place])
-    return f"{urls[place]} ({before + 1})" if before else urls[place]

@@ -18,9 +18,7 @@ from cachecd.errors import DiskError
 from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
-from cachecd.preflight import places_in
 from cachecd.saving import PlanSaver
-from cachecd.segments import key_in, source_of
 from cachecd.unittext import for_the_log
 from cachecd_client import protocol
 from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
@@ -95,12 +93,6 @@ class Exclusions:
                     index = self._indexes[dataset]
                     if found.known({index.unit(number).name for number in found.numbers}):
                         self._feed(ExclusionsKnown(dataset))
-            if found.of_others:
-                _log.warning(
-                    "exclusions of sources that are not configured now",
-                    dataset=dataset,
-                    number=found.of_others,
-                )
             if found.names:
                 self._spawn(self._again(dataset, frozenset(found.names)))
         configured = {
@@ -249,21 +241,11 @@ class Exclusions:
         return found
 
     def _numbers(self, dataset: str, listing: str, names: frozenset[UnitName]) -> list[int] | None:
-        """Which units of these names there are in a listing that was used before, under whatever source it
-        had them; None if it is lost."""
+        """Which units of these names there are in a listing that was used before; None if it is lost."""
         index = Index.by_id(self._directory, dataset, listing)
         if index is None:
             return None
-        several = len(self._datasets[dataset].rules.sources) > 1
-        own = {(source_of(key)[1] if several else key, begin) for key, begin in names}
         try:
-            places = range(places_in(index.source))
-            sought = {
-                (each, begin)
-                for key, begin in own
-                for each in ([key_in(place, key) for place in places] or [key])
-            }
-            keys = {key for key, _ in sought}
-            return [u.unit for u in index.find(*keys) if u.name in sought]
+            return [u.unit for u in index.find(*{key for key, _ in names}) if u.name in names]
         finally:
             index.close()

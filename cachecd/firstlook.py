@@ -34,34 +34,26 @@ def check_sources(config: Config) -> dict[str, str]:
     noticed = {}
     lister = lister_of(config)
     for name, dataset in config.datasets.items():
-        found, looks = [], []
-        for place, source in enumerate(dataset.all_sources):
-            key = f"{name}.sources.{place}" if dataset.sources else f"{name}.source"
-            look = _check_source(key, source, lister, dataset)
-            looks.append(look)
-            if what := look.noticed:
-                found.append(f"{key.removeprefix(name + '.')}: {what}" if dataset.sources else what)
-        _check_side(name, dataset, looks)
-        if found:
-            noticed[name] = "; ".join(found)
+        look = _check_source(name, lister, dataset)
+        _check_side(name, dataset, look)
+        if look.noticed:
+            noticed[name] = look.noticed
     return noticed
 
 
 def check_side(config: Config, name: str) -> None:
-    """ConfigError if the split leaves a dataset nothing, SourceError if its sources cannot be listed: for a
+    """ConfigError if the split leaves a dataset nothing, SourceError if its source cannot be listed: for a
     split of which nothing is listed yet, where other shards are cached and nothing else is looked at."""
-    dataset, lister, looks = config.datasets[name], lister_of(config), []
-    for place, source in enumerate(dataset.all_sources):
-        looks.append(_Look(source, _side_of(dataset)))
-        for _ in _looked_at(looks[place], lister, dataset):
-            pass
-    _check_side(name, dataset, looks)
+    dataset = config.datasets[name]
+    look = _Look(dataset.source, _side_of(dataset))
+    for _ in _looked_at(look, lister_of(config), dataset):
+        pass
+    _check_side(name, dataset, look)
 
 
-def _check_side(name: str, dataset: DatasetConfig, looks: list[_Look]) -> None:
-    units = sum(look.usable for look in looks)
-    if units and not any(look.taken for look in looks):
-        raise ConfigError(f"datasets.{name}: {empty_side(dataset, units)}")
+def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
+    if look.usable and not look.taken:
+        raise ConfigError(f"datasets.{name}: {empty_side(dataset, look.usable)}")
 
 
 def _side_of(dataset: DatasetConfig) -> Takes | None:
@@ -139,7 +131,8 @@ def _looked_at(
                 return
 
 
-def _check_source(name: str, source: SourceConfig, lister: Lister, dataset: DatasetConfig) -> _Look:
+def _check_source(dataset_name: str, lister: Lister, dataset: DatasetConfig) -> _Look:
+    name, source = f"{dataset_name}.source", dataset.source
     look = _Look(source, _side_of(dataset))
     try:
         for page in _looked_at(look, lister, dataset):

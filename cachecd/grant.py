@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachecd.model import Lease
@@ -48,7 +47,7 @@ def new_lease(
     generation: str,
     shards: ShardSet,
     serial: str,
-    cursor: Sequence[int] = (),
+    cursor: int = 0,
 ) -> Lease:
     """The lease of these shards. `serial` makes its name unique across restarts; `cursor` is the walk's.
 
@@ -68,7 +67,7 @@ def new_lease(
         pinned=rules.pin,
         fingerprint=fingerprint_of(rules.name, generation, shards),
         walk=walk_of(rules),
-        cursor=tuple(cursor),
+        cursor=cursor,
     )
 
 
@@ -79,7 +78,7 @@ def fingerprint_of(dataset: str, generation: str, shards: ShardSet) -> str:
 
 def walk_of(rules: DatasetRules) -> str:
     """Names what a cursor counts: by the same listing, the same units come before it."""
-    return _named(rules.name, rules.seed, [source.name for source in rules.sources])
+    return _named(rules.name, rules.seed, rules.source)
 
 
 def _named(*what: object) -> str:

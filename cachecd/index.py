@@ -34,16 +34,18 @@ from cachecd.disk import refusing
 from cachecd.known import KnownKeys
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.segments import Segments, source_of
 from cachecd.unittext import MARK, about_of, decoded, encoded, most_bytes, name_of
 
 _ENTRY = np.dtype([("size", "<u8"), ("end", "<u4"), ("key_bytes", "<u4")])
 _ONE_ENTRY, _TWO_ENTRIES = struct.Struct("<QII"), struct.Struct("<QIIQII")
-_UNITS, _FINISHED, _UNSORTED_UNITS, _GONE, _SOURCE_FINISHED = 1, 2, 3, 4, 5
+_UNITS, _FINISHED, _UNSORTED_UNITS, _GONE = 1, 2, 3, 4
 
 # With texts this long, a block's text stays below 2**32 bytes.
 UNITS_A_BLOCK = 1 << 12
 _LONGEST_TEXT = 1 << 16
+# The first block that may be walked while the listing runs: a page of most stores. Each after it is
+# as long as all before it together.
+_FIRST_END = 1000
 # Listings of a dataset that are kept: today's, the one before a change of the source, and one more for a
 # change that was mended by another mistake.
 _KEPT = 3
@@ -54,26 +56,27 @@ _FILE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})(\.[0-9a-f]{16})?\.units")
 class Index:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
-    `id` names this numbering and stays across restarts. `complete`: the source was once listed to
-    its end. `classes` are the label's class names; a class's id is its place. `segments`: which unit is
-    of which source; `path` is the file. `frontier` is where the listing was, in its words, after all that
-    is there; "" where that is not known. `gone` are the units that were not there any more when the
-    source was last listed. `discarded` says why what lay there before could not be taken on, or is empty.
+    `id` names this numbering and stays across restarts. `num_bytes`: of all units together. `classes` are
+    the label's class names; a class's id is its place. `path` is the file. `frontier` is where the listing
+    was, in its words, after all that is there; "" where that is not known. `gone` are the units that were
+    not there any more when the source was last listed. `discarded` says why what lay there before could
+    not be taken on, or is empty.
 
     One thread may append while others read. Methods raise DiskError where the disk fails; the
     index then stays as it was, and the call may be repeated.
     """
 
-    def __init__(self, file: BlockFile, early: bool, sources: int) -> None:
+    def __init__(self, file: BlockFile, early: bool) -> None:
         """For `open` alone."""
-        self.complete = False
         self.classes: tuple[str, ...] = ()
-        self.segments = Segments(sources)
+        self.num_bytes = 0
         self.frontier = ""
         self.gone = Marks()
         self.discarded = ""
         self._file = file
         self._early = early
+        self._length = 0
+        self._completed: list[int] = []  # lengths at which it was complete
         # Of each block: its first unit, and where its entries and its texts begin.
         self._firsts: list[int] = []
         self._entries_at: list[int] = []
@@ -83,12 +86,9 @@ class Index:
         self._writing = threading.Lock()
 
     @staticmethod
-    def open(
-        directory: Path, dataset: str, source: str, *, early: bool = True, sources: int = 1
-    ) -> Index:
+    def open(directory: Path, dataset: str, source: str, *, early: bool = True) -> Index:
         """The listing of `source` for `dataset`, taken on as it was left, or begun. `early`: its units
-        may be walked before the listing is complete. Of several `sources`, a unit's key begins with its
-        source (segments.py).
+        may be walked before the listing is complete.
 
         A last append that was interrupted is forgotten. A listing whose synced part is damaged is
         replaced by an empty one with a new id; see `discarded`. The listings of other sources that this
@@ -97,7 +97,7 @@ class Index:
         with refusing(f"cannot create the directory {directory}"):
             directory.mkdir(exist_ok=True)
         file = listing_path(directory, dataset, source)
-        index = Index._loaded(BlockFile(file), encoded(source), early, sources)
+        index = Index._loaded(BlockFile(file), encoded(source), early)
         with refusing(f"cannot look after the listings in {directory}"):
             os.utime(index.path)  # used last
             for path in unused_listings(directory, {index.path}, dataset)[: -(_KEPT - 1)]:
@@ -111,21 +111,21 @@ class Index:
         for path in unused_listings(directory, (), dataset):
             if id_of(path).hex() == listing:
                 with suppress(UnusableError):
-                    return Index._loaded(BlockFile(path, read_only=True), None, True, 1)
+                    return Index._loaded(BlockFile(path, read_only=True), None, True)
         return None
 
     @staticmethod
-    def _loaded(file: BlockFile, subject: bytes | None, early: bool, sources: int) -> Index:
+    def _loaded(file: BlockFile, subject: bytes | None, early: bool) -> Index:
         """What the file has; begun anew about the subject, if that is given and the file is of no use."""
         try:
-            index = Index(file, early, sources)
+            index = Index(file, early)
             try:
                 index._load(subject)
             except UnusableError as error:
                 if subject is None:
                     raise
                 file.begin(subject)
-                index = Index(file, early, sources)
+                index = Index(file, early)
                 index.discarded = str(error)
         except BaseException:
             file.close()
@@ -133,7 +133,7 @@ class Index:
         return index
 
     def __len__(self) -> int:
-        return self.segments.total
+        return self._length
 
     @property
     def id(self) -> str:
@@ -153,11 +153,27 @@ class Index:
         """Bytes that the file occupies on disk."""
         return self._file.allocated
 
-    def ends_of(self, source: int) -> tuple[int, ...]:
-        """The ends of the blocks of a source that may be walked."""
-        return self.segments.ends(source, self._early)
+    @property
+    def complete(self) -> bool:
+        """Whether the source was once listed to its end."""
+        return bool(self._completed)
 
-    ends = property(lambda self: self.ends_of(0))
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ends of the blocks that may be walked. They follow from the listing alone, not from when it
+        was interrupted: where it was complete, and, if units may be walked early, between these at
+        doubling distances."""
+        found: list[int] = []
+        begin, length = 0, self._length
+        for mark in (*self._completed, None):
+            end, limit = begin + _FIRST_END, length + 1 if mark is None else mark
+            while self._early and end < limit:
+                found.append(end)
+                end += end - begin
+            if mark is not None:
+                found.append(mark)
+                begin = mark
+        return tuple(found)
 
     def last_key(self) -> str | None:
         """The key after which a listing that was cut off goes on; None if it begins anew, since it
@@ -300,7 +316,7 @@ class Index:
                 last = start + UNITS_A_BLOCK >= len(new)
                 texts.append(encoded(frontier) if last else b"")
                 self._append_block(known, [keys[p] for p in places], entries, b"".join(texts))
-                self._went_on(frontier if last else "")
+                self.frontier = frontier if last else ""
         return len(new)
 
     def _append_block(
@@ -310,7 +326,7 @@ class Index:
         ascending = all(a < b for a, b in pairwise(keys)) and not any(MARK in k for k in keys)
         kind = _UNITS if ascending else _UNSORTED_UNITS
         at = self._file.append(kind, len(keys), len(self), entries.tobytes() + texts)
-        self._take_on(at, keys[0], entries, ascending)
+        self._take_on(at, entries, ascending)
         self._known = None  # read anew, if the next line fails
         known.add(min(keys), max(keys), len(keys), ascending)
         self._known = known
@@ -321,23 +337,13 @@ class Index:
         with self._writing:
             if not self._is_finished(merged):
                 self._file.append(_FINISHED, 0, len(self), json.dumps(merged).encode())
-                self.segments.mark(0)
-            self.complete, self.classes = True, merged
+            self._finished(merged)
             self._known = None  # read again when the source is listed again
 
-    def finish_source(self, source: int) -> None:
-        """Marks the listing of one of several sources as complete, durably; with the last of them the whole
-        is."""
-        with self._writing:
-            if self.segments.marked(source) != self.segments.lengths[source]:
-                self._file.append(_SOURCE_FINISHED, source, len(self), b"")
-                self._mark(source)
-            self._known = None  # read again by whoever lists
-
-    def _mark(self, source: int) -> None:
-        if source < len(self.segments.lengths):  # more, if this one was opened to be read alone
-            self.segments.mark(source)
-        self.complete = self.segments.all_marked
+    def _finished(self, classes: tuple[str, ...]) -> None:
+        if self._completed[-1:] != [len(self)]:
+            self._completed.append(len(self))
+        self.classes = classes
 
     def gone_cost(self, numbers: NDArray[np.int64]) -> int:
         """At least what toggle_gone will take on disk, in bytes."""
@@ -351,8 +357,7 @@ class Index:
             self.gone.toggle(numbers)
 
     def _is_finished(self, classes: Iterable[str]) -> bool:
-        whole = self.complete and self.segments.marked(0) == len(self)
-        return whole and set(classes) <= set(self.classes)
+        return self._completed[-1:] == [len(self)] and set(classes) <= set(self.classes)
 
     def close(self) -> None:
         """Closes the file, after an append that is under way. Idempotent."""
@@ -364,33 +369,23 @@ class Index:
             if first != len(self):
                 raise UnusableError(f"the block at byte {at - HEADER_BYTES} is out of order")
             if kind == _FINISHED:
-                self.complete, self.classes = True, tuple(json.loads(body))
-                self.segments.mark(0)
-            elif kind == _SOURCE_FINISHED:
-                self._mark(units)
+                self._finished(tuple(json.loads(body)))
             elif kind == _GONE:
                 self.gone.toggle(np.cumsum(np.frombuffer(zlib.decompress(body), "<u8").astype(int)))
             else:
                 entries = np.frombuffer(body, _ENTRY, units)
-                first_key = body[entries.nbytes :][: int(entries["key_bytes"][0])]
-                self._take_on(at, first_key, entries, kind == _UNITS)
-                self._went_on(decoded(body[entries.nbytes + int(entries["end"][-1]) :]))
+                self._take_on(at, entries, kind == _UNITS)
+                self.frontier = decoded(body[entries.nbytes + int(entries["end"][-1]) :])
 
-    def _went_on(self, frontier: str) -> None:
-        # Of several sources, where the others are stays true.
-        self.frontier = frontier or (self.frontier if len(self.segments.lengths) > 1 else "")
-
-    def _take_on(
-        self, at: int, first_key: bytes, entries: NDArray[np.void], ascending: bool
-    ) -> None:
-        """Makes a block that has been written visible to readers: to the segments last."""
-        units, several = len(entries), len(self.segments.lengths) > 1
+    def _take_on(self, at: int, entries: NDArray[np.void], ascending: bool) -> None:
+        """Makes a block that has been written visible to readers: its length last."""
+        units = len(entries)
         self._ascending.append(ascending)
         self._texts_at.append(at + units * _ENTRY.itemsize)
         self._entries_at.append(at)
         self._firsts.append(len(self))
-        source = source_of(decoded(first_key.partition(MARK)[0]))[0] if several else 0
-        self.segments.add(source, units, int(entries["size"].sum()))
+        self.num_bytes += int(entries["size"].sum())
+        self._length += units
 
     def _keys(self) -> KnownKeys:
         """Of all units; found out for each listing anew, and forgotten after it."""

@@ -89,10 +89,6 @@ class DatasetRoom:
     room: IndexRoom
     dataset: str
 
-    def of(self, source: int) -> DatasetRoom:
-        """That of one of several sources, which are listed at the same time."""
-        return DatasetRoom(self.room, f"{self.dataset}/{source}")
-
     def reserve(self, cost: int) -> None:
         self.room.reserve(self.dataset, cost)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cachecd.backlog import Made
 from cachecd.dataset import DatasetState, Making
 from cachecd.events import Command, SavePlan, StartShard
 from cachecd.ledger import Ledger
@@ -143,15 +142,13 @@ def finish(
     outcome: Outcome,
     shard: Shard | None = None,
     units: Sequence[int] = (),
-    made: Made | None = None,
 ) -> SavePlan:
-    """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing; of each
-    as much as it has `made`."""
+    """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
     del dataset.making[number]
     outcome = dataset.excluded.out_of(outcome, units)
     unfinished = {unit.unit for unit in outcome.remainder}
     unfinished |= {aside.unit for aside in outcome.set_aside}
     dataset.contradictions.made(len(set(units) - unfinished), outcome.set_aside)
-    parts = dataset.plan.finish(number, outcome, units, made)
+    parts = dataset.plan.finish(number, outcome, units)
     dataset.exhausted = False
     return SavePlan(dataset.rules.name, number, shard, units, parts, outcome.set_aside)

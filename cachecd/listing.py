@@ -30,7 +30,6 @@ from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.sweep import Sweep
 from cachecd.selection import Takes
-from cachecd.sourceindex import SourceIndex
 from cachecd.unittext import encoded
 
 # A store whose contents change while it is listed may name an object twice, but not many.
@@ -55,7 +54,7 @@ class Listing:
     def __init__(
         self,
         source: SourceConfig,
-        index: Index | SourceIndex,
+        index: Index,
         room: DatasetRoom,
         progressed: Callable[[], None],
         holds: Holds = lambda _: (),

@@ -1,7 +1,4 @@
-"""Keeps the index of a dataset listed: tries again what fails, and lists its sources again.
-
-Each source is listed by itself, side by side with the others, and as if it were alone.
-"""
+"""Keeps the index of a dataset listed: tries again what fails, and lists its source again."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.config import DatasetConfig
 from cachecd.errors import (
     ConfigError,
     DiskError,
@@ -32,7 +29,6 @@ from cachecd.listpages import CircleError
 from cachecd.progress import Progress
 from cachecd.relisting import Holds
 from cachecd.selection import selection_of
-from cachecd.sourceindex import SourceIndex
 from cachecd.unittext import for_the_log
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
@@ -54,7 +50,7 @@ async def keep_listed(
     awaits: str = "",
     judges: bool = False,
 ) -> None:
-    """Lists each source until that has succeeded once in this run; the index on disk serves till then.
+    """Lists the source until that has succeeded once in this run; the index on disk serves till then.
     Then again every `relist` seconds, or if that takes longer than half of them, after as long a pause.
 
     Feeds Listed whenever more may be walked, ListingStopped after every failure, and Relisted when a
@@ -64,58 +60,31 @@ async def keep_listed(
     """
     if awaits and not index.complete:
         _log.info("sampling waits for the end of the listing", dataset=name, why=awaits)
-    sources = config.all_sources
-    if len(sources) == 1:
-        alone = _OneSource(
-            name, config, sources[0], index, index, room, holds, progress, feed, judges
-        )
-        await alone.keep_listed(lister)
-        return
-    parts = zip(sources, SourceIndex.of(index), progress.divide(len(sources)), strict=True)
-    each = [
-        _OneSource(
-            name,
-            config,
-            source,
-            index,
-            its,
-            room.of(place),
-            its.holds(holds),
-            part,
-            feed,
-            judges,
-            place,
-        )
-        for place, (source, its, part) in enumerate(parts)
-    ]
-    await asyncio.gather(*(one.keep_listed(lister) for one in each))
+    await _Kept(name, config, lister, index, room, holds, progress, feed).keep(judges)
 
 
 @dataclass(slots=True)
-class _OneSource:
-    """The listing of a source, again and again; `index` is what it has of the `whole`."""
+class _Kept:
+    """A source that is kept listed."""
 
     name: str
     config: DatasetConfig
-    source: SourceConfig
-    whole: Index
-    index: Index | SourceIndex
+    lister: Lister
+    index: Index
     room: DatasetRoom
     holds: Holds
     progress: Progress
     feed: Callable[[Event], None]
-    judges: bool
-    place: int = 0
     doubts: bool = False  # said, in this listing
 
-    async def keep_listed(self, lister: Lister) -> None:
+    async def keep(self, judges: bool) -> None:
         relist, progress, index = self.config.relist, self.progress, self.index
         again = False
         while True:
             self.doubts = False
             progress.begin(time.monotonic())
             listing = Listing(
-                self.source,
+                self.config.source,
                 index,
                 self.room,
                 self._listed,
@@ -123,22 +92,20 @@ class _OneSource:
                 progress,
                 more_to_come=relist is not None,
                 takes=selection_of(self.config),
-                judges=self.judges and not again,
+                judges=judges and not again,
                 doubted=self._doubted,
             )
-            await self._until_listed(listing, lister, relist if again else None)
+            await self._until_listed(listing, relist if again else None)
             progress.end(time.monotonic())
             took = round(progress.took, 1)
-            _log.info("source listed", **self._which(), units=len(index), took_s=took)
+            _log.info("source listed", dataset=self.name, units=len(index), took_s=took)
             if listing.left_out:
                 progress.failed = listing.left_out
-                _log.warning("source not listed", **self._which(), why=listing.left_out)
+                _log.warning("source not listed", dataset=self.name, why=listing.left_out)
             if listing.gone is not None:
                 gone, back = listing.gone
-                if isinstance(index, SourceIndex):
-                    gone, back = index.numbers(gone), index.numbers(back)
                 if len(gone) or len(back):
-                    _log.info("source changed", **self._which(), gone=len(gone), back=len(back))
+                    _log.info("source changed", dataset=self.name, gone=len(gone), back=len(back))
                 self.feed(Relisted(self.name, gone, back))
             self._listed(fresh=True)
             if relist is None:
@@ -147,32 +114,19 @@ class _OneSource:
             await asyncio.sleep(max(relist - progress.took, progress.took))
 
     def _listed(self, fresh: bool = False) -> None:
-        complete = self.whole.complete
-        self.feed(Listed(self.name, len(self.whole), complete, fresh, self.place))
+        self.feed(Listed(self.name, len(self.index), self.index.complete, fresh))
 
     def _doubted(self, why: str) -> None:
         if self.doubts:
             return
         self.doubts = True
-        why = self._reason(f"{why}: nothing is fetched until the listing is at its end, and tells")
-        _log.warning("source in doubt", **self._which(), why=why)
-        self.feed(ListingStopped(self.name, why, source=self.place, doubted=True))
+        why = f"{why}: nothing is fetched until the listing is at its end, and tells"
+        _log.warning("source in doubt", dataset=self.name, why=why)
+        self.feed(ListingStopped(self.name, why, doubted=True))
 
-    def _which(self) -> dict[str, str]:
-        """For the log."""
-        which = {"dataset": self.name}
-        return which | {"source": self.source.name} if self._is_part else which
-
-    def _reason(self, why: str) -> str:
-        return f"sources.{self.place} ({self.source.name}): {why}" if self._is_part else why
-
-    @property
-    def _is_part(self) -> bool:
-        return isinstance(self.index, SourceIndex)
-
-    async def _until_listed(self, listing: Listing, lister: Lister, patient: float | None) -> None:
+    async def _until_listed(self, listing: Listing, patient: float | None) -> None:
         """`patient`: what is known was listed in this run already, and failures may wait so long."""
-        failures, index, source = 0, self.index, self.source
+        failures, index, lister, source = 0, self.index, self.lister, self.config.source
         while True:
             length = len(index)
             try:
@@ -180,7 +134,7 @@ class _OneSource:
             except Exception as error:
                 if not isinstance(error, (SourceError, DiskError, NoRoomError, ConfigError)):
                     # Whatever a store's library raises is that store's trouble, and may pass.
-                    _log.exception("listing failed otherwise than thought", **self._which())
+                    _log.exception("listing failed otherwise than thought", dataset=self.name)
                     error = SourceUnreachableError(
                         f"{type(error).__name__}: {for_the_log(str(error))}"
                     )
@@ -207,15 +161,13 @@ class _OneSource:
                     stuck, pause = False, _LONGEST_PAUSE
                 _log.warning(
                     "source not listed",
-                    **self._which(),
+                    dataset=self.name,
                     why=str(error),
                     units=len(index),
                     again_in_s=round(pause, 1),
                 )
                 self.progress.failed = str(error)
-                why = self._reason(str(error))
-                down = down and not self._is_part
-                self.feed(ListingStopped(self.name, why, stuck, down, self.place, refused))
+                self.feed(ListingStopped(self.name, str(error), stuck, down, refused))
                 await asyncio.sleep(pause)
             else:
                 return

@@ -117,8 +117,6 @@ class Outcome:
 
     `remainder` is what did not fit, `set_aside` what failed for good.
     `data_bytes` and `sidecar_bytes` are lengths, `allocated` is what both files occupy on disk.
-    `unreachable`: of several sources those that could not be read, and why; what was assigned of
-    them is left.
     """
 
     records: int
@@ -129,7 +127,6 @@ class Outcome:
     seconds: float
     remainder: tuple[UnitSlice, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
-    unreachable: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +148,19 @@ Ranges = tuple[tuple[int, int], ...]
 @dataclass(frozen=True, slots=True)
 class Resume:
     """What a resumed run had on lease: the set named `fingerprint`, "" if it has read all of the set, and
-    where the walk named `walk` was in each source."""
+    where the walk named `walk` was in its source."""
 
     generation: str
     shards: Ranges
     fingerprint: str = ""
     walk: str = ""
-    cursor: tuple[int, ...] = ()
+    cursor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The file set a job holds for one epoch. `cursor`: where the plan's walk, named `walk`, was in each
-    source when it was granted."""
+    """The file set a job holds for one epoch. `cursor`: where the plan's walk, named `walk`, was
+    when it was granted."""
 
     id: str
     dataset: str
@@ -177,7 +174,7 @@ class Lease:
     pinned: bool
     fingerprint: str
     walk: str = ""
-    cursor: tuple[int, ...] = ()
+    cursor: int = 0
 
     def names(self, number: int) -> bool:
         """Whether the lease names this shard of its dataset."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachecd import generations
-from cachecd.config import EVERY_HOST, Config, DatasetConfig, SourceConfig
+from cachecd.config import EVERY_HOST, Config, DatasetConfig
 from cachecd.disk import refuse_network_filesystem, total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
@@ -21,8 +21,6 @@ from cachecd.quantities import Percent, approximate_size
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
 from cachecd.sampler.messages import Setup
-from cachecd.segments import source_of
-from cachecd.sourcewalk import SourceRules
 from cachecd_client import resources
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
@@ -97,99 +95,77 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         pin=dataset.pin,
         limit=dataset.limit,
         seed=dataset.seed,
-        sources=tuple(
-            SourceRules(weight, LANES if source.streams else 1, source.name)
-            for source, weight in zip(dataset.all_sources, dataset.weights, strict=True)
-        ),
-        awaits_classes=dataset.awaits_classes,
+        awaits_classes=dataset.source.awaits_classes,
+        interleave=LANES if dataset.source.streams else 1,
+        source=dataset.source.name,
         held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
     )
 
 
 def generation_of(dataset: DatasetConfig) -> str:
     """Names what decides a record's content: the source, the transform's names, `generation`, and the
-    class names, if they are configured. Not the weights of several sources: these may change."""
+    class names, if they are configured."""
+    source = dataset.source
     steps = [[step.name, step.argument] for step in dataset.transform]
     decides: list[Any] = [listing_of(dataset), steps, dataset.generation]
-    if dataset.classes:
-        decides.append(dataset.classes)
-    for source in dataset.all_sources:
-        if source.columns is not None:
-            decides.append({"columns": source.columns})
-        elif dataset.sources:
-            decides.append(None)  # which of them has the columns
+    if source.classes:
+        decides.append(source.classes)
+    if source.columns is not None:
+        decides.append({"columns": source.columns})
     told: dict[str, Any] | None = None
     if (split := dataset.split) is not None:
         # Both sides alike: what one side trains on is what the other does not hold out. Units are held out
         # by their names, and the same object has another name under another URL.
         told = split.model_dump(mode="json", exclude={"side"})
-        told["of"] = [_names_in(source) for source in dataset.all_sources]
+        array = source.array.model_dump(mode="json") if source.array is not None else None
+        told["of"] = [
+            source.url,
+            source.format,
+            source.manifest,
+            source.reader,
+            source.options,
+            array,
+        ]
     return generations.configured(dataset.generation, decides, told)
-
-
-def _names_in(source: SourceConfig) -> list[Any]:
-    """What the names of a source's units follow from, beside its content."""
-    array = source.array.model_dump(mode="json") if source.array is not None else None
-    return [source.url, source.format, source.manifest, source.reader, source.options, array]
 
 
 def listing_of(dataset: DatasetConfig) -> str:
     """Names what decides a listing and the classes found in it: URL, format, label pattern, what is
-    said of arrays, and which units the dataset takes; of several sources, all of them in their order. Not
-    the configured classes: they may be added in the middle of a listing. Nor the endpoint: a bucket is the
-    same bucket by whatever host name it is reached, and the environment may name the host instead."""
-    told: list[Any] = [_told_of(source) for source in dataset.all_sources]
-    if not dataset.sources:
-        (told,) = told
-    if (part := dataset.partition) is not None:
-        told.append({"part": part.index, "of": part.count})
-    if (split := dataset.split) is not None:
-        by = {} if split.by == "key" else {"by": split.by}
-        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
-    return json.dumps(told, sort_keys=any(source.reader for source in dataset.all_sources))
-
-
-def _told_of(source: SourceConfig) -> list[Any]:
-    pattern = source.label.pattern if source.label else None
-    told: list[Any] = [source.url, source.format, pattern]
+    said of arrays, and which units the dataset takes. Not the configured classes: they may be added in the
+    middle of a listing. Nor the endpoint: a bucket is the same bucket by whatever host name it is reached,
+    and the environment may name the host instead."""
+    source, label = dataset.source, dataset.source.label
+    told: list[Any] = [source.url, source.format, label.pattern if label else None]
     if source.array is not None:
         told.append(source.array.model_dump(mode="json"))
     if source.reader is not None:
         told.append({"reader": source.reader, "options": source.options})
     if source.manifest is not None:
         told.append({"manifest": source.manifest})
-    if source.label is not None and source.label.pattern is None:
-        told.append({"label": source.label.manifest or "column"})
-    return told
+    if label is not None and label.pattern is None:
+        told.append({"label": label.manifest or "column"})
+    if (part := dataset.partition) is not None:
+        told.append({"part": part.index, "of": part.count})
+    if (split := dataset.split) is not None:
+        by = {} if split.by == "key" else {"by": split.by}
+        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
+    return json.dumps(told, sort_keys=bool(source.reader))
 
 
 def origin_of(name: str, key: str) -> tuple[str, str]:
     """The source's URL in what `listing_of` gave, and that of the object of a unit."""
-    told = json.loads(name)
-    if not isinstance(told[0], str):
-        place, key = source_of(key)
-        told = told[place]
-    url = told[0]
+    url = json.loads(name)[0]
     return url, key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
-
-
-def places_in(name: str) -> int:
-    """How many sources there are in what `listing_of` gave, by which its keys begin; 0 where they do not,
-    since it is one."""
-    told = json.loads(name)
-    return 0 if isinstance(told[0], str) else sum(isinstance(each, list) for each in told)
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:
     """The index of a dataset, taken on as it was left, or begun."""
-    early, sources = not rules.awaits, len(dataset.all_sources)
-    name = listing_of(dataset)
-    return Index.open(layout.index, rules.name, name, early=early, sources=sources)
+    return Index.open(layout.index, rules.name, listing_of(dataset), early=not rules.awaits)
 
 
 def classes_of(dataset: DatasetConfig, index: Index) -> tuple[str, ...]:
     """The names of the label's classes, by number: as configured, else as the listing has found them."""
-    return dataset.classes or index.classes
+    return dataset.source.classes or index.classes
 
 
 def check_disk(config: Config) -> None:
@@ -263,8 +239,6 @@ def needs_restart(old: Config, new: Config) -> list[str]:
         for dataset in values["datasets"].values():
             for key in ("grow", "evict", "limit"):
                 del dataset[key]
-            for source in dataset["sources"]:
-                del source["weight"]
         for key in ("egress_limit", "idle"):
             del values["sampler"][key]
         return values

@@ -13,17 +13,15 @@ _UNIT_OVERHEAD = 128
 
 
 class Ratio:
-    """Sums over shards: bytes of units, and the bytes and records that they became."""
+    """Sums over shards: bytes of units, and the bytes that they became."""
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
-        self.records = 0
 
-    def add(self, bytes_in: int, bytes_out: int, records: int = 0) -> None:
+    def add(self, bytes_in: int, bytes_out: int) -> None:
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
-        self.records += records
 
     def estimate(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """What units of these sizes take as records."""
@@ -41,8 +39,3 @@ class Ratio:
         if self.bytes_in and self.bytes_out:
             return int(total * (self.bytes_out / self.bytes_in))
         return total + _UNIT_OVERHEAD * units
-
-    @property
-    def density(self) -> float:
-        """Records in a byte of shards; 0 while there are none."""
-        return self.records / self.bytes_out if self.bytes_out else 0.0

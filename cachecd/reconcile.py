@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.backlog import Made
 from cachecd.catalog import Adopted, Catalog
 from cachecd.disk import refusing, sync_directory
 from cachecd.errors import DiskError
@@ -46,7 +45,6 @@ class Written:
     """What a shard holds whose assignment is open, by its sidecar."""
 
     units: NDArray[np.uint64]
-    made: Made
     sidecar_bytes: int
 
 
@@ -322,17 +320,8 @@ def _from_sidecar(
     # Of a hundred thousand metas, what nobody asks for again is most of the memory.
     walk = {key: meta[key] for key in ("index", "cursor", "remainder") if key in meta}
     walk["most"] = int(units[-1]) if len(units) else -1
-    written = Written(units, made_of(sidecar), files[1].st_size) if is_open else None
+    written = Written(units, files[1].st_size) if is_open else None
     return Kept(shard, *marks, walk, parts, written), units
-
-
-def made_of(sidecar: Sidecar) -> Made:
-    """How many records a shard holds of each unit, and their bytes."""
-    units, of = np.unique(sidecar.units, return_inverse=True)
-    sizes = np.diff(sidecar.offsets, append=np.uint64(sidecar.data_bytes)).astype(np.int64)
-    records = np.bincount(of, minlength=len(units)).tolist()
-    data = np.bincount(of, sizes, minlength=len(units)).astype(np.int64).tolist()
-    return dict(zip(units.tolist(), zip(records, data, strict=True), strict=True))
 
 
 def _remove(path: Path) -> None:

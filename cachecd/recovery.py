@@ -98,7 +98,7 @@ def take_up(
         rules = replace(rules, generation=generation)
         bar_repeating(found, catalog, rules)
     saved = catalog.plan(name)
-    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.sources)
+    plan = Plan(name, rules.generation, index, rules.seed, shard_size, rules.interleave)
     dataset = DatasetState(rules, plan)
     there = {kept.shard.generation for kept in found.kept} | {*found.known[0]}
     dataset.listings = {n: told for n, told in standing.listings.items() if n in there}
@@ -272,7 +272,7 @@ def _adopt(
     if shard.id.number in plan.open:
         assert kept.written is not None, "the sidecar of one whose assignment is open was read"
         outcome = outcome_of(plan.open[shard.id.number], kept)
-        plan.finish(shard.id.number, outcome, kept.written.units.tolist(), kept.written.made)
+        plan.finish(shard.id.number, outcome, kept.written.units.tolist())
         catalog.save_progress(saved_plan(dataset, index), done=shard.id.number)
 
 
@@ -358,7 +358,7 @@ def lease_of(manifest: Manifest) -> Lease:
         pinned=manifest.pinned,
         fingerprint=manifest.fingerprint,
         walk=manifest.walk,
-        cursor=tuple(manifest.cursor),
+        cursor=manifest.cursor,
     )
 
 
@@ -423,5 +423,5 @@ def manifest_of(
         fingerprint=lease.fingerprint,
         schema=schemas[lease.dataset, lease.generation],
         walk=lease.walk,
-        cursor=list(lease.cursor),
+        cursor=lease.cursor,
     )

@@ -17,7 +17,6 @@ from cachecd.errors import RewrittenError
 from cachecd.index import Index
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo
-from cachecd.sourceindex import SourceIndex
 
 # Which of these units live shards hold something of, or somebody has in hand.
 Holds = Callable[[Sequence[int]], Iterable[int]]
@@ -38,7 +37,7 @@ class Relisting:
     for that end, so that the source has to be listed once more, without a judge.
     """
 
-    def __init__(self, index: Index | SourceIndex, holds: Holds, judges: bool = False) -> None:
+    def __init__(self, index: Index, holds: Holds, judges: bool = False) -> None:
         self.unheard = False
         self._index = index
         self._holds = holds

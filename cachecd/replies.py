@@ -11,13 +11,13 @@ from cachecd_client import protocol
 def asked_of(request: protocol.Acquire) -> AcquireAsked:
     """What a rank asks for."""
     resume = None
-    if request.fingerprint or request.cursor:
+    if request.fingerprint or request.shards or request.cursor:
         resume = Resume(
             request.generation,
             tuple((pair[0], pair[-1]) for pair in request.shards if pair),
             request.fingerprint,
             request.walk,
-            tuple(request.cursor),
+            request.cursor,
         )
     return AcquireAsked(
         request.id,

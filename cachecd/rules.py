@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachecd.sourcewalk import SourceRules
-
 AWAITS_CLASSES = (
     "classes are numbered when the listing has come to its end, and nothing is sampled before; "
     "label.classes in the configuration names them and ends the wait"
@@ -15,7 +13,8 @@ AWAITS_CLASSES = (
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
     """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed. `held_out_of`: the dataset whose split holds this one out, "" if none does."""
+    all are listed. `interleave`: how many units a shard mixes. `source`: its URL. `held_out_of`: the
+    dataset whose split holds this one out, "" if none does."""
 
     name: str
     generation: str
@@ -27,7 +26,8 @@ class DatasetRules:
     limit: int | None = None
     seed: int = 0
     awaits_classes: bool = False
-    sources: tuple[SourceRules, ...] = (SourceRules(),)
+    interleave: int = 1
+    source: str = ""
     held_out_of: str = ""
 
     @property
@@ -40,11 +40,6 @@ class DatasetRules:
     def excluded_names(self) -> tuple[str, ...]:
         """Under which names something may be kept that it is to do without."""
         return (self.name, self.held_out_of) if self.held_out_of else (self.name,)
-
-    @property
-    def several(self) -> bool:
-        """Whether it has several sources."""
-        return len(self.sources) > 1
 
     @property
     def awaits(self) -> str:

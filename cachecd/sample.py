@@ -27,13 +27,12 @@ from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, Un
 from cachecd.preflight import sampler_setup
 from cachecd.sampler.fetch import Store, open_store
 from cachecd.sampler.messages import FromSampler, Made, Make
-from cachecd.sampler.origins import Origins
+from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
-from cachecd.segments import key_in, source_of
-from cachecd.selection import Takes, empty_side, selection_of
+from cachecd.selection import empty_side, selection_of
 from cachecd.unittext import encoded
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -95,68 +94,41 @@ class Sampler:
         self._config = config
         self._name = name
         self._dataset: DatasetConfig = config.datasets[name]
-        self._sources = self._dataset.all_sources
-        self._stores = [open_store(each, config.sampler.connections) for each in self._sources]
+        self._source = self._dataset.source
+        self._store = open_store(self._source, config.sampler.connections)
 
-    def url_of(self, unit: UnitSlice) -> str:
-        """Of the source that the unit is of."""
-        return self._sources[self._of(unit.key)[0]].url
-
-    def _of(self, key: str) -> tuple[int, str]:
-        """The source of a unit, and its key there."""
-        return source_of(key) if self._dataset.sources else (0, key)
-
-    def _listed(self, place: int, found: ObjectInfo) -> ObjectInfo:
-        """As the index of several sources has it."""
-        if not self._dataset.sources:
-            return found
-        return dataclasses.replace(found, key=key_in(place, found.key))
+    @property
+    def url(self) -> str:
+        """Of the source."""
+        return self._source.url
 
     def first(self, most: int) -> tuple[UnitSlice, ...]:
         """The first units that the source lists and the dataset takes (its side of a split, its node's
-        part), at least one and at most so many of the first page that has any; of several sources by turns.
+        part), at least one and at most so many of the first page that has any.
 
         SourceUnreachableError; ConfigError if there are none.
         """
         self._import_as_samplers_do()  # a reader says what its units are
         takes, listed = selection_of(self._dataset), 0
-        pages: list[list[ObjectInfo]] = []
-        for place, source in enumerate(self._sources):
-            seen, mine = self._first_page(place, takes)
-            if not seen:
-                raise ConfigError(f"no objects under {source.url}; expected at least one")
-            listed += seen
-            pages.append(mine)
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*pages))
-        if found := [unit for unit in turns if unit is not None]:
-            return tuple(map(_slice, range(max(most, len(pages))), found))
+        for page in list_units(self._source, self._store):
+            listed += len(page)
+            if mine := page if takes is None else list(filter(takes, page)):
+                return tuple(map(_slice, range(most), mine))
+        if not listed:
+            raise ConfigError(f"no objects under {self.url}; expected at least one")
         if self._dataset.split is not None:
             raise ConfigError(f"datasets.{self._name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
             f"datasets.{self._name}.partition: this node's part has none of the {listed} units"
         )
 
-    def _first_page(self, place: int, takes: Takes | None) -> tuple[int, list[ObjectInfo]]:
-        """How many units were listed until there was one that the dataset takes, and those of the last page
-        that it does."""
-        seen = 0
-        for page in list_units(self._sources[place], self._stores[place]):
-            seen += len(page)
-            if mine := page if takes is None else list(filter(takes, page)):
-                return seen, [self._listed(place, found) for found in mine]
-        return seen, []
-
     def usable(self, most: int) -> UnitSlice:
         """The first unit that is not refused by its name or its size; of so many, if all are, the first."""
         units = self.first(most)
         self._import_as_samplers_do()
-        origins = Origins(self._dataset, self._config.sampler.connections, None)
-        classes, capacity = self._classes(units)[0], self._config.cache.shard_size
-        for unit in units:
-            origin, own = origins.of(unit, classes)
-            if origin.source.refusal(own, capacity) is None:
-                return unit
-        return units[0]
+        source = open_source(self._dataset, self._classes(units)[0])
+        capacity = self._config.cache.shard_size
+        return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
     def beginning(self) -> tuple[UnitSlice, ...]:
         """A few of the first: enough to measure by, and no more than a shard."""
@@ -174,23 +146,16 @@ class Sampler:
 
         UnitError if it is not listed, with the units of that object if there are any.
         """
-        try:
-            place, own = self._of(key)
-            source, store = self._sources[place], self._stores[place]
-        except (ValueError, IndexError):
-            raise UnitError(
-                f"found the key {key!r}, expected one that begins with its source's place: 0/{key}"
-            ) from None
         begins: list[int] = []
-        for found in _listed_near(source, store, own):
-            if found.key == own:
+        for found in _listed_near(self._source, self._store, key):
+            if found.key == key:
                 if found.begin == begin:
-                    return _slice(0, self._listed(place, found))
+                    return _slice(0, found)
                 begins.append(found.begin)
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
             raise UnitError(f"no unit of {key!r} begins at byte {begin}; they begin at {told}")
-        raise UnitError(f"the source lists no object {key!r}: a key is relative to {source.url}")
+        raise UnitError(f"the source lists no object {key!r}: a key is relative to {self.url}")
 
     def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
@@ -216,7 +181,6 @@ class Sampler:
                 None,
                 classes,
                 {"dataset": shard.dataset, "number": shard.number},
-                waits=self._dataset.grow.wait,
             )
             with contextlib.redirect_stdout(sys.stderr):
                 worker.prepare()
@@ -237,9 +201,9 @@ class Sampler:
     def _classes(self, units: tuple[UnitSlice, ...]) -> tuple[tuple[str, ...], bool]:
         """The label's classes by number, and whether these are their numbers: only the whole listing
         tells, unless they are configured."""
-        source = self._sources[0]
-        if not self._dataset.awaits_classes:
-            return self._dataset.classes, True
+        source = self._source
+        if not source.awaits_classes:
+            return source.classes, True
         names = (label_of(source, unit.key, unit.label) for unit in units)
         return class_names(name for name in names if name is not None), False
 

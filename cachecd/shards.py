@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import structlog
 
-from cachecd.backlog import Made
 from cachecd.complaints import Complaints
 from cachecd.disk import publish, refusing, sync_directory
 from cachecd.errors import DiskError, NameTakenError
@@ -23,7 +23,6 @@ from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, Sh
 from cachecd.layout import Layout
 from cachecd.model import Held, Outcome, Shard, ShardId
 from cachecd.pause import Pause
-from cachecd.reconcile import made_of
 from cachecd.verify import check_file
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
@@ -58,7 +57,7 @@ class ShardWork:
         """Ends in ShardPublished, or in ShardFailed with nothing of it left on disk."""
         try:
             self._check()
-            sealed, made = await asyncio.to_thread(
+            sealed, units = await asyncio.to_thread(
                 publish_shard, self._layout, shard, generation, outcome
             )
         except DiskError as error:
@@ -70,7 +69,7 @@ class ShardWork:
             await self.discard(ShardFailed(shard, "disk", why), halves=True)
         else:
             self._complaints.works("shard not published", "")
-            self._feed(ShardPublished(sealed, sorted(made), made))
+            self._feed(ShardPublished(sealed, units))
 
     async def discard(self, failed: ShardFailed, *, halves: bool = False) -> None:
         """Ends in `failed`, once nothing of the shard is left: until then its room stays reserved.
@@ -154,8 +153,8 @@ class ShardWork:
 
 def publish_shard(
     layout: Layout, shard: ShardId, generation: str, outcome: Outcome
-) -> tuple[Shard, Made]:
-    """Gives a sealed temporary file its name; the shard and what it holds of which units.
+) -> tuple[Shard, list[int]]:
+    """Gives a sealed temporary file its name; the shard and the units that it holds records of.
 
     DiskError if that fails: what is left, and under which names, is for the caller to remove.
     """
@@ -163,14 +162,14 @@ def publish_shard(
     with refusing(f"cannot publish {final}"):
         try:
             sidecar = Sidecar.read(str(Layout.sidecar(temporary)))
-            made = made_of(sidecar)
+            units = np.unique(sidecar.units).tolist()
         except CorruptError as error:
             raise DiskError(f"cannot publish {final}: {error}") from error
         publish(temporary, final)
         allocated = sum(p.stat().st_blocks * 512 for p in (final, Layout.sidecar(final)))
     records, data_bytes = outcome.records, outcome.data_bytes
     digest = int(json.loads(sidecar.meta).get("digest", "0"), 16)
-    return Shard(shard, generation, records, data_bytes, allocated, digest), made
+    return Shard(shard, generation, records, data_bytes, allocated, digest), units
 
 
 def _discard(path: Path) -> None:

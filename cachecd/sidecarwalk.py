@@ -81,8 +81,6 @@ def start_over(plan: Plan, found: Found, index: Index, used: int, lost: bool) ->
     highest = max(used, int(found.known[1]["number"].max(initial=0)))
     highest = max([highest, *(k.shard.id.number for k in found.kept)])
     mine = [kept for kept in found.kept if lost and kept.adopted and speaks_of(kept, plan, index)]
-    cursor: int | list[int] = (mine[-1].adopted or {}).get("cursor", 0) if mine else 0
-    places = cursor if isinstance(cursor, list) else [cursor]
-    if not all(isinstance(place, int) and 0 <= place < MOST_CURSOR for place in places):
-        cursor = 0
-    plan.skip_to(highest, cursor)
+    cursor = (mine[-1].adopted or {}).get("cursor", 0) if mine else 0
+    known = isinstance(cursor, int) and 0 <= cursor < MOST_CURSOR
+    plan.skip_to(highest, cursor if known else 0)

@@ -1,14 +1,12 @@
-"""The walk over one source of a plan: what it has to give the next shard, and how far it is. Pure."""
+"""The plan's walk over its source: which units the next shard is given, and how far the walk is. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachecd.cycle import Cycle
 from cachecd.model import MAX_UNITS, UnitSlice
@@ -24,71 +22,42 @@ _MOST_MISSED = 256
 _AT_ONCE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRules:
-    """What the configuration says of one source: its share of the records relative to the others', and how
-    many of its units a shard mixes."""
-
-    weight: float = 1.0
-    interleave: int = 1
-    name: str = ""
-
-
 class UnlistedError(Exception):
     """The next unit is not listed yet."""
 
 
-class Candidate(NamedTuple):
-    """What a source gives next: a slice that was left over, or the unit of an `ordinal`.
+class _Candidate(NamedTuple):
+    """What comes next: a `part` that was left over, or else the whole unit `number`. It takes about `cost`
+    bytes of shards, and behind it the walk is at `position`."""
 
-    `cost`: what it takes of the shard at most; `cut`: there is more of it than that.
-    """
-
-    slice: UnitSlice | None
-    ordinal: int
+    part: UnitSlice | None
+    number: int
     cost: int
-    cut: bool
+    position: int
 
 
 class SourceWalk:
-    """One source's place in a plan, in that source's own ordinals.
+    """`next_up` are the slices that come before what the walk comes to, first come, first served."""
 
-    `next_up` are the slices that come before what the walk comes to, first come, first served.
-    """
-
-    def __init__(
-        self,
-        place: int,
-        units: UnitTable,
-        seed: int,
-        target: int,
-        rules: SourceRules,
-    ) -> None:
-        """`target`: bytes that a shard is to have of all sources together."""
+    def __init__(self, units: UnitTable, seed: int, target: int, interleave: int) -> None:
+        """`target`: bytes that a shard is to have; `interleave`: how many units it mixes."""
         self.next_up: deque[UnitSlice] = deque()
         self.count = UnitCount()
         self.ratio = Ratio()
-        # So that sources of the same length are not walked in step.
-        self.cycle = Cycle((seed + 0xD1B54A32D192ED03 * place) % (1 << 64))
-        self._place = place
+        self.cycle = Cycle(seed)
         self._units = units
         self._target = target
-        self._interleave = rules.interleave
+        self._interleave = interleave
         self._made_do: int | None = None  # with so many units
 
     # --- the listing
 
-    @property
-    def length(self) -> int:
-        """How many units are listed."""
-        return self._units.segments.lengths[self._place]
-
     def extend(self, complete: bool) -> None:
         """Takes up the blocks that the listing has gained; `complete`: there will be no more of them."""
-        for end in self._units.ends_of(self._place):
+        for end in self._units.ends:
             if end > self.cycle.num_units:
-                self.add_block(end)
-        if complete or self.length != self._made_do:
+                self._add_block(end)
+        if complete or len(self._units) != self._made_do:
             self._made_do = None
             self.cycle.more_to_come = not complete
             self._ends()
@@ -97,9 +66,9 @@ class SourceWalk:
         """The listing does not get on: what it has found till now is walked, again and again."""
         if not self.cycle.more_to_come:
             return
-        if self.length > self.cycle.num_units:
-            self.add_block(self.length)
-        self._made_do = self.length
+        if len(self._units) > self.cycle.num_units:
+            self._add_block(len(self._units))
+        self._made_do = len(self._units)
         self.cycle.more_to_come = False
         self._ends()
 
@@ -108,7 +77,7 @@ class SourceWalk:
         self.cycle.catch_up()
         self.cycle.move_to(self.cycle.position)
 
-    def add_block(self, end: int) -> None:
+    def _add_block(self, end: int) -> None:
         begin = self.cycle.num_units
         self.cycle.add_block(end)
         self.count.extend(end - begin)
@@ -116,19 +85,14 @@ class SourceWalk:
     # --- figures
 
     @property
-    def has_work(self) -> bool:
-        """Whether any unit is neither held, nor being made, nor set aside, or something is left over."""
-        return self.count.num_free > 0 or bool(self.next_up)
-
-    @property
     def estimated_bytes(self) -> int:
         """What all of it takes as shards."""
-        return self.ratio.estimate_all(self._units.segments.bytes[self._place], self.length)
+        return self.ratio.estimate_all(self._units.num_bytes, len(self._units))
 
     @property
     def fresh_bytes(self) -> int:
         """About what the free units take."""
-        return self.estimated_bytes * self.count.num_free // max(self.length, 1)
+        return self.estimated_bytes * self.count.num_free // max(len(self._units), 1)
 
     def recount(self, coming: Units) -> None:
         """After a restart, which units were in a shard; but for these, which are in hand."""
@@ -136,40 +100,59 @@ class SourceWalk:
 
     # --- assigning
 
-    def offer(self) -> Offer:
-        """What it has for the next shard."""
-        return Offer(self, self._share())
+    def take(self) -> tuple[UnitSlice, ...]:
+        """The units of the next shard, about as many as fill it, which from now on are spoken for; empty if
+        none is at hand. After UnlistedError, and what the unit table raises, the walk is as it was."""
+        taken: dict[
+            int, _Candidate
+        ] = {}  # by the unit's number: a shard holds one stretch of a unit
+        filled, most = 0, self._share()
+        for found in self._coming():
+            cost = min(found.cost, most)
+            if found.number in taken or (taken and filled + cost > self._target):
+                break
+            taken[found.number] = found
+            filled += cost
+            if filled >= self._target or len(taken) == MAX_UNITS:
+                break
+        units = tuple(found.part or self._units.unit(found.number) for found in taken.values())
+        fresh = [found.number for found in taken.values() if found.part is None]
+        for _ in range(len(taken) - len(fresh)):
+            self.next_up.popleft()
+        self.count.hold(fresh)
+        if fresh:
+            self.cycle.move_to(taken[fresh[-1]].position)
+        return units
+
+    def _coming(self) -> Iterator[_Candidate]:
+        for part in self.next_up:
+            yield _Candidate(part, part.unit, self.ratio.estimate_of(part), 0)
+        yield from self._fresh()
 
     def _share(self) -> int:
         """What a shard takes at most of one unit, so that it mixes as many as it shall."""
         blocks = self.cycle.blocks
-        if not blocks or not blocks[0] or self._interleave == 1 or self._first_unit().seems_packed:
+        if not blocks or not blocks[0] or self._interleave == 1 or self._units.unit(0).seems_packed:
             return self._target
         # Not the number of all units: a listing that runs must not show.
         most = blocks[0] // _AT_ONCE
         return self._target // max(min(self._interleave, most), 1)
 
-    def _first_unit(self) -> UnitSlice:
-        return self._units.unit(int(self.numbers(np.zeros(1, np.uint64))[0]))
-
-    def numbers(self, ordinals: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The numbers of these units."""
-        return self._units.segments.numbers(self._place, ordinals)
-
-    def fresh(self) -> Iterator[tuple[int, int, int]]:
-        """The free units that come next: position in the cycle, ordinal, and what it takes. UnlistedError
-        at the end of what is listed, where more is to come."""
+    def _fresh(self) -> Iterator[_Candidate]:
+        """The free units that come next. UnlistedError at the end of what is listed, where more is to
+        come."""
         cycle = self.cycle
         position = cycle.position
         left = cycle.left if self.count.num_free or cycle.more_to_come else 0
         while left:
             numbers = cycle.ahead(position, min(self._reach(), left))
             places = np.flatnonzero(self.count.free(numbers))
-            sizes = self._units.sizes(self.numbers(numbers[places]))
-            costs = self.ratio.estimate(sizes)
-            yield from zip(
-                (places + position).tolist(), numbers[places].tolist(), costs.tolist(), strict=True
-            )
+            costs = self.ratio.estimate(self._units.sizes(numbers[places]))
+            behind = places + (position + 1)
+            for found in zip(
+                numbers[places].tolist(), costs.tolist(), behind.tolist(), strict=True
+            ):
+                yield _Candidate(None, *found)
             position += len(numbers)
             left -= len(numbers)
         if cycle.more_to_come:
@@ -177,7 +160,7 @@ class SourceWalk:
 
     def _reach(self) -> int:
         """How far to look ahead at a time: no choice depends on it, only how soon it is made."""
-        mean = max(self.estimated_bytes // max(self.length, 1), 1)
+        mean = max(self.estimated_bytes // max(len(self._units), 1), 1)
         wanted = min(self._target // mean + 16, MAX_UNITS)
         free = max(self.count.num_free, 1)
         return min(wanted * max(self.cycle.num_units // free, 1), _LONGEST_REACH)
@@ -200,8 +183,7 @@ class SourceWalk:
             "bytes_in": self.ratio.bytes_in,
             "bytes_out": self.ratio.bytes_out,
         }
-        told |= {"target": self.cycle.target} if self.cycle.target else {}
-        return told | ({"records": self.ratio.records} if self.ratio.records else {})
+        return told | ({"target": self.cycle.target} if self.cycle.target else {})
 
     def _walked(self) -> dict[str, Any]:
         """What `recount` goes by. Of more than can be saved here, only what is on disk then counts."""
@@ -213,57 +195,9 @@ class SourceWalk:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continues from what `to_json` gave."""
         for end in saved["blocks"]:
-            self.add_block(end)
+            self._add_block(end)
         self.cycle.passes, self.cycle.position = saved["passes"], saved["position"]
         self.cycle.walked = [*saved.get("walked", self.cycle.walked)]
         self.count.missed.update(saved.get("missed", ()))
         self.cycle.target = saved.get("target", 0)
-        self.ratio.add(saved["bytes_in"], saved["bytes_out"], saved.get("records", 0))
-
-
-class Offer:
-    """A source's candidates for one shard, in their order. Nothing changes by looking at them."""
-
-    def __init__(self, walk: SourceWalk, share: int) -> None:
-        self.ordinals: list[int] = []
-        """Of the units taken that were not begun before."""
-        self._walk = walk
-        self._share = share
-        self._rest = iter(walk.next_up)
-        self._fresh = walk.fresh()
-        self._next: Candidate | None = None
-        self._position = self._after = walk.cycle.position
-        self._slices = 0
-
-    def peek(self) -> Candidate | None:
-        """What comes next, None if nothing does. UnlistedError."""
-        if self._next is None:
-            self._next = self._found()
-        return self._next
-
-    def _found(self) -> Candidate | None:
-        if (rest := next(self._rest, None)) is not None:
-            cost = self._walk.ratio.estimate_of(rest)
-            return Candidate(rest, -1, min(cost, self._share), cost > self._share)
-        if (fresh := next(self._fresh, None)) is None:
-            return None
-        self._position, ordinal, cost = fresh
-        return Candidate(None, ordinal, min(cost, self._share), cost > self._share)
-
-    def take(self) -> None:
-        """What was looked at last goes into the shard."""
-        assert self._next is not None
-        if self._next.slice is None:
-            self.ordinals.append(self._next.ordinal)
-            self._after = self._position + 1
-        else:
-            self._slices += 1
-        self._next = None
-
-    def close(self) -> None:
-        """The shard is planned: what was taken is spoken for."""
-        walk = self._walk
-        for _ in range(self._slices):
-            walk.next_up.popleft()
-        walk.count.hold(np.array(self.ordinals, np.uint64))
-        walk.cycle.move_to(self._after)
+        self.ratio.add(saved["bytes_in"], saved["bytes_out"])

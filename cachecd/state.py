@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.asking import begin_at, cursors, may_stand, no_delivery, refusal, set_again
+from cachecd.asking import begin_at, may_stand, no_delivery, refusal, set_again
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish, include
@@ -119,15 +119,14 @@ class State:
                 if state := self.leases.pop(lease, None):
                     self.restraint.wanted(now)
                     self._ended(state, out)
-            case ev.Listed(dataset, _, complete, fresh, source):
-                if self.datasets[dataset].listed_on(complete, fresh, now, source):
+            case ev.Listed(dataset, _, complete, fresh):
+                if self.datasets[dataset].listed_on(complete, fresh, now):
                     out.append(ev.SavePlan(dataset))
             case ev.Relisted(dataset, gone, back):
                 if again := self.datasets[dataset].relisted(gone, back, now):
                     out.append(ev.SavePlan(dataset, again=again))
-            case ev.ListingStopped(dataset, reason, stuck, down, source, doubted):
-                stopped = self.datasets[dataset]
-                stopped.listing_stopped(reason, stuck, down, now, source, doubted)
+            case ev.ListingStopped(dataset, reason, stuck, down, doubted):
+                self.datasets[dataset].listing_stopped(reason, stuck, down, now, doubted)
             case ev.SchemaFound(dataset):
                 self.datasets[dataset].described = True
             case ev.ShardProgressed(shard, fetched):
@@ -262,7 +261,7 @@ class State:
         now: float, out: list[ev.Command],
     ) -> str:  # fmt: skip
         self._serial += 1
-        serial, cursor = f"{self._boot}{self._serial}", cursors(dataset.plan.cursor)
+        serial, cursor = f"{self._boot}{self._serial}", dataset.plan.cursor
         lease = new_lease(dataset.rules, asked.job, asked.epoch, generation, shards, serial, cursor)
         dataset.allow_after(lease)
         dataset.live.hold(lease.id, lease.shards)
@@ -357,7 +356,7 @@ class State:
         dataset.debt = max(0, dataset.debt - shard.allocated)
         dataset.sealed_since_boundary += shard.allocated
         dataset.refilled += shard.allocated
-        done = finish(dataset, shard.id.number, outcome, shard, units, event.made)
+        done = finish(dataset, shard.id.number, outcome, shard, units)
         out.append(done)
         cut = {part.unit for part in done.parts}
         # Nothing that another shard holds is assigned. If it is all the same, no lease is to name it twice.

@@ -63,9 +63,6 @@ def _dataset(
     reasons = Counter(aside.reason for aside in set_aside)
     if plan.num_gone:
         reasons[_GONE] = plan.num_gone
-    # Of several sources the others go on, if there are any.
-    sources = len(dataset.rules.sources)
-    missing = dataset.missing.reasons(sources)
     return {
         "generation": dataset.rules.generation,
         "pinned": dataset.rules.pin,
@@ -93,11 +90,8 @@ def _dataset(
         "bytes_per_second": round(dataset.rate.now(now)),
         "waits_for": dataset.waits_for,
         "held_back": held_back(dataset),
-        "stopped": dataset.contradicted
-        or dataset.source.why
-        or ("; ".join(missing) if len(missing) == sources else ""),
+        "stopped": dataset.contradicted or dataset.source.why or dataset.unlisted,
         "contradicted": bool(dataset.contradicted),
-        "sources": sources_of(dataset, now) if dataset.rules.several else [],
         "stopped_for_s": round(now - dataset.source.since, 1) if dataset.source.reason else 0.0,
         "set_aside": {
             "units": len(set_aside) + plan.num_gone,
@@ -108,33 +102,6 @@ def _dataset(
             ],
         },
     }  # fmt: skip
-
-
-def sources_of(dataset: DatasetState, now: float) -> list[dict[str, Any]]:
-    """Of several sources: what each has, has given, and is to give, and why it gives nothing."""
-    walks, rules = dataset.plan.walks, dataset.rules.sources
-    records = dataset.plan.records
-    weights = sum(rule.weight for rule in rules)
-    found = []
-    for place, (walk, rule) in enumerate(zip(walks, rules, strict=True)):
-        part = dataset.listing.parts[place : place + 1]
-        found.append(
-            {
-                "source": rule.name,
-                "weight": rule.weight,
-                "wanted_share": round(rule.weight / weights, 6),
-                "records": records[place],
-                "share": round(records[place] / max(sum(records), 1), 6),
-                "units_listed": walk.length,
-                "units": walk.cycle.num_units,
-                "passes": walk.cycle.passes,
-                "pass_done": round(walk.cycle.share, 6),
-                "waiting_units": walk.count.num_free,
-                "listing": part[0].status(now) if part else {},
-                "missing": dataset.missing.reason(place),
-            }
-        )
-    return found
 
 
 def _crowded(state: State) -> str:

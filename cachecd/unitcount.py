@@ -59,7 +59,7 @@ class UnitCount:
 
     def held(self, units: Units) -> NDArray[np.bool_]:
         """Which of these somebody holds."""
-        return _bits(self._held, np.asarray(units))
+        return _bits(self._held, np.asarray(units, np.int64))
 
     @property
     def several(self) -> NDArray[np.int64]:
@@ -73,7 +73,7 @@ class UnitCount:
 
     def aside(self, units: Units) -> NDArray[np.bool_]:
         """Which of these are set aside."""
-        return _bits(self._aside, np.asarray(units))
+        return _bits(self._aside, np.asarray(units, np.int64))
 
     def hold(self, units: Units) -> None:
         """Each of these is held once more; one that is named twice, twice."""

@@ -48,8 +48,7 @@ def not_ready(
     if why.stuck and why.holder is None:
         return _never(request, _too_small(dataset, room, have, want))
     fetched = sum(making.fetched_bytes for making in dataset.making.values())
-    missing = dataset.missing.reasons(len(dataset.rules.sources))
-    reason = dataset.source.why or why.disk or "; ".join(missing)
+    reason = dataset.source.why or why.disk or dataset.unlisted
     if why.stuck and why.holder is not None:
         reason = f"there is no room until lease {why.holder.id} of job {why.holder.job} ends"
     if not reason and dataset.being_verified is not None:

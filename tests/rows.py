@@ -139,7 +139,7 @@ class Rows:
                 stops = dict(meta[shard].get("stops", ()))
                 parts = parts_written(units, firsts, meta[shard]["remainder"], stops)
                 walk = {**meta[shard], "most": int(units.max(initial=0))}
-                written = Written(units, {}, 0) if shard.number in opened else None
+                written = Written(units, 0) if shard.number in opened else None
                 kept = Kept(meta[shard]["shard"], *marks, walk, parts, written)
                 self.rows[shard] = (ShardRow(kept.shard, *marks), units, parts)
                 found.kept.append(kept)

@@ -33,16 +33,13 @@ PARTS = {
     "parts": "model unittext",
     "events": "model parts unitcount",
     "unitcount": "",
-    "segments": "",
-    "unittable": "model segments",
+    "unittable": "model",
     "marks": "",
     "cycle": "client._core",
     "backlog": "model parts",
     "ratio": "model",
     "sourcewalk": "cycle model ratio unitcount unittable",
-    "shares": "",
-    "filling": "backlog model shares sourcewalk",
-    "plan": "backlog filling model parts shares sourcewalk unitcount unittable",
+    "plan": "backlog model parts sourcewalk unitcount unittable",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "deliveries model shardtable walk",
@@ -50,18 +47,17 @@ PARTS = {
     "pause": "",
     "second_chance": "model",
     "restraint": "quantities",
-    "excluded": "model segments",
-    "missing_sources": "pause",
+    "excluded": "model",
     "rate": "",
-    "rules": "sourcewalk",
+    "rules": "",
     "contradictions": "model",
-    "dataset": "contradictions doubt errors excluded generations live missing_sources model pause plan "
+    "dataset": "contradictions doubt errors excluded generations live model pause plan "
     "progress rate rules second_chance shardtable unitcount walk",
     "ledger": "model",
     "grant": "model rules shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
-    "ingest": "backlog dataset events ledger model pause room",
+    "ingest": "dataset events ledger model pause room",
     "rotation": "dataset events model room shardtable",
     "asking": "dataset events grant model shardtable",
     "state": "asking dataset events grant ingest ledger model pause restraint room rotation rules "
@@ -76,13 +72,13 @@ PARTS = {
     "known": "digests",
     "selection": "config keypattern model unittext",
     "unittext": "model",
-    "index": "blockfile disk errors known marks model segments unittext",
+    "index": "blockfile disk errors known marks model unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
     "carryover": "",
     "excludedfile": "disk errors",
     "catalog": "carryover database disk excludedfile live model parts shardtable unittext",
-    "reconcile": "backlog catalog disk errors layout live model parts shardtable client._core "
+    "reconcile": "catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own
     "config": "errors keypattern quantities",
@@ -93,7 +89,7 @@ PARTS = {
     "sampler.reach": "",
     "sampler.throttle": "sampler.reach",
     "sampler": "config digests errors extras keypattern model sampler.draft sampler.lanes "
-    "sampler.messages sampler.patience sampler.reach sampler.throttle segments unittext client._core "
+    "sampler.messages sampler.patience sampler.reach sampler.throttle unittext client._core "
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",
@@ -103,20 +99,18 @@ PARTS = {
     "answered": "client.protocol",
     "server": "answered client.protocol client.errors",
     "status": "dataset model state waiting",
-    "sourceindex": "index marks model segments unittext",
-    "relisting": "errors index marks model sourceindex",
+    "relisting": "errors index marks model",
     "progress": "",
     "listpages": "errors model",
     "listing": "config errors index indexroom listpages model progress relisting sampler "
-    "sampler.lanes selection sourceindex unittext",
+    "sampler.lanes selection unittext",
     "listings": "config errors events executors.lister index indexroom listing listpages progress "
-    "relisting selection sourceindex unittext",
-    "shards": "backlog complaints disk errors events layout model pause reconcile verify "
-    "client._core client.errors",
+    "relisting selection unittext",
+    "shards": "complaints disk errors events layout model pause verify client._core client.errors",
     "preflight": "config disk errors executors executors.lister generations index layout ledger model "
-    "quantities restraint rules sampler.messages segments sourcewalk client client.resources",
+    "quantities restraint rules sampler.messages client client.resources",
     "firstlook": "config errors extras executors.lister model preflight sampler selection",
-    "sample": "config errors layout model preflight sampler sampler.messages segments selection unittext "
+    "sample": "config errors layout model preflight sampler sampler.messages selection unittext "
     "client._core client.schema",
     "sampleview": "extras quantities sample client.schema",
     "postmortem": "sampler",
@@ -134,7 +128,7 @@ PARTS = {
     "ground": "disk errors layout",
     "meter": "complaints database disk errors events ground indexroom layout ledger state",
     "aside": "events model unittext",
-    "exclusions": "catalog dataset errors events index model preflight saving segments unittext client "
+    "exclusions": "catalog dataset errors events index model saving unittext client "
     "client.protocol",
     "probing": "complaints errors events grant layout leases",
     "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
@@ -160,7 +154,6 @@ PURE = {
     "restraint",
     "rotation",
     "backlog",
-    "filling",
     "parts",
     "model",
     "quantities",
@@ -178,7 +171,6 @@ PURE = {
     "deliveries",
     "marks",
     "contradictions",
-    "missing_sources",
     "pause",
     "progress",
     "rate",
@@ -188,9 +180,7 @@ PURE = {
     "sampler.lanes",
     "sampler.patience",
     "second_chance",
-    "segments",
     "shardtable",
-    "shares",
     "sourcewalk",
     "state",
     "unitcount",
@@ -352,7 +342,6 @@ LONG: dict[str, str] = {
     "cachecd/catalog.py": "all SQL is in one place",
     "cachecd/daemon.py": "all wiring is in one place",
     "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
-    "cachecd/index.py": "what is known of a listing's file is in one place",
     "cachecd/live.py": "all sums over a dataset's shards are in one place",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
     "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",

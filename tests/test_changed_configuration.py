@@ -15,7 +15,6 @@ from cachecd.generations import configured, numbered, same_split
 from cachecd.model import Resume
 from cachecd.restraint import Restraint
 from cachecd.rules import DatasetRules
-from cachecd.sourcewalk import SourceRules
 from cachecd.status import document
 from cachecd.waiting import held_back
 from tests.units import FOOTPRINT, RECORDS_PER_UNIT, SHARD_SIZE, Units
@@ -240,13 +239,12 @@ SEEDS_AND_SHARDS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.integers(1, 3), st.integers(1, 3), SEEDS_AND_SHARDS)
-def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, several, starts):
+@given(st.integers(1, 3), SEEDS_AND_SHARDS)
+def test_whatever_seeds_a_start_was_given_every_record_is_there_once(workers, starts):
     """Units that are larger than a shard: what one walk has begun of a unit, another goes on with."""
-    sources = tuple(SourceRules(weight) for weight in (2.0, 1.0, 0.5)[:several])
-    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1, sources=sources)
+    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, seed=1)
     sizes = [200 << 10, UNIT] * 3
-    w = World(90 * FOOTPRINT, {rules: Units(sizes, several)}, workers)
+    w = World(90 * FOOTPRINT, {rules: Units(sizes)}, workers)
     for seed, made in starts:
         w.rules["train"] = dataclasses.replace(rules, seed=seed)
         w.restart()

@@ -258,25 +258,13 @@ def unit_of(key: str, begin: int = 0) -> UnitSlice:
     return UnitSlice(5, key, 10, begin=begin)
 
 
-def test_of_several_what_is_of_a_source_that_is_not_there_waits_for_it_and_one_alone_stands_for_all():
-    kept = [("s3://a", "x", 0), ("s3://b", "x", 7)]
-    several = Excluded(["s3://b", "s3://c"])
-    several.keep(kept)
-    assert (set(several.names), several.of_others) == ({("0/x", 7)}, 1)
-    alone = Excluded(["s3://copy"])
-    alone.keep(kept)
-    assert (set(alone.names), alone.of_others) == ({("x", 0), ("x", 7)}, 0)
-    assert alone.remove([unit_of("x", 7)]) == (("s3://b", "x", 7),), "as it is kept"
-    assert set(alone.names) == {("x", 0)}
-
-
-def test_two_parts_of_one_store_are_told_apart_and_a_slash_at_the_end_is_no_other_source():
-    both = Excluded(["s3://a", "s3://a/"])
-    names = both.add([unit_of("0/x"), unit_of("1/x"), unit_of("1/y")])
-    assert names == (("s3://a", "x", 0), ("s3://a (2)", "x", 0), ("s3://a (2)", "y", 0))
-    again = Excluded(["s3://b", "s3://a/", "s3://a"])
-    again.keep(names)
-    assert set(again.names) == {("1/x", 0), ("2/x", 0), ("2/y", 0)}
+def test_exclusions_of_another_source_count_and_are_removed_under_their_names():
+    excluded = Excluded("s3://copy/")
+    excluded.keep([("s3://a", "x", 0), ("s3://b", "x", 7)])
+    assert set(excluded.names) == {("x", 0), ("x", 7)}
+    assert excluded.add([unit_of("y")]) == (("s3://copy", "y", 0),)
+    assert excluded.remove([unit_of("x", 7)]) == (("s3://b", "x", 7),), "as it is kept"
+    assert set(excluded.names) == {("x", 0), ("y", 0)}
 
 
 def test_while_it_is_looked_for_what_holds_an_excluded_unit_nothing_is_leased_and_nothing_is_whole():

@@ -293,12 +293,6 @@ def test_where_the_earlier_listing_is_lost_all_its_shards_are_taken_for_holders(
     assert search.events[-1] == HoldersFound("train", [2, 4])
 
 
-def test_shards_of_several_sources_are_found_though_there_is_only_one_of_them_now(search, tmp_path):
-    older(search, tmp_path, "0/c", "1/a", source='[["s3://b/"], ["s3://a/"]]')
-    asyncio.run(answer(search, "a"))
-    assert search.events[-1] == HoldersFound("train", [1, 4])
-
-
 def test_a_start_finds_what_only_an_earlier_listing_has(search, tmp_path):
     older(search, tmp_path, "c", "gone", source='["s3://another/"]')
 

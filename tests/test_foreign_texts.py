@@ -55,13 +55,13 @@ def test_a_samplers_word_comes_with_every_key_as_it_is_and_no_reason_too_long(ke
     shard = ShardId("train", 1)
     unit = UnitSlice(3, key, 1, label=label)
     aside = (SetAside(2, key, reason, True),)
-    outcome = Outcome(1, 1, 1, 1, 1, 1.0, (unit,), aside, ((0, reason),))
+    outcome = Outcome(1, 1, 1, 1, 1, 1.0, (unit,), aside)
     for message in (Made(shard, outcome), Failed(shard, "worker", reason, unit=2)):
         found = unpack(pack(message)[4:])
         if isinstance(found, Made):
             assert found.outcome.remainder == (unit,)
             assert found.outcome.set_aside[0].key == key
-            said = [found.outcome.set_aside[0].reason, found.outcome.unreachable[0][1]]
+            said = [found.outcome.set_aside[0].reason]
         else:
             assert isinstance(found, Failed)
             said = [found.reason]

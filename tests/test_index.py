@@ -56,7 +56,7 @@ def listed(index: Index) -> list[ObjectInfo]:
     units = [index.unit(n) for n in range(len(index))]
     assert [(u.unit, u.ordinal, u.offset) for u in units] == [(n, 0, 0) for n in range(len(index))]
     assert index.sizes(np.arange(len(index), dtype=np.uint64)).tolist() == [u.size for u in units]
-    assert sum(index.segments.bytes) == sum(u.size for u in units)
+    assert index.num_bytes == sum(u.size for u in units)
     return [ObjectInfo(u.key, u.size, u.etag, u.begin, u.label) for u in units]
 
 
@@ -436,14 +436,3 @@ def test_damage_met_while_reading_is_a_disk_error(index):
     os.truncate(index.path, index.path.stat().st_size - 1)
     with pytest.raises(DiskError, match="ends in the middle"):
         index.unit(2)
-
-
-def test_labels_of_a_range_are_read_across_blocks(tmp_path):
-    index = Index.open(tmp_path, "train", "s", early=False)
-    for start in range(0, 50, 10):
-        page = [ObjectInfo(f"{n:03d}", 1, label=str(n % 4)) for n in range(start, start + 10)]
-        index.append(page)
-    every = [(f"{n:03d}", str(n % 4)) for n in range(50)]
-    for begin, end in [(0, 50), (0, 10), (10, 20), (9, 11), (3, 47), (49, 50), (20, 20)]:
-        assert list(index.labelled(begin, end)) == every[begin:end]
-    index.close()

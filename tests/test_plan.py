@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from cachecd.backlog import Backlog, Effect
 from cachecd.model import Assignment, Outcome, SetAside, UnitSlice
 from cachecd.plan import WINDOW, Blocked, Exhausted, Plan
-from cachecd.segments import Segments
-from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, mixed, records_of
 from tests.world import SHARD_SIZE, Units
 
@@ -30,21 +28,13 @@ class Listing(Units):
         return self.listed
 
     @property
-    def listed(self) -> int:
-        return self.segments.total
-
-    @listed.setter
-    def listed(self, units: int) -> None:
-        self.segments = Segments()
-        self.segments.add(0, units, int(self._sizes[:units].sum()))
-
-    def ends_of(self, source: int) -> list[int]:
+    def ends(self) -> list[int]:
         ends = [10 << k for k in range(20) if 10 << k <= self.listed]
         return ends + ([self.listed] if self.listed == len(self._sizes) else [])
 
 
 def plan_of(sizes: list[int], seed: int = 17, interleave: int = 1) -> Plan:
-    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE, [SourceRules(interleave=interleave)])
+    plan = Plan("train", "g", Units(sizes), seed, SHARD_SIZE, interleave)
     plan.extend()
     return plan
 
@@ -184,7 +174,7 @@ def runs(
     """Shards of a plan whose listing gets on by up to so many units between any two of its steps; and
     that is begun anew from what it saved whenever chance has it so."""
     units = Listing(sizes)
-    plan = Plan("train", "g", units, 17, SHARD_SIZE, [SourceRules(interleave=interleave)])
+    plan = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
     shards, held = {}, Counter()
     while True:
         units.listed = min(units.listed + chance.randint(0, steps), len(sizes))
@@ -201,7 +191,7 @@ def runs(
         elif isinstance(found, Exhausted):
             return [shards[n] for n in sorted(shards)]
         if chance.random() < 0.1:
-            again = Plan("train", "g", units, 17, SHARD_SIZE, [SourceRules(interleave=interleave)])
+            again = Plan("train", "g", units, 17, SHARD_SIZE, interleave)
             again.restore(plan.to_json(), plan.open.values())
             again.extend(units.listed == len(sizes))
             again.hold(sorted(held.elements()))
@@ -280,9 +270,7 @@ def test_of_objects_that_are_read_from_their_start_alone_a_shard_has_whole_ones(
         def unit(self, number: int) -> UnitSlice:
             return replace(super().unit(number), key=f"{number}.tar.GZ")
 
-    plan = Plan(
-        "train", "g", Packed([SHARD_SIZE // 4] * 1000), 17, SHARD_SIZE, [SourceRules(interleave=16)]
-    )
+    plan = Plan("train", "g", Packed([SHARD_SIZE // 4] * 1000), 17, SHARD_SIZE, 16)
     plan.extend()
     assert len(plan.assign().units) == 3
 
@@ -398,8 +386,28 @@ def test_unused_numbers_are_applied_as_far_as_is_asked_and_after_those_before_th
     backlog.skip(4, 10)
     assert list(backlog.take_up_to(7)) == []
     backlog.finish(3, Effect())
-    assert list(backlog.take_up_to(7)) == [(3, Effect())]
+    assert list(backlog.take_up_to(7)) == [Effect()]
     assert (backlog.applied, backlog.unused) == (7, {8: 10})
     backlog.finish(10, Effect())
-    assert list(backlog.take_up_to(20)) == [(10, Effect())]
+    assert list(backlog.take_up_to(20)) == [Effect()]
     assert (backlog.applied, backlog.unused) == (10, {})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_plan_that_lets_its_open_shards_go_hands_out_every_unit(seed):
+    """As a start does that goes on with a walk of which another has made shards meanwhile."""
+    chance = random.Random(seed)
+    plan = plan_of([chance.choice([1000, 9000, 30_000]) for _ in range(60)])
+    opened = [plan.assign() for _ in range(3)]
+    held = [opened[0].units]
+    plan.finish(1, outcome(opened[0]), [u.unit for u in opened[0].units])
+    plan.overtake(plan.next_number + 1)
+    plan.resume(plan.let_go())
+    assert not plan.open
+    while isinstance(found := plan.assign(), Assignment):
+        held.append(found.units)
+        plan.finish(found.shard.number, outcome(found), [u.unit for u in found.units])
+    assert isinstance(found, Exhausted)
+    made = Counter(record for units in held for record in records_of(units))
+    assert set(made.values()) == {1}
+    assert len(made) == 60 * RECORDS_PER_UNIT

@@ -81,14 +81,14 @@ def test_after_two_mistakes_one_after_the_other_the_walk_goes_on_where_it_was_le
     cache.make()
     cache.assign()
     before = fail(cache, 11)
-    position = cache.plan.walks[0].cycle.position
+    position = cache.plan.walk.cycle.position
     for mistake in (2, 3):
         configure(cache, mistake)
         assert asides(cache) == []
         if fetched:
             cache.make()
     configure(cache, 1)
-    assert cache.plan.walks[0].cycle.position == position
+    assert cache.plan.walk.cycle.position == position
     assert asides(cache) == before
     assert 11 not in cache.rest()
 

@@ -20,7 +20,6 @@ from cachecd import events as ev
 from cachecd.model import Outcome, SetAside
 from cachecd.preflight import minimum
 from cachecd.rules import DatasetRules
-from cachecd.sourcewalk import SourceRules
 from tests.units import RECORDS_PER_UNIT, full
 from tests.world import FOOTPRINT, SHARD_SIZE, Units, World
 
@@ -46,7 +45,6 @@ class Policy(RuleBasedStateMachine):
         units=st.integers(0, 60),
         unlisted=st.sets(st.sampled_from(DATASETS), max_size=1),
         interleave=st.sampled_from([1, 4, 16]),
-        mixed=st.booleans(),
     )
     def start(
         self,
@@ -60,10 +58,8 @@ class Policy(RuleBasedStateMachine):
         units,
         unlisted,
         interleave,
-        mixed,
     ):
         first *= SHARD_SIZE
-        sources = (SourceRules(interleave=interleave),)
         wait = wait and per_epoch is not None
         rules = (
             DatasetRules(
@@ -73,21 +69,14 @@ class Policy(RuleBasedStateMachine):
                 per_epoch,
                 wait=wait,
                 refresh=refresh,
-                sources=sources,
+                interleave=interleave,
             ),
-            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, sources=sources),
-            DatasetRules(
-                "zeta",
-                "1",
-                first=SHARD_SIZE,
-                refresh=0.5,
-                limit=4 * FOOTPRINT,
-                sources=(SourceRules(2.0), SourceRules(1.0)) if mixed else (SourceRules(),),
-            ),
+            DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, interleave=interleave),
+            DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),
         )
         least = minimum(rules, SHARD_SIZE) - minimum((), SHARD_SIZE)
         sizes = ([SIZE] * units, [SIZE] * pinned, [9000] * 30)
-        listings = {r: Units(size, len(r.sources)) for r, size in zip(rules, sizes, strict=True)}
+        listings = {r: Units(size) for r, size in zip(rules, sizes, strict=True)}
         self.world = self.played_by(least + more * FOOTPRINT, listings, workers, unlisted)
         self.least = self.world.limit
         self.epochs = dict.fromkeys([(d, j) for d in DATASETS for j in JOBS], 0)

@@ -48,7 +48,7 @@ TestResumed.settings = settings(
 )
 
 
-def begun(place: tuple[int, ...], **facts: object) -> ResumingWorld:
+def begun(place: int, **facts: object) -> ResumingWorld:
     """A world of one dataset of 30 units, which a run has asked to begin at a place before any shard was
     sealed."""
     rules = DatasetRules("train", "1", first=SHARD_SIZE)
@@ -57,7 +57,7 @@ def begun(place: tuple[int, ...], **facts: object) -> ResumingWorld:
     return w
 
 
-def ask(w: ResumingWorld, place: tuple[int, ...], **facts: object) -> ev.Command:
+def ask(w: ResumingWorld, place: int, **facts: object) -> ev.Command:
     dataset = w.state.datasets["train"]
     named = {"walk": walk_of(dataset.rules), "generation": dataset.rules.generation, "shards": ()}
     w.requests += 1
@@ -68,8 +68,8 @@ def ask(w: ResumingWorld, place: tuple[int, ...], **facts: object) -> ev.Command
 
 
 def test_an_unsealed_generation_begins_at_the_place_of_a_resume():
-    w = begun((17,), shards=((4, 9),))
-    follow = w.state.datasets["train"].plan.walks[0].cycle.ahead(17, 3).tolist()
+    w = begun(17, shards=((4, 9),))
+    follow = w.state.datasets["train"].plan.walk.cycle.ahead(17, 3).tolist()
     w.settle()
     numbers = sorted(shard.number for shard in w.disk)
     assert numbers[:2] == [1, 10], "numbers that the run knows are not given again"
@@ -79,8 +79,8 @@ def test_an_unsealed_generation_begins_at_the_place_of_a_resume():
 
 @pytest.mark.parametrize("place", [30, 31, 10**9, MOST_CURSOR - 1])
 def test_a_place_beyond_the_listing_counts_modulo_its_units(place):
-    w = begun((place,))
-    cycle = w.state.datasets["train"].plan.walks[0].cycle
+    w = begun(place)
+    cycle = w.state.datasets["train"].plan.walk.cycle
     assert cycle.walked[0] == place % 30
     w.settle()
     assert w.state.datasets["train"].plan.coverage == 1
@@ -93,7 +93,7 @@ def test_a_generation_with_a_sealed_shard_ignores_places_and_numbers():
         w.work(3)
         assert w.state.datasets["train"].made()
     for place in (0, 7, 10**6, MOST_CURSOR - 1):
-        ask(worlds[0], (place,), shards=((1, 10**9),))
+        ask(worlds[0], place, shards=((1, 10**9),))
     for w in worlds:
         w.restart()
         w.settle()
@@ -103,18 +103,18 @@ def test_a_generation_with_a_sealed_shard_ignores_places_and_numbers():
 
 @pytest.mark.parametrize(
     "facts",
-    [{"walk": "another walk"}, {"generation": "2-b"}, {"cursor": (17, 17)}],
+    [{"walk": "another walk"}, {"generation": "2-b"}],
 )
 def test_a_place_in_another_walk_is_ignored(facts):
-    w = begun((17,), shards=((4, 9),), **facts)
+    w = begun(17, shards=((4, 9),), **facts)
     dataset = w.state.datasets["train"]
-    assert (dataset.began_at, dataset.plan.next_number) == ((), 2)
+    assert (dataset.began_at, dataset.plan.next_number) == (None, 2)
 
 
 @pytest.mark.parametrize("shards", [((1, 1 << 62),), ((5, 1_000_000_001),), ((1, 20_000_000),)])
 def test_a_set_of_more_shards_than_can_be_is_refused(shards):
     w = ResumingWorld(8 * FOOTPRINT, {DatasetRules("train", "1", 1): Units([20 << 10] * 30)}, 1)
-    reply = ask(w, (7,), shards=shards)
+    reply = ask(w, 7, shards=shards)
     assert isinstance(reply, ev.ReplyRefused)
     assert w.state.datasets["train"].plan.next_number == 2
 
@@ -141,6 +141,6 @@ def test_a_set_of_which_a_shard_is_retired_is_there_as_long_as_a_lease_of_it_sta
 @pytest.mark.parametrize("place", [-1, MOST_CURSOR, 1 << 80])
 def test_a_place_that_no_manifest_can_name_is_refused(place):
     w = ResumingWorld(8 * FOOTPRINT, {DatasetRules("train", "1", 1): Units([20 << 10] * 30)}, 1)
-    reply = ask(w, (place,))
+    reply = ask(w, place)
     assert isinstance(reply, ev.ReplyRefused)
-    assert "cursor: expected numbers from 0" in reply.message
+    assert "cursor: expected a number from 0" in reply.message

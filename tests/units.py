@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from cachecd.ledger import BLOCK, footprint
 from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
-from cachecd.segments import Segments, key_in
 from tests.policy_model import Records
 
 SHARD_SIZE = 64 << 10
@@ -19,43 +18,34 @@ RECORDS_PER_UNIT = 4
 
 
 class Units:
-    """A listing of units of given sizes; of several sources, each has as many of them."""
+    """A listing of units of given sizes."""
 
     id = "i"
 
-    def __init__(self, sizes: list[int], sources: int = 1) -> None:
-        self._sizes = np.zeros(0, np.int64)
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = np.array(sizes, np.int64)
         self.complete = True
         self.gone = Marks()
-        self.segments = Segments(sources)
-        for source in range(sources):
-            self.append(
-                sizes[source * len(sizes) // sources : (source + 1) * len(sizes) // sources], source
-            )
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     @property
-    def ends(self) -> list[int]:
-        return self.ends_of(0)
+    def num_bytes(self) -> int:
+        return int(self._sizes[: len(self)].sum())
 
-    def ends_of(self, source: int) -> list[int]:
-        return [self.segments.lengths[source]]
+    @property
+    def ends(self) -> list[int]:
+        return [len(self)]
 
     def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
         return self._sizes[numbers]
 
     def unit(self, number: int) -> UnitSlice:
-        key = f"key-{number}"
-        if len(self.segments.lengths) > 1:
-            (source,), _ = self.segments.places(np.array([number]))
-            key = key_in(int(source), key)
-        return UnitSlice(number, key, int(self._sizes[number]))
+        return UnitSlice(number, f"key-{number}", int(self._sizes[number]))
 
-    def append(self, sizes: list[int], source: int = 0) -> None:
+    def append(self, sizes: list[int]) -> None:
         self._sizes = np.append(self._sizes, np.array(sizes, np.int64))
-        self.segments.add(source, len(sizes), sum(sizes))
 
 
 def records_of(units: tuple[UnitSlice, ...]) -> Records:

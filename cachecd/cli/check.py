@@ -173,11 +173,7 @@ def _summary(
 
 def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     grow = dataset.grow
-    whole = sum(dataset.weights)
-    for source, weight in zip(dataset.all_sources, dataset.weights, strict=True):
-        if dataset.sources:
-            yield f"{weight / whole:.1%} of the records:"
-        yield from _source(source)
+    yield from _source(dataset.source)
     if dataset.split is not None:
         side = "held out" if dataset.held_out else "all but what is held out"
         by = f", by {dataset.split.by}" if dataset.split.group is None else ", by whole groups"

@@ -67,7 +67,7 @@ def command(
     if as_json:
         print(json.dumps({"dataset": name, **sampleview.document(sample, images)}, indent=2))
     else:
-        _print(sampler.url_of(sample.units[0]), name, sample, images)
+        _print(sampler.url, name, sample, images)
     if debug and sample.errors:
         from cachecd.postmortem import debug_error
 

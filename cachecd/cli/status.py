@@ -79,15 +79,6 @@ def _lease(lease: dict[str, Any], size: Any) -> str:
     )
 
 
-def _source(source: dict[str, Any]) -> str:
-    """One line: what one of several sources has given."""
-    return (
-        f"source {source['source']}: {source['share']:.1%} of the records ({source['wanted_share']:.1%} "
-        f"wanted), {source['units_listed']} units, pass {source['passes'] + 1}: {source['pass_done']:.1%} "
-        "done"
-    )
-
-
 def _listing(listing: dict[str, Any]) -> str:
     """One line: how far the listing is, or when the last one ended."""
     from cachecd.quantities import approximate_duration as age
@@ -125,10 +116,6 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{dataset['waiting_units']} units, {dataset['waiting_shards']} shards that failed"
     )
     _say(f"  {_listing(dataset['listing'])}")
-    for source in dataset["sources"]:
-        _say(f"  {_source(source)}")
-        if source["missing"]:
-            _say(f"    nothing comes of it: {source['missing']}")
     if dataset["waits_for"]:
         _say(f"  waits: {dataset['waits_for']}")
     if dataset["held_back"]:

@@ -28,7 +28,6 @@ from cachecd.config.models import (
 )
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import LabelConfig, SourceConfig
-from cachecd.config.sources import WeightedSource
 from cachecd.config.transforms import TransformStep
 from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
 from cachecd.quantities import Percent
@@ -49,7 +48,6 @@ __all__ = [
     "SourceConfig",
     "SplitConfig",
     "TransformStep",
-    "WeightedSource",
     "default_endpoint",
     "load",
 ]

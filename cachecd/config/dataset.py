@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import SourceConfig
-from cachecd.config.sources import SOURCES, WeightedSource, check_sources
 from cachecd.config.transforms import Steps
 from cachecd.config.values import Boolean, Duration, Integer, PositiveSize, Real, Size
 from cachecd.quantities import format_size
@@ -68,8 +67,9 @@ class EvictConfig(SectionModel):
 class DatasetConfig(SectionModel):
     """A named stream of shards."""
 
-    source: SourceConfig | None = Field(None, description="Where the examples come from.")
-    sources: tuple[WeightedSource, ...] = Field((), description=SOURCES)
+    source: SourceConfig = Field(
+        description="Where the examples come from, {url: ..., format: ...}."
+    )
     transform: Steps = Field(
         (),
         description=(
@@ -139,37 +139,8 @@ class DatasetConfig(SectionModel):
         whole |= {"limit": None, "relist": None}
         return self.model_copy(update={**whole, "split": split})
 
-    @property
-    def all_sources(self) -> tuple[SourceConfig, ...]:
-        """The source, or the several."""
-        return self.sources if self.source is None else (self.source,)
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """Of each of them."""
-        return tuple(source.weight for source in self.sources) or (1.0,)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the label's classes, by number, as far as they are given."""
-        return next((source.classes for source in self.all_sources if source.classes), ())
-
-    @property
-    def awaits_classes(self) -> bool:
-        """Whether they are numbered when the listing has come to its end, and not before."""
-        return any(source.awaits_classes for source in self.all_sources)
-
     @model_validator(mode="after")
-    def _sources_and_sizes_agree(self) -> DatasetConfig:
-        if self.source is None and not self.sources:
-            raise conflict((), "found no source, expected source: {url: ..., format: ...}")
-        if self.source is not None and self.sources:
-            raise conflict(
-                ("sources",),
-                "found sources beside source, expected one of them: source, or sources",
-            )
-        if self.sources:
-            check_sources(self.sources)
+    def _keys_agree(self) -> DatasetConfig:
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),

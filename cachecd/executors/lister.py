@@ -98,7 +98,7 @@ class Lister:
         number = next(self._numbers)
         process = self._start(number)
         try:
-            named = source.model_dump(mode="json", exclude={"weight"})
+            named = source.model_dump(mode="json")
             asked = pages.List(named, self._connections, after, self._path)
             told = _Told(process, self._bounds)
             told.ask(pages.pack(asked))

@@ -197,10 +197,7 @@ class Draft:
 def _widest(meta: Mapping[str, Any]) -> dict[str, Any]:
     """As long as it is wherever the walk was: where a shard is full must not depend on that, or it would
     be another one when it is made again."""
-    cursor = meta.get("cursor")
-    if isinstance(cursor, list):
-        return {**meta, "cursor": [1 << 62] * len(cursor)}
-    return dict(meta) if cursor is None else {**meta, "cursor": 1 << 62}
+    return {**meta, "cursor": 1 << 62} if "cursor" in meta else dict(meta)
 
 
 def discard(path: str) -> None:

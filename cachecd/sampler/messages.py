@@ -38,8 +38,7 @@ class Make:
 
     `schema` is the dataset's, as JSON, or None: then the first record decides and Described says so.
     `classes` are the label's class names, configured or found in the listing. `meta` goes into the
-    sidecar, to which the sampler adds "schema" and "remainder". `waits`: one of
-    several sources that cannot be read fails it, instead of being left out.
+    sidecar, to which the sampler adds "schema" and "remainder".
     """
 
     assignment: Assignment
@@ -48,7 +47,6 @@ class Make:
     schema: dict[str, Any] | None
     classes: tuple[str, ...]
     meta: dict[str, Any]
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +175,5 @@ def _outcome(fields: dict[str, Any]) -> Outcome:
                 SetAside(**{**told, "reason": bounded(told["reason"])})
                 for told in fields["set_aside"]
             ),
-            "unreachable": tuple((place, bounded(why)) for place, why in fields["unreachable"]),
         }
     )

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cachecd.errors import SourceUnreachableError, UnitError
+from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources import Position
@@ -43,12 +43,6 @@ class Assigned(Protocol):
     def ended(self, place: int, error: UnitError | None) -> None:
         """It is done, or cannot be used."""
 
-    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
-        """Its source cannot be read. Raises that, unless others can."""
-
-    def is_away(self, place: int) -> bool:
-        """Whether that was said of its source."""
-
 
 @dataclass(slots=True)
 class _Lane:
@@ -71,7 +65,6 @@ async def mix(
     No more units are in hand at once than take `most_open` bytes `in_memory` together, but one at least.
     """
     held = in_memory or [unit.size for unit in units]
-    left: dict[int, Position] = {}
     todo = deque(range(len(units)))
     free = deque(_Lane() for _ in range(min(lanes, len(units))))
     busy: list[_Lane] = []
@@ -79,10 +72,6 @@ async def mix(
     try:
         while not draft.full:
             while todo and free and (not busy or in_hand + held[todo[0]] <= most_open):
-                if assigned.is_away(todo[0]):
-                    left[todo[0]] = units[todo[0]].ordinal, units[todo[0]].offset
-                    todo.popleft()
-                    continue
                 lane = free.popleft()
                 lane.place = todo.popleft()
                 unit = units[lane.place]
@@ -96,16 +85,7 @@ async def mix(
             if time.monotonic() - breath > _BREATH:
                 await asyncio.sleep(0)
                 breath = time.monotonic()
-            records = draft.records
-            try:
-                goes_on = await _step(lane, assigned, draft)
-            except SourceUnreachableError as error:
-                assigned.unreachable(lane.place, error)
-                # What came since it gave its position is in the shard.
-                (ordinal, offset), more = lane.position, draft.records - records
-                left[lane.place] = ordinal + more, 0 if more else offset
-                goes_on = False
-            if not goes_on:
+            if not await _step(lane, assigned, draft):
                 busy.remove(lane)
                 free.append(lane)
                 in_hand -= held[lane.place]
@@ -113,10 +93,11 @@ async def mix(
         for lane in busy:
             assert lane.records is not None
             await lane.records.aclose()
-    left |= {lane.place: lane.position for lane in busy}
     begun = {
-        place: dataclasses.replace(units[place], ordinal=ordinal, offset=offset)
-        for place, (ordinal, offset) in left.items()
+        lane.place: dataclasses.replace(
+            units[lane.place], ordinal=lane.position[0], offset=lane.position[1]
+        )
+        for lane in busy
     }
     return tuple(begun.get(n, units[n]) for n in sorted([*begun, *todo]))
 

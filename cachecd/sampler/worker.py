@@ -7,7 +7,6 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
@@ -18,9 +17,9 @@ from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft, Sealed
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
 from cachecd.sampler.mixing import mix
-from cachecd.sampler.origins import Origin, Origins, Progress, Reader
+from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.patience import Retry
-from cachecd.sampler.sources import Position
+from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.throttle import Throttle
 from cachecd_client.schema import Schema
@@ -50,7 +49,7 @@ class Worker:
         self._mark = mark
         self._retry = retry
         self._failed = failed
-        self._datasets: dict[str, Origins] = {}
+        self._datasets: dict[str, Origin] = {}
         self._throttle = Throttle(setup.bandwidth, link)
         self.path: str | None = None
         """The temporary file of the assignment in hand."""
@@ -61,13 +60,13 @@ class Worker:
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
                 dataset = self._dataset(name)
-                if not dataset.config.awaits_classes:
-                    dataset.read_with(dataset.config.classes)
+                if not dataset.config.source.awaits_classes:
+                    dataset.read_with(dataset.config.source.classes)
 
-    def _dataset(self, name: str) -> Origins:
+    def _dataset(self, name: str) -> Origin:
         if name not in self._datasets:
             config = DatasetConfig.model_validate(self._setup.datasets[name])
-            self._datasets[name] = Origins(config, self._setup.connections, self._retry)
+            self._datasets[name] = Origin(config, self._setup.connections, self._retry)
         return self._datasets[name]
 
     async def make(self, make: Make) -> Made | Failed:
@@ -99,7 +98,6 @@ class Worker:
                     seconds=time.monotonic() - began,
                     remainder=remainder,
                     set_aside=tuple(progress.set_aside),
-                    unreachable=tuple(progress.unreachable.items()),
                 ),
             )
         # A transform that cannot be imported stops the dataset as a source does that is not there.
@@ -122,23 +120,22 @@ class Worker:
     async def _fill(self, make: Make, draft: Draft, progress: Progress) -> tuple[UnitSlice, ...]:
         """Adds units to the draft until it is full; returns what did not fit."""
         dataset = self._dataset(make.assignment.shard.dataset)
-        units: list[_Unit] = []
+        source = dataset.read_with(make.classes)
+        units: list[UnitSlice] = []
         for unit in make.assignment.units:
-            origin, own = dataset.of(unit, make.classes)
-            reason = origin.source.refusal(own, make.capacity)
+            reason = source.refusal(unit, make.capacity)
             if reason is None:
-                reader = Reader(origin.store, self._throttle, progress)
-                units.append(_Unit(unit, own, origin, reader))
+                units.append(unit)
             else:
                 progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
-        streams = [each.origin.streams(each.own) for each in units]
+        streams = [dataset.streams(unit) for unit in units]
         # A unit of `files` is one record, and units come in a random order: nothing is to be mixed.
-        single = all(source.format == "files" for source in dataset.config.all_sources)
-        lanes = 1 if single else LANES
+        lanes = 1 if dataset.config.source.format == "files" else LANES
         assigned = _Assigned(
             dataset,
-            make.waits,
+            source,
             units,
+            Reader(dataset.store, self._throttle, progress),
             draft,
             progress,
             self._mark,
@@ -148,11 +145,10 @@ class Worker:
         )
         # What is not read as a stream is in memory as long as it is in hand.
         in_memory = [
-            0 if stream else each.own.size for stream, each in zip(streams, units, strict=True)
+            0 if stream else unit.size for stream, unit in zip(streams, units, strict=True)
         ]
         try:
-            whole = [each.listed for each in units]
-            return await mix(whole, assigned, draft, lanes, in_memory, WINDOW)
+            return await mix(units, assigned, draft, lanes, in_memory, WINDOW)
         finally:
             assigned.close()
 
@@ -164,24 +160,15 @@ class Worker:
                 self._send(Working(shard, progress.fetched_bytes, progress.unit))
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """A unit as it is listed, and as it is called in the source that it is of."""
-
-    listed: UnitSlice
-    own: UnitSlice
-    origin: Origin
-    reader: Reader
-
-
 class _Assigned:
     """The units of one assignment that can be used, their bytes fetched ahead."""
 
     def __init__(
         self,
-        dataset: Origins,
-        waits: bool,
-        units: list[_Unit],
+        dataset: Origin,
+        source: Source,
+        units: list[UnitSlice],
+        reader: Reader,
         draft: Draft,
         progress: Progress,
         mark: Callable[[int], None],
@@ -190,20 +177,23 @@ class _Assigned:
         lanes: int,
     ) -> None:
         self._dataset = dataset
-        self._waits = waits
+        self._source = source
         self._units = units
+        self._reader = reader
         self._draft = draft
         self._progress = progress
         self._mark = mark
         self._failed = failed
-        self._spans = [each.origin.source.span(each.own) for each in units]
+        # Whether a unit may be less than its object.
+        self._parted = source.ranged or dataset.config.source.manifest is not None
+        self._spans = [source.span(unit) for unit in units]
         lanes = min(lanes, max(len(units), 1))
         self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
 
     async def _piece(self, place: int, start: int, stop: int) -> Buffer:
-        unit, origin = self._units[place].own, self._units[place].origin
-        size = None if origin.parted else unit.size
-        return await self._units[place].reader.get(unit.key, size, unit.etag, start, stop)
+        unit = self._units[place]
+        size = None if self._parted else unit.size
+        return await self._reader.get(unit.key, size, unit.etag, start, stop)
 
     def _wanted(self) -> float:
         dataset, used = self._dataset, self._ahead.used
@@ -212,12 +202,12 @@ class _Assigned:
         return self._draft.room / dataset.growth
 
     def begin(self, place: int) -> AsyncGenerator[Position, None]:
-        each = self._units[place]
-        content = UnitContent(each.own, self._ahead.chunks(place), each.reader)
-        return each.origin.source.pour(each.own, content, self._draft)
+        unit = self._units[place]
+        content = UnitContent(unit, self._ahead.chunks(place), self._reader)
+        return self._source.pour(unit, content, self._draft)
 
     def work(self, place: int) -> None:
-        unit = self._units[place].own.unit
+        unit = self._units[place].unit
         if self._progress.unit != unit:
             self._progress.unit = unit
             self._mark(unit)
@@ -226,30 +216,16 @@ class _Assigned:
         _, offset = position
         span = self._spans[place]
         if offset and span is not None:
-            self._ahead.note(place, self._units[place].own.begin + offset - span[0])
+            self._ahead.note(place, self._units[place].begin + offset - span[0])
 
     def ended(self, place: int, error: UnitError | None) -> None:
         self._ahead.leave(place)
         if error is not None:
             self._failed(error)
-            unit = self._units[place].listed
+            unit = self._units[place]
             self._progress.set_aside.append(
                 SetAside(unit.unit, unit.key, str(error), error.passing)
             )
-
-    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
-        config, away = self._dataset.config, self._progress.unreachable
-        # Of one source nothing else can be had, and sets that are to be the same on every run wait.
-        if not config.sources or self._waits:
-            raise error
-        self._ahead.leave(place)
-        self._failed(error)
-        away[self._units[place].origin.place] = str(error)
-        if not self._draft.records and len(away) == len(config.sources):
-            raise error
-
-    def is_away(self, place: int) -> bool:
-        return self._units[place].origin.place in self._progress.unreachable
 
     def close(self) -> None:
         """Fetches no more."""

@@ -50,7 +50,7 @@ class Acquire:
     shards: list[list[int]] = field(default_factory=list)
     fingerprint: str = ""
     walk: str = ""
-    cursor: list[int] = field(default_factory=list)
+    cursor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Manifest:
 
     `shards` are inclusive ranges of shard numbers; a shard's file is
     ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``. `cursor`: where the
-    sampler's walk named `walk` was in each source when the lease was granted; since 1.2.
+    sampler's walk named `walk` was when the lease was granted; since 1.2.
     """
 
     version: int
@@ -298,7 +298,7 @@ class Manifest:
     fingerprint: str
     schema: dict[str, Any] = field(default_factory=dict)
     walk: str = ""
-    cursor: list[int] = field(default_factory=list)
+    cursor: int = 0
 
     def numbers(self) -> list[int]:
         """All shard numbers, ascending."""

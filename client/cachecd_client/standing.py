@@ -31,7 +31,7 @@ class LeftSet:
     shards: list[list[int]]
     fingerprint: str
     walk: str
-    cursor: list[int]
+    cursor: int
 
     @classmethod
     def of_state(cls, told: Mapping[str, Any]) -> LeftSet:
@@ -42,7 +42,7 @@ class LeftSet:
             shards=[[_number(first), _number(last)] for first, last in told["shards"]],
             fingerprint=_text(told["fingerprint"]),
             walk=_text(told["walk"]),
-            cursor=[_number(place) for place in told["cursor"]],
+            cursor=_number(told["cursor"]),
         )
 
     def fields(self) -> dict[str, Any]:

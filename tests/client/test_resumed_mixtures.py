@@ -39,7 +39,7 @@ class Lender:
                     shards,
                     epoch=epoch,
                     walk="w",
-                    cursor=[70],
+                    cursor=70,
                     fingerprint=f"{name} {shards}",
                 )
                 return Granted(
@@ -155,7 +155,7 @@ def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(le
         assert epoch.progress == pytest.approx(4 * len(before) / 200)
         epochs.close()
     asked = {request.dataset: request for request in lender.scripted.of(Acquire)[-2:]}
-    assert (asked["code"].fingerprint, asked["code"].cursor) == ("code 2", [70])
+    assert (asked["code"].fingerprint, asked["code"].cursor) == ("code 2", 70)
     assert asked["web"].fingerprint == "web 5"
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
@@ -165,7 +165,7 @@ def test_each_dataset_hears_its_place_before_any_is_waited_for(lender):
     asked = len(lender.scripted.of(Acquire))
     read(lender, state=state, n=2)
     first = lender.scripted.of(Acquire)[asked : asked + 2]
-    assert {request.dataset: request.cursor for request in first} == {"code": [70], "web": [70]}
+    assert {request.dataset: request.cursor for request in first} == {"code": 70, "web": 70}
 
 
 def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):

@@ -192,7 +192,7 @@ def moved(daemon, cache_dir):
             shards,
             epoch=request.epoch,
             walk="w",
-            cursor=places[-1:],
+            cursor=places[-1],
         )  # fmt: skip
         return Granted(request.id, path.stem, str(cache_dir.root), f"leases/{path.name}")
 
@@ -212,7 +212,7 @@ def test_where_the_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(mo
         assert epoch.progress == pytest.approx(4 * len(before) / 100)
         epochs.close()
     asked = moved.of(Acquire)[-1]
-    assert (asked.fingerprint, asked.walk, asked.cursor) == (state["fingerprint"], "w", [70])
+    assert (asked.fingerprint, asked.walk, asked.cursor) == (state["fingerprint"], "w", 70)
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_read_its_epoch_names_its_place_and_no_set(moved):
         _, state = left_at(cache, 1, 7, n=3)
         next(cache.epochs("train", n=3, state=state)).release()
     asked = moved.of(Acquire)[-1]
-    assert (asked.epoch, asked.fingerprint, asked.cursor) == (2, "", [70])
+    assert (asked.epoch, asked.fingerprint, asked.cursor) == (2, "", 70)
     assert asked.shards == state["run"]["sets"][0]["shards"][-1:]
 
 

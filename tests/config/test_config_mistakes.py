@@ -274,6 +274,10 @@ ADDED = {
         "interleave: 4",
         "10:5: datasets.train.interleave: removed; a shard always mixes the records of 16 units",
     ),
+    "removed key sources": (
+        "sources: []",
+        '10:5: datasets.train.sources: removed; use epochs({"web": 0.7, "code": 0.3})',
+    ),
     "removed key stratify": (
         "stratify: true",
         "10:5: datasets.train.stratify: removed; use label.classes and a larger grow.first",
@@ -406,7 +410,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, 
 def test_a_dataset_without_a_source_is_reported_at_its_name(complaints):
     text = "version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets:\n  train:\n    seed: 1\n"
     assert complaints(text) == [
-        "4:3: datasets.train: found no source, expected source: {url: ..., format: ...}"
+        "4:3: datasets.train.source: missing: Where the examples come from, {url: ..., format: ...}"
     ]
 
 

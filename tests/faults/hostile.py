@@ -87,7 +87,7 @@ class Attacker:
             "fingerprint": lambda: pick([lease.get("fingerprint", ""), "", "ff"]),
             "shards": lambda: pick([lease.get("shards", []), self._ranges()]),
             "shares": lambda: pick([[], [0.5], [self._number()], [1.0] * 20_000, [-1.0], [1e308]]),
-            "cursor": lambda: pick([lease.get("cursor", []), [self._number()]]),
+            "cursor": lambda: pick([lease.get("cursor", 0), self._number()]),
             "lease": lambda: pick([lease.get("lease", ""), self._path(), f"h{self.sent}" * 150]),
             "shard": lambda: pick([1, 2, self._number()]),
             "offset": self._number,

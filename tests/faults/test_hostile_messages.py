@@ -56,7 +56,7 @@ def test_a_cursor_that_no_manifest_can_name_is_refused_and_later_sets_can_be_rea
     told = manifest(rotating)
     asked = Acquire(
         f"c{place}", "train", f"j{place}", 0, generation=told["generation"], walk=told["walk"],
-        cursor=[place],
+        cursor=place,
     )  # fmt: skip
     with pytest.raises(RequestError, match="expected"):
         ask(rotating, asked)
@@ -69,7 +69,7 @@ def test_a_place_moves_no_dataset_that_has_sealed_a_shard(rotating, place):
     told, before = manifest(rotating), rotating.status()["datasets"]["train"]["passes"]
     asked = Acquire(
         f"p{place}", "train", f"p{place}", 0, generation=told["generation"], walk=told["walk"],
-        cursor=[place], shards=[[10**9, 10**9]],
+        cursor=place, shards=[[10**9, 10**9]],
     )  # fmt: skip
     ask(rotating, asked)
     rotating.turn()

@@ -139,7 +139,7 @@ def test_a_place_named_before_the_source_is_listed_counts_modulo_its_units(
         (path,) = (served.cache / "leases").glob("*.json")
         walk = json.loads(path.read_text())["walk"]
     generation = train(served)["generation"]
-    asked = Acquire("place", "train", "x", 0, generation=generation, walk=walk, cursor=[1 << 61])
+    asked = Acquire("place", "train", "x", 0, generation=generation, walk=walk, cursor=1 << 61)
     Transport(served.endpoint).ask(asked, 10.0)
     store.down = None
     wait_until(lambda: train(served)["listed"], 60)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.errors import SourceUnreachableError, UnitError
+from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.mixing import mix
@@ -25,7 +25,6 @@ class Fakes:
     def __init__(self, draft: Draft, units: list[UnitSlice], sizes: list[list[int]]) -> None:
         self.draft, self.units, self.sizes = draft, units, sizes
         self.failed: list[int] = []
-        self.away: set[int] = set()
         self.most_open = self.open = self.running = 0
         self.at = -1
 
@@ -39,8 +38,6 @@ class Fakes:
         try:
             for ordinal, size in enumerate(self.sizes[unit.unit]):
                 yield ordinal, 1000 * ordinal
-                if size == -2:
-                    raise SourceUnreachableError("down")
                 if size < 0:
                     raise UnitError("bad")
                 if not self.draft.add({"x": bytes(size)}, unit.unit, ordinal):
@@ -54,13 +51,6 @@ class Fakes:
 
     def reached(self, place: int, position: tuple[int, int]) -> None:
         assert (place, position[1]) == (self.at, 1000 * position[0])
-
-    def is_away(self, place: int) -> bool:
-        return place in self.away
-
-    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
-        self.open -= 1
-        self.away |= {place, place + 2}
 
     def ended(self, place: int, error: UnitError | None) -> None:
         self.open -= 1
@@ -134,28 +124,3 @@ def test_a_mixed_shard_ends_a_little_early_between_two_records(tmp_path):
     size = (tmp_path / "shard").stat().st_size + (tmp_path / "shard.idx").stat().st_size
     assert capacity * 0.985 < size < capacity * 0.995
     assert all(u.offset for u in rest)
-
-
-@pytest.mark.parametrize("before", [0, 1, 3])
-def test_of_a_source_that_cannot_be_read_all_is_left_from_its_next_record_on(tmp_path, before):
-    sizes = [[10] * 5, [10] * before + [-2], [10] * 4, [10] * 6]
-    records, rest, _ = poured(tmp_path, sizes, lanes=2)
-    assert {unit: sum(u == unit for u, _ in records) for unit in range(4)} == {
-        0: 5, 1: before, 2: 4, 3: 0
-    }  # fmt: skip
-    assert [(u.unit, u.ordinal) for u in rest] == [(1, before), (3, 0)]
-
-
-def test_what_came_since_the_last_position_is_not_given_again(tmp_path):
-    class Silent(Fakes):
-        async def pour(self, unit: UnitSlice) -> AsyncGenerator[tuple[int, int], None]:
-            yield 0, 0
-            for ordinal in range(3):  # a run, of which it gives one position
-                self.draft.add({"x": bytes(10)}, unit.unit, ordinal)
-            raise SourceUnreachableError("down")
-
-    draft = Draft(str(tmp_path / "shard"), 1 << 20, SCHEMA, lambda _: None, {})
-    units = [UnitSlice(0, "0", 10)]
-    rest = asyncio.run(mix(units, Silent(draft, units, [[10]]), draft, 1))
-    draft.abort()
-    assert [(u.ordinal, u.offset) for u in rest] == [(3, 0)]

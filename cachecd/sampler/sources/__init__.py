@@ -46,9 +46,8 @@ class Source(Protocol):
         """
 
 
-def open_source(config: DatasetConfig, classes: tuple[str, ...], place: int = 0) -> Source:
-    """The source of a dataset, or of several the one at this place. `classes` are the names of the label's
-    classes.
+def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
+    """The source of a dataset. `classes` are the names of the label's classes.
 
     Imports the transform's modules, and raises what they raise.
     """
@@ -57,13 +56,13 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...], place: int = 0)
     from cachecd.sampler.sources.tfrecord import Examples, Verbatim
     from cachecd.sampler.transforms import build
 
-    source = config.all_sources[place]
+    source = config.source
     transform = build(config.transform)
     match source.format:
         case "files":
             return Records(Files(source, classes), transform)
         case "tfrecord" if transform is None:
-            return Verbatim(several=bool(config.sources))
+            return Verbatim()
         case "tfrecord":
             return Records(Examples(), transform)
         case "webdataset":

@@ -37,13 +37,9 @@ _RUNS = 128
 
 
 class Verbatim:
-    """Carries whole records over; their CRCs are checked on the way. Beside other sources, the first one of
-    each unit must have their features."""
+    """Carries whole records over; their CRCs are checked on the way."""
 
     ranged = False
-
-    def __init__(self, several: bool = False) -> None:
-        self._several = several
 
     def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
         return None
@@ -59,8 +55,6 @@ class Verbatim:
         ordinal = unit.ordinal
         if shard.schema is None:
             await _describe(frames, shard)
-        elif self._several:
-            await _check(frames, shard, shard.schema)
         if ordinal and not unit.offset:  # where it begins is not known
             await frames.pass_over(ordinal)
         run = max(shard.capacity // _RUNS, 1)
@@ -149,38 +143,6 @@ async def _describe(frames: _Frames, shard: Draft) -> None:
         shard.describe(infer_examples(sample))
     except (SchemaError, ValueError) as error:
         raise UnitError(f"no schema fits its first {len(sample)} records: {error}") from error
-
-
-async def _check(frames: _Frames, shard: Draft, schema: Schema) -> None:
-    """UnitError if the next record has other features than the schema, which is that of other sources."""
-    while (first := next(iter(frames.whole()), None)) is None:
-        if (frames.next_length() or 0) > shard.room or not await frames.more():
-            return  # that is told when it is carried over
-    try:
-        found = infer_examples([bytes(first[1])])
-    except SchemaError as error:
-        raise UnitError(str(error)) from error
-    for feature in schema.features:
-        if feature.name in found.names:
-            its = found[feature.name]
-            shape = () if feature.raw else feature.shape
-            count = 1 if not shape else int(np.prod(shape))
-            have = 1 if its.shape == () else (its.shape or (0,))[0]
-            if its.kind == feature.kind and (feature.shape is None or have == count):
-                continue
-            told = f"its records have {its.dtype}{_dims(its.shape)}"
-        elif feature.shape is None:
-            continue
-        else:
-            told = "its records lack it"
-        raise UnitError(
-            f"feature {feature.name!r}: {told}, the schema, which is of the dataset's first record, says "
-            f"{feature.dtype}{_dims(feature.shape)}"
-        )
-
-
-def _dims(shape: tuple[int, ...] | None) -> str:
-    return "[ragged]" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
 def _values(payload: Buffer) -> dict[str, Any]:

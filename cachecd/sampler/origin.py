@@ -1,0 +1,74 @@
+"""Where the units of a dataset come from, for whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from typing_extensions import Buffer
+
+from cachecd.config import DatasetConfig
+from cachecd.model import ObjectInfo, SetAside, UnitSlice
+from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.patience import Retry
+from cachecd.sampler.sources import Source, open_source
+from cachecd.sampler.throttle import Throttle
+
+
+class Origin:
+    """A dataset's source: its store, and how its units are read.
+
+    `growth`: bytes written for each byte fetched, as far as seen.
+    """
+
+    def __init__(self, config: DatasetConfig, connections: int, retry: Retry | None) -> None:
+        self.config = config
+        self.growth = 1.0
+        self.store = open_store(config.source, connections, retry)
+        self._opened: dict[tuple[str, ...], Source] = {}  # by the label's classes
+
+    def read_with(self, classes: tuple[str, ...]) -> Source:
+        """The source. `classes` are the names of the label's classes."""
+        if classes not in self._opened:
+            self._opened = {classes: open_source(self.config, classes)}
+        return self._opened[classes]
+
+    def streams(self, unit: UnitSlice) -> bool:
+        """Whether the unit is read from any of its records on."""
+        return self.config.source.streams and not unit.seems_packed
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of one assignment."""
+
+    unit: int | None = None
+    fetched_bytes: int = 0
+    set_aside: list[SetAside] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Reader:
+    """The store, no faster than allowed, and what comes of it counted."""
+
+    store: Store
+    throttle: Throttle
+    progress: Progress
+
+    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
+        await self.throttle.take(stop - start)
+        data = await self.store.get(key, size, etag, start, stop)
+        self.progress.fetched_bytes += stop - start
+        return data
+
+    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
+        await self.throttle.take(length)
+        size, data = await self.store.tail(key, length, etag)
+        self.progress.fetched_bytes += min(size, length)
+        return size, data
+
+    async def find(self, key: str) -> ObjectInfo:
+        return await self.store.find(key)
+
+    def list(self) -> Iterator[list[ObjectInfo]]:
+        return self.store.list()
