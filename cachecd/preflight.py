@@ -116,7 +116,7 @@ def generation_of(dataset: DatasetConfig) -> str:
     if (split := dataset.split) is not None:
         # Both sides alike: what one side trains on is what the other does not hold out. Units are held out
         # by their names, and the same object has another name under another URL.
-        told = split.model_dump(mode="json", exclude={"side"})
+        told = split.model_dump(mode="json")
         array = source.array.model_dump(mode="json") if source.array is not None else None
         told["of"] = [
             source.url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.selection import PartitionConfig, SplitConfig
@@ -126,18 +126,19 @@ class DatasetConfig(SectionModel):
         examples=["10m"],
     )
 
+    _held_out: bool = PrivateAttr(False)
+
     @property
     def held_out(self) -> bool:
-        """Whether this is the side of a split that is held out."""
-        return self.split is not None and self.split.side == "held_out"
+        """Whether this dataset is what the split of another one holds out."""
+        return self._held_out
 
     def other_side(self) -> DatasetConfig:
         """What this dataset's split holds out: prepared in the same way, and pinned."""
-        assert self.split is not None, "a dataset that is split"
-        split = self.split.model_copy(update={"side": "held_out"})
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
-        whole |= {"limit": None, "relist": None}
-        return self.model_copy(update={**whole, "split": split})
+        other = self.model_copy(update={**whole, "limit": None, "relist": None})
+        other._held_out = True
+        return other
 
     @model_validator(mode="after")
     def _keys_agree(self) -> DatasetConfig:

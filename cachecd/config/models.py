@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 
 from cachecd.config.dataset import DatasetConfig
 from cachecd.config.section import SectionModel, conflict
@@ -243,14 +243,21 @@ class Config(SectionModel):
             if dataset.split is None or dataset.held_out:
                 continue
             other = f"{name}-eval"
-            if other in self.datasets and not self.datasets[other].held_out:
+            if other in self.datasets:
                 raise conflict(
                     ("datasets", other),
                     f"found a dataset of this name, which is that of what datasets.{name}.split holds "
-                    "out; expected another name, or split: {..., side: held_out}",
+                    "out; expected another name",
                 )
-            self.datasets.setdefault(other, dataset.other_side())
+            self.datasets[other] = dataset.other_side()
         return self
+
+    @field_serializer("datasets", mode="wrap")
+    def _as_written(
+        self, datasets: dict[str, DatasetConfig], serialize: SerializerFunctionWrapHandler
+    ) -> Any:
+        """Without the datasets that a split makes."""
+        return serialize({name: d for name, d in datasets.items() if not d.held_out})
 
     @model_validator(mode="after")
     def _first_sets_fit(self) -> Config:

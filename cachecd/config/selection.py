@@ -44,14 +44,6 @@ class SplitConfig(SectionModel):
         examples=["^(patient-[0-9]+)/"],
     )
 
-    side: Literal["rest", "held_out"] = Field(
-        "rest",
-        description=(
-            "Which side this dataset has. For the rest, a dataset NAME-eval with the other side is "
-            "added, unless one is configured, with settings of its own."
-        ),
-    )
-
     @model_validator(mode="after")
     def _names_one_group(self) -> SplitConfig:
         if self.by == "unit" and self.group is not None:

@@ -167,6 +167,11 @@ MISTAKES = {
         "  train:\n    split: {eval: 1.0}\n",
         "7:19: datasets.train.split.eval: found 1.0, expected",
     ),
+    "removed key split.side": (
+        "  train:\n",
+        "  train:\n    split: {eval: 0.1, side: held_out}\n",
+        "7:24: datasets.train.split.side: removed; the pinned dataset NAME-eval has what is held out",
+    ),
     "split group": (
         "  train:\n",
         "  train:\n    split: {eval: 0.1, group: '(a)|(b)'}\n",
