@@ -182,12 +182,12 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
         return  # the daemon itself needs no pyarrow
     with extra("parquet", f"datasets.{name}"):
         from cachecd.sampler.sources.parquet.listing import first_footer
-        from cachecd.sampler.sources.parquet.rows import File, wanted_columns
+        from cachecd.sampler.sources.parquet.rows import wanted_columns
     found = first_footer(store, page[:_LOOKED_INTO])
     if found is None:
         return
     key, footer = found
     try:
-        wanted_columns(File(footer), source.columns)
+        wanted_columns(footer, source.columns)
     except UnitError as error:
         raise ConfigError(f"datasets.{name}.columns: {key!r}: {error}") from error

@@ -215,6 +215,7 @@ def sampler_setup(config: Config) -> Setup:
         connections=max(1, config.sampler.connections // config.sampler.workers),
         bandwidth=config.sampler.bandwidth,
         path=[str(folder) for folder in config.sampler.path],
+        memory=worker_memory(config),
     )
 
 

@@ -88,7 +88,7 @@ PARTS = {
     "sampler.patience": "",
     "sampler.reach": "",
     "sampler.throttle": "sampler.reach",
-    "sampler": "config digests errors extras keypattern model sampler.draft sampler.lanes "
+    "sampler": "config digests errors extras keypattern model quantities sampler.draft sampler.lanes "
     "sampler.messages sampler.patience sampler.reach sampler.throttle unittext client._core "
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves

@@ -24,12 +24,14 @@ LONGEST_REASON = 1_000  # characters
 @dataclass(frozen=True, slots=True)
 class Setup:
     """First frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON,
-    `path` are the directories in which imports are looked for first."""
+    `path` are the directories in which imports are looked for first,
+    `memory` is what each process may take."""
 
     datasets: dict[str, Any]
     connections: int
     bandwidth: float | None  # bytes per second, of all processes together
     path: Sequence[str] = ()
+    memory: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

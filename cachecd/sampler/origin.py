@@ -21,16 +21,23 @@ class Origin:
     `growth`: bytes written for each byte fetched, as far as seen.
     """
 
-    def __init__(self, config: DatasetConfig, connections: int, retry: Retry | None) -> None:
+    def __init__(
+        self,
+        config: DatasetConfig,
+        connections: int,
+        retry: Retry | None,
+        memory: float = float("inf"),
+    ) -> None:
         self.config = config
         self.growth = 1.0
+        self._memory = memory
         self.store = open_store(config.source, connections, retry)
         self._opened: dict[tuple[str, ...], Source] = {}  # by the label's classes
 
     def read_with(self, classes: tuple[str, ...]) -> Source:
         """The source. `classes` are the names of the label's classes."""
         if classes not in self._opened:
-            self._opened = {classes: open_source(self.config, classes)}
+            self._opened = {classes: open_source(self.config, classes, self._memory)}
         return self._opened[classes]
 
     def streams(self, unit: UnitSlice) -> bool:

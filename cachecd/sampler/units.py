@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cachecd.extras import extra
 from cachecd.model import ObjectInfo
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
             assert source.array is not None, "the configuration requires it"
             return npyunits.units(source.array, store, after)
         case "parquet":
-            from cachecd.sampler.sources.parquet import listing
+            with extra("parquet", "format parquet"):
+                from cachecd.sampler.sources.parquet import listing
 
             return listing.units(store, after)
         case "python":

@@ -66,7 +66,9 @@ class Worker:
     def _dataset(self, name: str) -> Origin:
         if name not in self._datasets:
             config = DatasetConfig.model_validate(self._setup.datasets[name])
-            self._datasets[name] = Origin(config, self._setup.connections, self._retry)
+            self._datasets[name] = Origin(
+                config, self._setup.connections, self._retry, self._setup.memory
+            )
         return self._datasets[name]
 
     async def make(self, make: Make) -> Made | Failed:

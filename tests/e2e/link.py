@@ -16,8 +16,8 @@ class Link:
     """Relays connections to `endpoint`, and knows which objects were asked for.
 
     `endpoint` is its own URL: whoever shall use the link is given that one. `fetched` counts the GET
-    requests of each object, "/bucket/key"; `requests` counts all, listings included. A context
-    manager.
+    requests of each object, "/bucket/key"; `requests` counts all, listings included, and
+    `answered_bytes` the bytes of all answers. A context manager.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -27,6 +27,7 @@ class Link:
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.fetched: Counter[str] = Counter()
         self.requests = 0
+        self.answered_bytes = 0
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._cut = False
@@ -99,6 +100,9 @@ class Link:
             while data := source.recv(1 << 16):
                 if listening:
                     heard = self._hear(heard + data)
+                else:
+                    with self._lock:
+                        self.answered_bytes += len(data)
                 sink.sendall(data)
         except OSError:
             pass

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.e2e.conftest import upload
 from tests.e2e.daemons import wait_until
+from tests.e2e.link import Link
 
 
 def picture(number: int) -> bytes:
@@ -67,3 +68,32 @@ def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_s
                     assert image.shape == (8, 8, 3)
                     found[int(label)] = tuple(image[0, 0].tolist())
     assert found == {n: (n % 256, n // 256, 7) for n in range(480)}
+
+
+def test_server_sends_little_more_than_the_wanted_column_chunks(daemon, s3):
+    chance = random.Random(5)
+    objects, wanted = {}, 0
+    for part in range(3):
+        table = pa.table(
+            {
+                "left": [chance.randbytes(20_000) for _ in range(100)],
+                "image": [chance.randbytes(2000) for _ in range(100)],
+                "right": [chance.randbytes(20_000) for _ in range(100)],
+            }
+        )
+        file = io.BytesIO()
+        pq.write_table(table, file, row_group_size=50)
+        objects[f"columns/{part}.parquet"] = file.getvalue()
+        about = pq.read_metadata(file)
+        wanted += sum(about.row_group(n).column(1).total_compressed_size for n in range(2))
+    s3.bucket("parquet-bytes")
+    upload(s3, "parquet-bytes", objects)
+    source = {"url": "s3://parquet-bytes/columns", "format": "parquet", "columns": ["image"]}
+    with Link(s3.endpoint) as link:
+        environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
+        served = daemon({"train": {"source": source}}, environ=environ).start()
+        wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+        assert served.status()["datasets"]["train"]["records"] == 300
+        # The ends of three objects, by who lists and by each of the workers that read.
+        assert wanted < link.answered_bytes < wanted + 4 * 3 * (64 << 10) + 100_000
+    assert sum(map(len, objects.values())) > 12_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
@@ -22,10 +20,10 @@ from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.fetch import open_store
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.parquet import footer, pieces
+from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd.sampler.units import list_units
 from cachecd_client._core import decode_example
-from tests.contracts.source import Given
+from tests.contracts.source import Bench, Given
 from tests.sampler.test_parquet import CONFIG, bench_of, nothing, parquet
 
 RNG = np.random.default_rng(9)
@@ -91,49 +89,20 @@ def test_every_codec_and_both_page_versions_are_read(tmp_path: Path, codec: str,
     }
 
 
-def test_a_row_group_larger_than_what_is_held_of_it_is_read_while_it_arrives(tmp_path: Path):
-    """By far larger than the window, and cut by shards."""
-    rows = [{"id": n, "a": RNG.bytes(3000), "b": RNG.bytes(1000)} for n in range(3000)]
-    body = parquet(pa.Table.from_pylist(rows), compression="none", data_page_size=8000)
-    assert len(body) > 10 << 20
-    held = []
+def test_row_group_above_the_memory_is_skipped(tmp_path: Path):
+    body = parquet({"a": [RNG.bytes(1000)] * 10, "b": [1] * 10}, row_group_size=5)
 
-    async def fetch(start: int, stop: int) -> bytes:
-        held.append(found._held)
-        return body[start:stop]
+    def bench(*columns: str) -> Bench:
+        source = {**CONFIG["source"], "columns": columns}
+        config = DatasetConfig.model_validate({"source": source})
+        return Bench(open_source(config, (), memory=1000), tmp_path, capacity=1 << 20)
 
-    group = pq.read_metadata(io.BytesIO(body)).row_group(0)
-
-    def chunk(number: int) -> tuple[int, int]:
-        about = group.column(number)
-        start = about.dictionary_page_offset or about.data_page_offset
-        return start, start + about.total_compressed_size
-
-    chunks = [chunk(number) for number in range(3)]
-
-    async def read_all() -> dict[int, list[bytes]]:
-        nonlocal found
-        found = pieces.Pieces([chunks], fetch, window=1 << 20, piece=100_000)
-        found.start()
-
-        def by_thread() -> dict[int, list[bytes]]:
-            """All columns side by side, as their rows are read."""
-            parts: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-            for step in range(100):
-                for number, (start, stop) in enumerate(chunks):
-                    span = stop - start
-                    a, b = start + span * step // 100, start + span * (step + 1) // 100
-                    if b > a:
-                        parts[number].append(bytes(found.read(a, b)))
-            return parts
-
-        return await asyncio.to_thread(by_thread)
-
-    found: Any = None
-    parts = asyncio.run(read_all())
-    assert [b"".join(parts[n]) for n in range(3)] == [body[slice(*c)] for c in chunks]
-    assert max(held) <= (1 << 20) + 3 * 100_000
-    assert held[0] <= 200_000, f"no more ahead than has been read {held[:8]}"
+    narrow, wide = bench("b"), bench("a", "b")
+    [shard] = narrow.pour([body])
+    assert len(shard.records) == 10
+    assert wide.pour([body]) == []
+    assert wide.set_aside[0].startswith("row group 0 has ")
+    assert "more than a worker may take (1000 B): raise sampler.memory" in wide.set_aside[0]
 
 
 # --- units
@@ -234,7 +203,7 @@ def claims(length: int) -> Callable[[bytes], bytes]:
         (claims(20), "its Parquet footer cannot be read"),
         (lambda body: body[:-4] + b"PARE", "an encrypted Parquet file"),
         (lambda body: body[:-3], "not a Parquet file"),
-        (lambda body: body[4 + len(body) // 4 :], "footer is damaged: column"),
+        (lambda body: body[4 + len(body) // 4 :], "Invalid column metadata (corrupt file?)"),
         (lambda body: b"PAR1", "not a Parquet file: its 4 bytes"),
     ],
 )
@@ -275,12 +244,12 @@ def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path)
 
 def test_rows_that_are_not_there_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A footer that claims more rows than the pages have."""
-    groups = footer._groups
+    groups = Footer._groups
 
-    def lying(found: Any, end: int) -> Any:
-        return tuple(dataclasses.replace(g, rows=g.rows + 5) for g in groups(found, end))
+    def lying(footer: Footer, end: int) -> Any:
+        return tuple(dataclasses.replace(g, rows=g.rows + 5) for g in groups(footer, end))
 
-    monkeypatch.setattr(footer, "_groups", lying)
+    monkeypatch.setattr(Footer, "_groups", lying)
     bench = bench_of(tmp_path)
     bench.pour([parquet({"a": [1, 2]})])
     assert bench.set_aside == {0: "its Parquet footer claims 7 rows, it has 2: it is damaged"}

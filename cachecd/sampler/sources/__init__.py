@@ -46,8 +46,11 @@ class Source(Protocol):
         """
 
 
-def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
-    """The source of a dataset. `classes` are the names of the label's classes.
+def open_source(
+    config: DatasetConfig, classes: tuple[str, ...], memory: float = float("inf")
+) -> Source:
+    """The source of a dataset. `classes` are the names of the label's classes, `memory` is what the process
+    may take.
 
     Imports the transform's modules, and raises what they raise.
     """
@@ -82,6 +85,6 @@ def open_source(config: DatasetConfig, classes: tuple[str, ...]) -> Source:
             with extra("parquet", "format parquet"):
                 from cachecd.sampler.sources.parquet.rows import Parquet
 
-            return Records(Parquet(source, transform is not None), transform)
+            return Records(Parquet(source, transform is not None, memory), transform)
         case other:
             raise NotImplementedError(f"format {other}")

@@ -14,19 +14,14 @@ from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd_client.schema import LIST_DTYPES, Feature, Kind, Schema
 
 
-def schema_of(
-    footer: Footer,
-    notes: Mapping[bytes, bytes],
-    columns: Sequence[Column],
-    values: Sequence[Sequence[Any]],
-) -> Schema:
-    """The schema that these columns have, as far as their types, the footer's statistics, the `values`
-    of its first rows and the `notes` of who wrote it tell. UnitError if a column fits no feature.
+def schema_of(footer: Footer, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Schema:
+    """The schema that these columns have, as far as their types, the footer's statistics and notes and the
+    `values` of its first rows tell. UnitError if a column fits no feature.
 
     A number or text is ragged if the file has a null in its column; lists of numbers are an array if all
     of them seem to be of one length.
     """
-    classes = _classes(notes)
+    classes = _classes(footer.metadata.metadata or {})
     features = [
         _feature(footer, column, values[i], classes.get(column.name, ()))
         for i, column in enumerate(columns)
@@ -40,7 +35,7 @@ def _feature(
     name, dtype = column.name, column.dtype
     kind: Kind = "bytes" if dtype == "bytes" else "float" if dtype.startswith("float") else "int64"
     if not column.dims:
-        if _has_nulls(footer, column.leaf):
+        if footer.has_nulls(column.leaf):
             return Feature(name, kind, LIST_DTYPES[kind], None, classes=classes)
         if dtype in ("float64", "uint64"):
             return Feature(name, "bytes", dtype, (), raw=True)
@@ -67,10 +62,6 @@ def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
     return column.fixed or all(
         group.chunks[column.leaf].values == max(1, size) * group.rows for group in footer.groups
     )
-
-
-def _has_nulls(footer: Footer, leaf: int) -> bool:
-    return any(group.chunks[leaf].nulls > 0 for group in footer.groups)
 
 
 def _classes(notes: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:

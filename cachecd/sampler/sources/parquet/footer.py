@@ -1,8 +1,4 @@
-"""A Parquet object's footer: which row groups there are, and where their column chunks lie.
-
-All of it is checked here, before anything is read or allocated by it. A footer of 8 columns and 4 row
-groups takes 1 ms, a megabyte a quarter of a second.
-"""
+"""A Parquet object's footer: which row groups there are, and where their column chunks lie."""
 
 from __future__ import annotations
 
@@ -10,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.sampler.sources.parquet.thrift import I64, TEXT, Reader, list_of, struct
+from cachecd.sampler.sources.parquet.columns import columns_of
 
 # Read first of every object: the footers of most, in one request.
 TAIL = 64 << 10
@@ -23,24 +21,18 @@ _MOST_GROUPS = 1 << 16
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _END = 8  # bytes behind the footer: its length and the magic number
 
-# Names as in the format's parquet.thrift.
-_STATISTICS = struct({3: I64})  # null_count
-_META_DATA = struct({5: I64, 6: I64, 7: I64, 9: I64, 11: I64, 12: _STATISTICS})
-_COLUMN_CHUNK = struct({1: TEXT, 3: _META_DATA, 8: struct({})})
-_ROW_GROUP = struct({1: list_of(_COLUMN_CHUNK), 3: I64})
-_FILE = {4: list_of(_ROW_GROUP)}
+# What pyarrow raises of a file that is not sound; of one that wants more memory than there is, too.
+DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One column of a row group, in bytes [start, stop): `values` counts nulls and empty lists too,
-    `nulls` is how many there are of both, as far as anybody counted; `size` is that of the pages
-    uncompressed."""
+    """One column of a row group, in bytes [start, stop): `values` counts nulls and empty lists too; `size`
+    is that of the pages uncompressed."""
 
     start: int
     stop: int
     values: int
-    nulls: int
     size: int
 
 
@@ -55,14 +47,69 @@ class Group:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Footer:
     """The footer of an object of `object_size` bytes; `raw` is as it is in the object, with what is
-    behind it."""
+    behind it. UnitError if it cannot be true."""
 
-    raw: bytes
-    object_size: int
-    groups: tuple[Group, ...]
+    def __init__(self, raw: bytes, object_size: int) -> None:
+        limit = len(raw)  # no list or text in it has more elements than it has bytes
+        try:
+            file = pq.ParquetFile(
+                pa.BufferReader(raw),
+                thrift_string_size_limit=limit,
+                thrift_container_size_limit=limit,
+            )
+            self.metadata: Any = file.metadata
+            self.columns = columns_of(file.schema_arrow)
+            self._check_chunks(object_size)
+        except DAMAGED as error:
+            raise UnitError(f"its Parquet footer cannot be read: {told(error)}") from error
+        self.length = len(raw)
+        self.object_size = object_size
+        self.groups = self._groups(object_size - len(raw))
+
+    def _check_chunks(self, size: int) -> None:
+        """Has pyarrow construct every column chunk where it catches what its C++ throws: from Python's
+        `column()`, which follows, the same exception would end the process."""
+        if self.metadata.num_row_groups > _MOST_GROUPS:
+            raise UnitError(
+                f"it has {self.metadata.num_row_groups} row groups, expected at most {_MOST_GROUPS}"
+            )
+        unread = pa.PythonFile(_Unread(size), mode="r")
+        file = pq.ParquetFile(unread, metadata=self.metadata, buffer_size=4096, pre_buffer=False)
+        for index in range(self.metadata.num_row_groups):
+            try:
+                next(file.iter_batches(row_groups=[index], use_threads=False), None)
+            except _UnreadError:
+                continue
+
+    def _groups(self, end: int) -> tuple[Group, ...]:
+        groups = []
+        schema = self.metadata.schema
+        kinds = [schema.column(number).physical_type for number in range(len(schema))]
+        for index in range(self.metadata.num_row_groups):
+            about = self.metadata.row_group(index)
+            if about.num_rows == 0:
+                continue
+            found = [about.column(number).physical_type for number in range(about.num_columns)]
+            if found != kinds:  # looking at its statistics would end the process
+                raise _damaged(f"row group {index} has other columns than its schema")
+            chunks = tuple(
+                _chunk(about.column(number), end, f"column {number} of row group {index}")
+                for number in range(about.num_columns)
+            )
+            size = sum(chunk.stop - chunk.start for chunk in chunks)
+            if about.num_rows < 0 or not size:
+                raise _damaged(f"row group {index} has {about.num_rows} rows in {size} bytes")
+            groups.append(Group(index, about.num_rows, min(c.start for c in chunks), size, chunks))
+        if len({group.begin for group in groups}) < len(groups):
+            raise _damaged("two row groups begin at the same byte")
+        return tuple(groups)
+
+    def has_nulls(self, leaf: int) -> bool:
+        """Whether the statistics of a column count nulls, as far as they count them."""
+        found = (self.metadata.row_group(g.index).column(leaf).statistics for g in self.groups)
+        return any(about.null_count for about in found if about and about.has_null_count)
 
 
 async def read_footer(
@@ -89,56 +136,78 @@ async def read_footer(
     have = memoryview(tail).cast("B")
     missing = length + _END - len(have)
     if missing > 0:
-        more = await read(size - _END - length, size - len(have))
-        raw = b"".join((more, have))
-    else:
-        raw = bytes(have[-missing:])
-    try:
-        groups = Reader(raw[:-_END]).struct(_FILE).get(4, [])
-    except ValueError as error:
-        raise UnitError(f"its Parquet footer cannot be read: {error}") from error
-    except IndexError as error:
-        raise UnitError("its Parquet footer cannot be read: it ends too early") from error
-    return Footer(raw, size, _groups(groups, size - len(raw)))
+        return Footer(b"".join((await read(size - _END - length, size - len(have)), have)), size)
+    return Footer(bytes(have[-missing:]), size)
 
 
-def _groups(found: list[dict[int, Any]], end: int) -> tuple[Group, ...]:
-    if len(found) > _MOST_GROUPS:
-        raise UnitError(f"it has {len(found)} row groups, expected at most {_MOST_GROUPS}")
-    groups = []
-    for index, about in enumerate(found):
-        rows = about.get(3, -1)
-        if rows == 0:
-            continue
-        chunks = tuple(
-            _chunk(column, end, f"column {number} of row group {index}")
-            for number, column in enumerate(about.get(1, ()))
-        )
-        size = sum(chunk.stop - chunk.start for chunk in chunks)
-        if rows < 0 or not size:
-            raise _damaged(f"row group {index} has {rows} rows in {size} bytes")
-        groups.append(Group(index, rows, min(c.start for c in chunks), size, chunks))
-    if len({group.begin for group in groups}) < len(groups):
-        raise _damaged("two row groups begin at the same byte")
-    return tuple(groups)
-
-
-def _chunk(column: dict[int, Any], end: int, which: str) -> Chunk:
-    if column.get(1):  # file_path
+def _chunk(about: Any, end: int, which: str) -> Chunk:
+    if about.file_path:
         raise UnitError("a summary of other Parquet files: it has no records of its own")
-    if 8 in column:
-        raise UnitError(f"{which} is encrypted")
-    about = column.get(3, {})
-    start = about.get(9, -1)
+    start = about.data_page_offset
     # As pyarrow reads it: from its dictionary, if it has one, on.
-    if 0 < (dictionary := about.get(11, 0)) < start:
-        start = dictionary
-    stop = start + about.get(7, -1)
+    if 0 < (about.dictionary_page_offset or 0) < start:
+        start = about.dictionary_page_offset
+    stop = start + about.total_compressed_size
     if not len(_MAGIC) <= start <= stop <= end:
         raise _damaged(f"{which} is to lie in bytes {start} to {stop}, of {end} before the footer")
-    nulls = about.get(12, {}).get(3, 0)
-    return Chunk(start, stop, about.get(5, 0), nulls, max(0, about.get(6, 0)))
+    return Chunk(start, stop, about.num_values, max(0, about.total_uncompressed_size))
 
 
 def _damaged(why: str) -> UnitError:
     return UnitError(f"its Parquet footer is damaged: {why}")
+
+
+def told(error: Exception) -> str:
+    """What pyarrow says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+class _UnreadError(Exception):
+    pass
+
+
+class RandomAccess:
+    """A file for pyarrow, `size` bytes long, of which `part` gives some."""
+
+    closed = False
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+
+    def part(self, start: int, stop: int) -> Buffer:
+        """Bytes [start, stop)."""
+        raise NotImplementedError
+
+    def read(self, length: int = -1) -> Buffer:
+        stop = self._size if length < 0 else min(self._at + length, self._size)
+        data = self.part(self._at, stop)
+        self._at += memoryview(data).nbytes
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Unread(RandomAccess):
+    def part(self, start: int, stop: int) -> Buffer:
+        raise _UnreadError

@@ -1,9 +1,8 @@
 """Rows of a row group as records; columns.py says what becomes of which type.
 
-Only the wanted columns are fetched, and a row group is decoded in batches while it arrives, so that it
-need not fit into memory, nor into a shard. What is left of one goes on at its row; but as Parquet says
-nowhere where in the file a row is, it is fetched from the row group's beginning again. So row groups are
-best not larger than a shard.
+The wanted column chunks are fetched by ranges and held until the row group's last row. What is left of a
+row group goes on at its row; as Parquet says nowhere where in the file a row is, the row group is fetched
+again. So row groups are best not larger than a shard.
 """
 
 from __future__ import annotations
@@ -15,62 +14,52 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
+from cachecd.quantities import approximate_size
+from cachecd.sampler.ahead import PIECE
 from cachecd.sampler.sources.content import Content
-from cachecd.sampler.sources.parquet.columns import Column, columns_of
+from cachecd.sampler.sources.parquet.columns import Column
 from cachecd.sampler.sources.parquet.features import schema_of
-from cachecd.sampler.sources.parquet.footer import TAIL, Footer, Group, read_footer
-from cachecd.sampler.sources.parquet.pieces import Pieces, PiecesFile
+from cachecd.sampler.sources.parquet.footer import (
+    DAMAGED,
+    TAIL,
+    Chunk,
+    Footer,
+    Group,
+    RandomAccess,
+    read_footer,
+    told,
+)
 from cachecd_client.schema import Schema
 
 # A batch is to have this many bytes, by what the footer says, and so many rows at most: by the rows there
 # is a bound to what repeated values can come to, about which a footer says nothing.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 256
-# pyarrow reads a column by so much at a time, and all of them together by four times as much at most.
-_BUFFER = 8 << 20
-_FOOTERS = 16 << 20  # bytes of footers that are kept, as they were read
-
-# What pyarrow raises of a file that is not sound; of one that wants more memory than there is, too.
-_DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)
+_GAP = 128 << 10  # what lies between two column chunks is fetched too, if a request would cost more
+_FOOTERS = 16 << 20  # bytes of footers that are kept
 
 Record = dict[str, Any]
 
 
-class File:
-    """One object: its footer as it is, and as pyarrow has it. UnitError if that cannot be had."""
-
-    def __init__(self, footer: Footer) -> None:
-        limit = len(footer.raw)  # no list or text in it has more elements than it has bytes
-        try:
-            file = pq.ParquetFile(
-                pa.BufferReader(footer.raw),
-                thrift_string_size_limit=limit,
-                thrift_container_size_limit=limit,
-            )
-            self.metadata: Any = file.metadata
-            self.columns = columns_of(file.schema_arrow)
-        except _DAMAGED as error:
-            raise UnitError(f"its Parquet footer cannot be read: {_told(error)}") from error
-        self.footer = footer
-        leaves = len(self.metadata.schema)
-        if any(len(group.chunks) != leaves for group in footer.groups):
-            raise UnitError("its Parquet footer is damaged: a row group lacks columns")
-
-
 class Parquet:
     """Reads row groups as records. `transformed`: whether something is done to them before they are
-    cached; what is not has a schema, and what a schema cannot hold sets its unit aside."""
+    cached; what is not has a schema, and what a schema cannot hold sets its unit aside. `memory` is what
+    the process may take."""
 
     single = False
     ranged = True
 
-    def __init__(self, source: SourceConfig, transformed: bool) -> None:
+    def __init__(
+        self, source: SourceConfig, transformed: bool, memory: float = float("inf")
+    ) -> None:
         self._wanted = source.columns
         self._transformed = transformed
-        self._files: OrderedDict[tuple[str, str], File] = OrderedDict()
+        self._memory = memory
+        self._footers: OrderedDict[tuple[str, str], Footer] = OrderedDict()
         self.schema: Schema | None = None
 
     def refusal(self, unit: UnitSlice) -> str | None:
@@ -82,47 +71,84 @@ class Parquet:
     async def read(
         self, unit: UnitSlice, content: Content
     ) -> AsyncGenerator[tuple[int, Record], None]:
-        file = await self._file(unit, content)
-        groups = _groups_of(unit, file.footer)
-        columns = wanted_columns(file, self._wanted)
-        chunks = [[group.chunks[column.leaf] for column in columns] for group in groups]
-        pieces = Pieces([[(c.start, c.stop) for c in some] for some in chunks], content.read)
-        pieces.start()
-        batches = _Batches(file, groups, columns, pieces, unit.offset)
-        ahead = asyncio.create_task(asyncio.to_thread(batches.next))
-        try:
-            while (batch := await ahead) is not None:
-                # The next one is decoded while this one's records are written.
-                ahead = asyncio.create_task(asyncio.to_thread(batches.next))
-                first, values = batch
-                if self.schema is None and not self._transformed:
-                    self.schema = schema_of(
-                        file.footer, file.metadata.metadata or {}, columns, values
-                    )
-                for row, record in enumerate(_records(columns, values), first):
-                    yield row, record
-        finally:
-            pieces.close()  # which lets go the thread that may still be decoding
-            await asyncio.gather(ahead, return_exceptions=True)
+        footer = await self._footer(unit, content)
+        columns = wanted_columns(footer, self._wanted)
+        row = 0  # of the unit
+        for group in _groups_of(unit, footer):
+            if row + group.rows <= unit.offset:
+                row += group.rows
+                continue
+            first = max(0, unit.offset - row)
+            held = await self._fetch(footer, group, columns, content)
+            batches = _batches(footer, group, columns, held, first)
+            done = 0
+            try:
+                while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                    if self.schema is None and not self._transformed:
+                        self.schema = schema_of(footer, columns, batch)
+                    for record in _records(columns, batch):
+                        yield row + first + done, record
+                        done += 1
+            except DAMAGED as error:
+                kept = "; the records before it are kept" if row + first + done else ""
+                raise UnitError(
+                    f"rows from {row + first + done} on cannot be decoded: {told(error)}{kept}"
+                ) from error
+            if first + done != group.rows:
+                raise UnitError(
+                    f"its Parquet footer claims {group.rows} rows, it has {first + done}: it is damaged"
+                )
+            row += group.rows
 
-    async def _file(self, unit: UnitSlice, content: Content) -> File:
+    async def _footer(self, unit: UnitSlice, content: Content) -> Footer:
         name = unit.key, unit.etag
-        if (file := self._files.get(name)) is None:
+        if (footer := self._footers.get(name)) is None:
             size, tail = await content.tail(TAIL)
-            file = File(await read_footer(tail, size, content.read))
-        self._files[name] = file
-        self._files.move_to_end(name)
-        while (
-            len(self._files) > 1 and sum(len(f.footer.raw) for f in self._files.values()) > _FOOTERS
-        ):
-            self._files.popitem(last=False)
-        return file
+            footer = await read_footer(tail, size, content.read)
+        self._footers[name] = footer
+        self._footers.move_to_end(name)
+        while len(self._footers) > 1 and sum(f.length for f in self._footers.values()) > _FOOTERS:
+            self._footers.popitem(last=False)
+        return footer
+
+    async def _fetch(
+        self, footer: Footer, group: Group, columns: Sequence[Column], content: Content
+    ) -> _Held:
+        """The column chunks of a row group that are wanted, by requests that run at a time."""
+        ranges: list[tuple[int, int]] = []
+        for start, stop in sorted((c.start, c.stop) for c in _chunks(group, columns)):
+            if ranges and start <= ranges[-1][1] + _GAP:
+                ranges[-1] = ranges[-1][0], max(stop, ranges[-1][1])
+            else:
+                ranges.append((start, stop))
+        if (size := sum(stop - start for start, stop in ranges)) > self._memory:
+            raise UnitError(
+                f"row group {group.index} has {approximate_size(size)} in the wanted columns, more than "
+                f"a worker may take ({approximate_size(self._memory)}): raise sampler.memory, or write "
+                "smaller row groups"
+            )
+        held = _Held(
+            footer.object_size, [(start, bytearray(stop - start)) for start, stop in ranges]
+        )
+
+        async def bring(start: int, data: bytearray, at: int) -> None:
+            end = min(at + PIECE, len(data))
+            memoryview(data)[at:end] = memoryview(await content.read(start + at, start + end))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for start, data in held.parts:
+                    for at in range(0, len(data), PIECE):
+                        tasks.create_task(bring(start, data, at))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return held
 
 
-def wanted_columns(file: File, wanted: Sequence[str] | None) -> list[Column]:
+def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]:
     """The columns to be read: those that are `wanted`, by their own name or that of what they are in, or
     all. UnitError if one is not there, or has no values."""
-    usable = [column for column in file.columns if column.dtype]
+    usable = [column for column in footer.columns if column.dtype]
     names = ", ".join(column.name for column in usable[:50])
     if wanted is None:
         if not usable:
@@ -150,6 +176,10 @@ def _groups_of(unit: UnitSlice, footer: Footer) -> tuple[Group, ...]:
     return groups
 
 
+def _chunks(group: Group, columns: Sequence[Column]) -> list[Chunk]:
+    return [group.chunks[column.leaf] for column in columns]
+
+
 def _records(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Iterator[Record]:
     names = [column.name for column in columns]
     has_nulls = any(value is None for column in values for value in column)
@@ -160,78 +190,39 @@ def _records(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Iter
         yield record
 
 
-def _told(error: Exception) -> str:
-    """What pyarrow says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+class _Held(RandomAccess):
+    """The file that pyarrow sees: it has only the column chunks that were fetched, as (start, bytes)."""
+
+    def __init__(self, size: int, parts: list[tuple[int, bytearray]]) -> None:
+        super().__init__(size)
+        self.parts = parts
+
+    def part(self, start: int, stop: int) -> Buffer:
+        for begin, data in self.parts:
+            if begin <= start < begin + len(data):
+                return memoryview(data)[start - begin : stop - begin]
+        return b""
 
 
-class _Batches:
-    """The rows of some row groups from row `first` on, decoded a few at a time. `next` blocks: it is for a
-    thread."""
-
-    def __init__(
-        self,
-        file: File,
-        groups: Sequence[Group],
-        columns: Sequence[Column],
-        pieces: Pieces,
-        first: int,
-    ) -> None:
-        self._file = file
-        self._groups = groups
-        self._columns = columns
-        self._pieces = pieces
-        self._first = first
-        self._row = 0
-        self._batches: Iterator[Any] | None = None
-
-    def next(self) -> tuple[int, list[list[Any]]] | None:
-        """The number of the first row, and the values of each column; None at the end. UnitError; or what
-        a fetch has raised."""
-        try:
-            if self._batches is None:
-                self._batches = self._open()
-            for batch in self._batches:
-                skip = min(max(0, self._first - self._row), batch.num_rows)
-                self._row += skip
-                if skip < batch.num_rows:
-                    first, batch = self._row, batch.slice(skip)
-                    values = [column.values(batch) for column in self._columns]
-                    self._row += batch.num_rows
-                    return first, values
-        except _DAMAGED as error:
-            raise self._failure(error) from error
-        rows = sum(group.rows for group in self._groups)
-        if self._row != rows:
-            raise UnitError(
-                f"its Parquet footer claims {rows} rows, it has {self._row}: it is damaged"
-            )
-        return None
-
-    def _failure(self, error: Exception) -> Exception:
-        if self._pieces.failure is not None:
-            return self._pieces.failure
-        kept = "; the records before it are kept" if self._row else ""
-        return UnitError(f"rows from {self._row} on cannot be decoded: {_told(error)}{kept}")
-
-    def _open(self) -> Iterator[Any]:
-        metadata, leaves = self._file.metadata, [column.leaf for column in self._columns]
-        file = pq.ParquetFile(
-            pa.PythonFile(PiecesFile(self._pieces, self._file.footer.object_size), mode="r"),
-            metadata=metadata,
-            buffer_size=max(4096, min(1 << 20, _BUFFER // len(leaves))),
-            pre_buffer=False,  # Pieces does that, within bounds
-            page_checksum_verification=True,
-        )
-        batches: Iterator[Any] = file.iter_batches(
-            batch_size=self._batch_rows(leaves),
-            row_groups=[group.index for group in self._groups],
-            columns=[metadata.schema.column(leaf).path for leaf in leaves],
-            use_threads=False,  # there are other sampler processes
-        )
-        return batches
-
-    def _batch_rows(self, leaves: Sequence[int]) -> int:
-        size = sum(group.chunks[leaf].size for group in self._groups for leaf in leaves)
-        rows = sum(group.rows for group in self._groups)
-        return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size))))
+def _batches(
+    footer: Footer, group: Group, columns: Sequence[Column], held: _Held, first: int
+) -> Iterator[list[list[Any]]]:
+    """The values of each column, for the rows from `first` on, a few rows at a time. Blocks."""
+    file = pq.ParquetFile(
+        pa.PythonFile(held, mode="r"),
+        metadata=footer.metadata,
+        pre_buffer=False,  # all of it is here
+        page_checksum_verification=True,
+    )
+    size = sum(chunk.size for chunk in _chunks(group, columns))
+    batches = file.iter_batches(
+        batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.rows // max(1, size))),
+        row_groups=[group.index],
+        columns=[footer.metadata.schema.column(column.leaf).path for column in columns],
+        use_threads=False,  # there are other sampler processes
+    )
+    for batch in batches:
+        skipped = min(first, batch.num_rows)
+        first -= skipped
+        if skipped < batch.num_rows:
+            yield [column.values(batch.slice(skipped)) for column in columns]
