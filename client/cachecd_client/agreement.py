@@ -1,17 +1,20 @@
-"""What the trainers of several nodes agree on at each epoch: their sets differ, their steps must not."""
+"""The processes of a run compare their ranks and sets, and agree on the steps of each epoch."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import operator
+import os
+import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cachecd_client.errors import CallerError, OtherNodeError
-from cachecd_client.replicas import Replica, Sharing, refuse_different, replica_of
+from cachecd_client.errors import CallerError, OtherNodeError, ReplicasDifferError
 
 if TYPE_CHECKING:
     from cachecd_client.epoch import Epoch
@@ -19,13 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cachecd")
 
-# Gives a number to each process that trains, and returns those of all, in the processes' order.
-AllGather = Callable[[int], Sequence[int]]
+# Gives some numbers to each process that trains, and returns those of all, in the processes' order.
+AllGather = Callable[[tuple[int, ...]], Sequence[Sequence[int]]]
 
-_FAILED = -1
-_MESH = 1 << 40  # is added to the first number by who has a mesh, and agrees on more than others
-_COUNT = 1 << 24  # of replicas
 _LONG = 10.0  # seconds of waiting for other nodes that are worth a line
+_ROWS = 64  # of a table in an error
 
 
 class Agreed(NamedTuple):
@@ -37,46 +38,41 @@ class Agreed(NamedTuple):
     """Its records and the padding that comes behind them, where all have to be read."""
 
 
-_DIFFERING = {
-    "the set's fingerprint": "give these nodes one configuration, with the same source, `partition` and "
-    "`seed`, and `grow: {wait: true}` or `pin: true`",
-    "the order's seed": "give these nodes the same `seed`; without a daemon at a boundary a node repeats "
-    "its set in another order",
-    "the shuffle window": "set `cache.window` to one figure on these nodes; by default it follows their "
-    "memory",
-}
+class Row(NamedTuple):
+    """What a process sends to all: once before its first epoch, and once it has the set of each epoch."""
+
+    rank: int
+    world: int
+    is_given: (
+        int  # rank and world, by the caller: they count replicas; else the launcher's, on this node
+    )
+    node: int
+    has_failed: int = 0
+    epoch: int = 0
+    batch: int = 0  # where an epoch that resumes goes on, from 1 on; 0: at its begin
+    set: int = 0  # names the set and the order in which it is read
+    lease: int = 0
+    records: int = 0
+    share: int = 1  # the ranks among which the set is divided
 
 
 class Agreement:
-    """How the processes of one run agree, if it has other nodes than this one, or a mesh."""
+    """How the processes of one run agree, if it has other nodes than this one, or was given ranks."""
 
     def __init__(
-        self, agree: bool | AllGather, world: int, mesh: Any = None, node: int = 0
-    ) -> None:
-        """`agree`: as in `Cache.epochs`. `world`: the processes on this node, whose number is `node`.
-
-        `mesh`: by which replicas are found. CallerError for what cannot be.
-        """
+        self, agree: bool | AllGather, local: tuple[int, int], given: tuple[int, int] | None, endpoint: str
+    ) -> None:  # fmt: skip
+        """`agree`: as in `Cache.epochs`. `local`: rank and world on this node, by the launcher; `given`: by
+        the caller. `endpoint`: of the node's daemon. CallerError for what cannot be."""
         if not (isinstance(agree, bool) or callable(agree)):
             raise CallerError(
-                f"agree={agree!r}, expected True, False, or a function that gathers a number from all "
-                "processes, such as mpi4py's comm.allgather"
+                f"agree={agree!r}, expected True, False, or a function that gathers a tuple of numbers "
+                "from all processes, such as mpi4py's comm.allgather"
             )
         self._agree = agree
-        self._processes = world
-        self._world = world  # ranks that divide this node's set
-        self._node = node
-        self._has_mesh = mesh is not None
-        self._replica: Replica | None = None
-        self._sharing: Sharing | None = None
-        if mesh is not None:
-            with self.telling():
-                self._replica = replica_of(mesh)
-                if agree is False and gathering(1) is not None:
-                    raise CallerError(
-                        "agree=False, mesh=: which replicas a node has is found by agreeing, and that each "
-                        "has one set; give loaders rank= and world= instead"
-                    )
+        self._processes = local[1]
+        self._own = Row(*(given or local), is_given=given is not None, node=_node_of(endpoint))
+        self._share = given or local  # of this process in its node's set
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -84,8 +80,7 @@ class Agreement:
         try:
             yield
         except Exception as error:
-            if (gather := self._gather()) is not None:
-                self._tell(gather, error)
+            self._tell(error)
             raise
 
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
@@ -97,156 +92,184 @@ class Agreement:
         gather = self._gather()
         with contextlib.closing(epochs):
             if gather is not None:
-                every = self._begun(gather, run.number)
-                run.among(self._world, every)
+                run.among(*self._begin(gather, run.number))
             first = True
             while True:
                 try:
                     epoch = next(epochs, None)
                 except Exception as error:
-                    if gather is not None:
-                        self._tell(gather, error)
+                    self._tell(error)
                     raise
                 if epoch is None:
                     return
-                self._share(gather, epoch)
-                if gather is not None and first:
-                    self._go_on(gather, epoch)
+                if self._own.is_given:
+                    epoch.share((self._own.rank, self._own.world), self._share)
+                if gather is not None:
+                    rows = self._rows_of(gather, epoch)
+                    epoch.agree(self._steps(rows, epoch))
+                    if first and len({row.batch for row in rows}) > 1:
+                        _begin_anew(epoch)
                 first = False
                 yield epoch
-
-    def one(self, number: int, acquire: Callable[[], Epoch]) -> Epoch:
-        """The epoch of this number that is acquired, by hand, by all processes at once."""
-        gather = self._gather()
-        if gather is not None:
-            self._begun(gather, number)
-        try:
-            epoch = acquire()
-        except Exception as error:
-            if gather is not None:
-                self._tell(gather, error)
-            raise
-        try:
-            self._share(gather, epoch)
-        except BaseException:
-            epoch.release()
-            raise
-        return epoch
 
     def _gather(self) -> AllGather | None:
         if callable(self._agree):
             return self._agree
-        # Processes of one replica agree on one node, too.
-        return gathering(1 if self._has_mesh else self._processes) if self._agree else None
+        # Ranks that were given are compared on one node, too.
+        return gathering(1 if self._own.is_given else self._processes) if self._agree else None
 
-    def _tell(self, gather: AllGather, error: Exception) -> None:
-        log.error("telling the other nodes, once they have come as far: %s", error)
-        # Whatever comes of it, the reason is the one above.
-        with contextlib.suppress(Exception):
-            gather(_FAILED)
-
-    def _share(self, gather: AllGather | None, epoch: Epoch) -> None:
-        """How much of it is read, and by which of how many ranks."""
-        if gather is not None:
-            epoch.agree(self._reached(gather, epoch))
-        if self._replica is None:
-            return
-        if gather is None:
-            epoch.share(self._replica, (self._replica.number, self._replica.count))
-            return
-        assert self._sharing is not None
-        said = (epoch.fingerprint, epoch.seed, epoch.window)
-        refuse_different(
-            lambda number, what: self._gathered(gather, number, f"{what} in epoch {epoch.epoch}"),
-            self._sharing.sets,
-            dict(zip(_DIFFERING, said, strict=True)),
-            _DIFFERING,
-        )
-        rank = self._sharing.replicas.index(self._replica.number)
-        epoch.share(self._replica, (rank, len(self._sharing.replicas)))
-
-    def _begun(self, gather: AllGather, number: int) -> int:
-        """How many ranks all nodes have, which all begin with epoch `number`."""
-        begins = number + _MESH * self._has_mesh
-        found = self._gathered(gather, begins, "the epoch to begin with")
-        if len(found) < self._processes:
-            raise CallerError(
-                f"agree= gathered {len(found)} numbers where this node alone has {self._processes} ranks: "
-                "expected one from each process that trains"
-            )
-        if _FAILED in found:
-            raise OtherNodeError(
-                f"{found.count(_FAILED)} of {len(found)} processes could not begin, the first is process "
-                f"{found.index(_FAILED)}: its log says why"
-            )
-        if len({one // _MESH for one in found}) > 1:
-            raise CallerError(
-                "mesh= was given by some processes of the run and not by others: expected the same mesh "
-                "in all"
-            )
-        found = [one % _MESH for one in found]
-        if len(set(found)) > 1:
-            raise CallerError(
-                f"this process begins with epoch {number}, others with epochs {sorted(set(found))}: give "
-                "all of them the same start=, or states of the same step"
-            )
-        if self._replica is None:
-            return len(found)
-        own = self._replica.number, self._node
-        told = own[0] * _COUNT + self._replica.count
-        told_by_all = self._gathered(gather, told, "who holds which replica")
-        nodes = self._gathered(gather, own[1], "who is on which node")
-        self._sharing = Sharing.of(own, [one // _COUNT for one in told_by_all], nodes)
-        # Seen on all processes, so that none waits for another.
-        if {one % _COUNT for one in told_by_all} != {self._sharing.count}:
-            raise CallerError(
-                f"mesh=: it has {self._replica.count} replicas here, and the {len(nodes)} processes that "
-                f"agree hold {self._sharing.count}: expected the same mesh in all processes of the run"
-            )
-        self._world = len(self._sharing.replicas)
-        return self._sharing.count
-
-    def _go_on(self, gather: AllGather, epoch: Epoch) -> None:
-        """Whether the first epoch goes on where it was left: on all nodes or on none."""
-        own = epoch.place
-        found = self._gathered(gather, own, f"where epoch {epoch.epoch} goes on")
-        if len(set(found)) == 1:
-            return
-        if own:
-            log.warning(
-                "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",
-                epoch.dataset, epoch.epoch,
-            )  # fmt: skip
-        epoch.begin_anew()
-
-    def _gathered(self, gather: AllGather, number: int, what: str) -> list[int]:
+    def _exchange(self, gather: AllGather, what: str, own: Row) -> list[Row]:
         try:
-            return [operator.index(one) for one in gather(number)]
+            return [Row(*map(operator.index, row)) for row in gather(tuple(map(int, own)))]
         except Exception as error:
             error.add_note(f"The nodes were agreeing on {what}.")
             raise
 
-    def _reached(self, gather: AllGather, epoch: Epoch) -> Agreed:
-        """What all of them agree on."""
-        each, odd = divmod(epoch.length, self._world)
-        began = time.monotonic()
-        # In halves: both what each rank here has at least and what one has at most are in it.
+    def _tell(self, error: Exception) -> None:
+        if (gather := self._gather()) is None:
+            return
+        log.error("telling the other nodes, once they have come as far: %s", error)
+        # Whatever comes of it, the reason is the one above.
+        with contextlib.suppress(Exception):
+            self._exchange(gather, "a failure", self._own._replace(has_failed=1))
+
+    def _begin(self, gather: AllGather, number: int) -> tuple[int, int]:
+        """Compares how all processes begin. Returns how many ranks divide this node's set, and how many
+        the run has."""
+        own = self._own
+        rows = self._exchange(gather, "the epoch to begin with", own._replace(epoch=number))
+        if len(rows) < self._processes:
+            raise CallerError(
+                f"agree= gathered {len(rows)} rows where this node alone has {self._processes} ranks: "
+                "expected one from each process that trains"
+            )
+        _refuse_failed(rows, "could not begin")
+        if len(found := {row.epoch for row in rows}) > 1:
+            raise CallerError(
+                f"this process begins with epoch {number}, others with epochs {sorted(found)}: give "
+                "all of them the same start=, or states of the same step"
+            )
+        if not any(row.is_given for row in rows):
+            return own.world, len(rows)
+        processes = Counter(row.rank for row in rows)
+        if (
+            {(row.is_given, row.world) for row in rows} != {(1, len(processes))}
+            or set(processes) != set(range(len(processes)))
+            or len(set(processes.values())) > 1
+        ):
+            raise ReplicasDifferError(
+                "rank= and world= are not those of replicas: expected world=N on all processes, and the "
+                "ranks 0 ... N-1, each on as many processes\n" + _table(rows)
+            )
+        ranks = ranks_of_one_set(own.rank, rows)
+        self._share = ranks.index(own.rank), len(ranks)
+        return len(ranks), own.world
+
+    def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[Row]:
+        """What all processes say of their sets, which may be read as they say."""
+        own = self._own._replace(
+            epoch=epoch.epoch,
+            batch=epoch.place,
+            set=_number_of(epoch.fingerprint, epoch.seed, epoch.window),
+            lease=_number_of(self._own.node, epoch.lease),
+            records=epoch.length,
+            share=self._share[1],
+        )
         what = f"the steps of epoch {epoch.epoch} of {epoch.dataset!r}"
-        found = self._gathered(gather, 2 * each + bool(odd), what)
+        began = time.monotonic()
+        rows = self._exchange(gather, what, own)
         if (waited := time.monotonic() - began) >= _LONG:
             log.info("%s: waited %.0f s for the sets of the other nodes", epoch.dataset, waited)
-        if failed := [process for process, number in enumerate(found) if number == _FAILED]:
-            raise OtherNodeError(
-                f"epoch {epoch.epoch} of {epoch.dataset!r}: {len(failed)} of {len(found)} processes "
-                f"could not take their set, the first is process {failed[0]}: its log says why"
-            )
-        agreed = Agreed(min(found) // 2 * self._world, (max(found) + 1) // 2 * self._world)
-        if agreed.least + self._world <= epoch.length and not epoch.pinned:
+        of_epoch = f"epoch {epoch.epoch} of {epoch.dataset!r}: "
+        _refuse_failed(rows, "could not take their set", of_epoch)
+        if own.is_given:
+            if len({(row.rank, row.set) for row in rows}) > own.world:
+                raise ReplicasDifferError(
+                    f"{of_epoch}processes that hold one replica have different sets, or read them in "
+                    f"different orders (here: set {epoch.fingerprint}, seed {epoch.seed}, window "
+                    f"{epoch.window}). Give these nodes the same source, `partition` and `seed`, `grow: "
+                    "{wait: true}` or `pin: true`, and one `cache.window`; without a daemon at a boundary "
+                    f"a node repeats its set in another order\n{_table(rows)}"
+                )
+        else:
+            places = {(row.lease, row.rank) for row in rows}
+            worlds = {(row.lease, row.world) for row in rows}
+            if len(places) < len(rows) or len(worlds) > len({row.lease for row in rows}):
+                raise ReplicasDifferError(
+                    f"{of_epoch}processes that share a lease have the same LOCAL_RANK, or another "
+                    "LOCAL_WORLD_SIZE, and would read the same records: set them as torchrun does, or "
+                    f"give epochs() rank= and world=\n{_table(rows)}"
+                )
+        return rows
+
+    def _steps(self, rows: Sequence[Row], epoch: Epoch) -> Agreed:
+        """How much of the set each of its ranks reads, as each of all nodes can."""
+        _, world = self._share
+        least = min(row.records // row.share for row in rows) * world
+        most = max(-(-row.records // row.share) for row in rows) * world
+        if least + world <= epoch.length and not epoch.pinned:
             log.info(
                 "%s: epoch %d reads %d of %d records, as many a rank as where there are fewest",
-                epoch.dataset, epoch.epoch, agreed.least, epoch.length,
+                epoch.dataset, epoch.epoch, least, epoch.length,
             )  # fmt: skip
-        return agreed
+        return Agreed(least, most)
+
+
+def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
+    """The replicas that divide one set with this one: those on its nodes, and on all nodes that hold a part
+    of one of these."""
+    ranks: set[int] = set()
+    grown = {rank}
+    while grown != ranks:
+        ranks = grown
+        nodes = {row.node for row in rows if row.rank in ranks}
+        grown = {row.rank for row in rows if row.node in nodes}
+    return sorted(ranks)
+
+
+def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
+    if failed := [process for process, row in enumerate(rows) if row.has_failed]:
+        raise OtherNodeError(
+            f"{of_epoch}{len(failed)} of {len(rows)} processes {what}, the first is process {failed[0]}: "
+            "its log says why"
+        )
+
+
+def _begin_anew(epoch: Epoch) -> None:
+    """The first epoch goes on where it was left on all nodes or on none."""
+    if epoch.place:
+        log.warning(
+            "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",
+            epoch.dataset, epoch.epoch,
+        )  # fmt: skip
+    epoch.begin_anew()
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = ["process   rank  world  set"]
+    for process, row in enumerate(rows[:_ROWS]):
+        rank, world = (row.rank, row.world) if row.is_given else ("local", "-")
+        lines.append(
+            f"{process:7}  {rank:>5}  {world:>5}  " + (f"{row.set:016x}" if row.set else "-")
+        )
+    if (more := len(rows) - _ROWS) > 0:
+        lines.append(f"and {more} more")
+    return "\n".join(lines)
+
+
+def _node_of(endpoint: str) -> int:
+    """A number of the node, the same in all processes that share the daemon at this address."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read()
+    except OSError:
+        boot = ""
+    return _number_of(boot, socket.gethostname(), os.path.realpath(endpoint.removeprefix("ipc://")))
+
+
+def _number_of(*values: object) -> int:
+    """A number below 2**62 that names these plain values."""
+    return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:8], "big") >> 2
 
 
 def gathering(world: int) -> AllGather | None:
@@ -264,25 +287,24 @@ def gathering(world: int) -> AllGather | None:
     return None
 
 
-def _by_torch(number: int) -> list[int]:
+def _by_torch(numbers: tuple[int, ...]) -> list[list[int]]:
     import torch
     import torch.distributed as dist
 
     # "cpu:gloo,cuda:nccl" names what there is a backend for.
     kinds = [each.partition(":")[0] for each in dist.get_backend_config().split(",")]
     device = "cpu" if "cpu" in kinds else kinds[0]
-    own = torch.tensor([number], dtype=torch.int64, device=device)
-    every = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
-    dist.all_gather([*every[:, None]], own)
-    found: list[int] = every.tolist()
-    return found
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return [each.tolist() for each in every]
 
 
-def _by_jax(number: int) -> list[int]:
+def _by_jax(numbers: tuple[int, ...]) -> list[list[int]]:
     import numpy as np
     from jax.experimental import multihost_utils
 
     # Two halves, as JAX would narrow 64 bits.
-    high, low = divmod(number, 1 << 31)
-    every = multihost_utils.process_allgather(np.array([high, low], np.int32))
-    return [(int(one) << 31) + int(other) for one, other in every]
+    halves = np.array([divmod(number, 1 << 31) for number in numbers], np.int32)
+    every = multihost_utils.process_allgather(halves)
+    return [[(int(high) << 31) + int(low) for high, low in row] for row in every]

@@ -21,7 +21,6 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
-from cachecd_client.replicas import Replica
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Part, Run
 from cachecd_client.schema import Schema
@@ -120,12 +119,10 @@ class Epoch(FileSet):
         self.agreed = agreed
         self._passes.length = agreed.least
 
-    def share(self, replica: Replica, share: tuple[int, int]) -> None:
-        """Its loaders are of this replica of the model, which has this (rank, world) in the set."""
-        self._replica, self._shared = replica, share
-
-    def _share(self) -> tuple[int, int] | None:
-        return self._shared
+    def share(self, replica: tuple[int, int], share: tuple[int, int]) -> None:
+        """Its loaders are of this replica, (number, count) of the run, which has this (rank, world) in the
+        set."""
+        self._replica, self._share = replica, share
 
     def _look_for_other_nodes(self) -> None:
         """They have caches of their own."""
@@ -318,7 +315,7 @@ class Epoch(FileSet):
             ended=self._passes.ended,
             part=self._part,
             agreed=self.agreed,
-            share=self._share(),
+            share=self._share,
             about=self._about,
             corrupt=self._report,
         )

@@ -22,7 +22,6 @@ from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, Whereabouts, check
 from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading, place
-from cachecd_client.replicas import Replica, refuse_different, replica_of
 from cachecd_client.schema import Schema
 from cachecd_client.telemetry import Lent
 
@@ -37,13 +36,6 @@ log = logging.getLogger("cachecd")
 _until_the_end: set[object] = set()
 
 Path = str | os.PathLike[str]
-
-_DIFFERING = {
-    "the files' fingerprint": "put the files on storage that all nodes share, and name them in one order; "
-    "of files that each node has for itself give loaders rank= and world=, the replica's number on the "
-    "node and how many the node has",
-    "the shuffle window": "give window= one figure: by default it follows the memory",
-}
 
 
 class FileSet:
@@ -63,7 +55,6 @@ class FileSet:
         schema: Schema | None = None,
         window: int | Literal["auto"] | None = "auto",
         cache_index: Path | None = None,
-        mesh: Any = None,
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
@@ -76,10 +67,6 @@ class FileSet:
             copies included, for later runs and for other processes, which wait for each other
             instead of doing it twice. What belongs to a file that changed is found anew. If it
             cannot be written to, that is said in the log and nothing is kept.
-        mesh: a torch DeviceMesh, a jax.sharding.Mesh, or a JAX sharding of the batches, where all its
-            processes see these files: they are divided among the replicas of the model, and all processes
-            of one replica read the same records. The processes make their first loader together, as
-            they compare what they read then: ReplicasDifferError if that is not the same.
 
         CallerError if there are no paths, one names no file, or an option cannot be.
         """
@@ -101,7 +88,6 @@ class FileSet:
         self._asked: int | str | None = window
         if window is not None and window != "auto":
             self._asked = integer("window", window, 0) or None
-        self._replica = None if mesh is None else replica_of(mesh)
         index = None if cache_index is None else os.fsdecode(cache_index)
         self._whereabouts = Whereabouts(self._files, index)
 
@@ -191,7 +177,7 @@ class FileSet:
         if "rank" not in options and "world" not in options:
             # As this process has it: a worker has no process group.
             self._look_for_other_nodes()
-            options["rank"], options["world"] = place(None, None, self._share())
+            options["rank"], options["world"] = self._share or place(None, None)
         make = partial(self._torch, batch_size, None, channels_last, options)
         with self._resuming() as begin:
             dataset = BatchDataset(make, begin)
@@ -236,9 +222,8 @@ class FileSet:
         from cachecd_client.jax import Jax
 
         rank, world = options.get("rank"), options.get("world")
-        placed = None if rank is None or world is None else (rank, world)
-        holders = (self._replica and self._replica.holders) or None
-        return self._loader(batch_size, Jax(device, batch_size, placed, holders), options)
+        given = self._replica if rank is None or world is None else (rank, world)
+        return self._loader(batch_size, Jax(device, batch_size, given), options)
 
     def tf_dataset(
         self,
@@ -315,23 +300,8 @@ class FileSet:
             window=self.window,
             keep={file.keep for file in located if file.keep is not None},
             begin=partial(check, located),
-            share=self._share(),
+            share=self._share,
         )
-
-    def _share(self) -> tuple[int, int] | None:
-        """Its rank and world by the mesh, if there is one."""
-        if self._replica is None:
-            return None
-        if self._shared is None:
-            if (gather := gathering(1)) is not None:
-                refuse_different(
-                    lambda number, _: gather(number),
-                    None,
-                    dict(zip(_DIFFERING, (self.fingerprint, self.window), strict=True)),
-                    _DIFFERING,
-                )
-            self._shared = self._replica.number, self._replica.count
-        return self._shared
 
     def begin_anew(self) -> None:
         """What reads it begins with the first batch, wherever an earlier process was."""
@@ -345,13 +315,13 @@ class FileSet:
     def _look_for_other_nodes(self) -> None:
         """Warns where ranks are counted on this node, and others may read the same files."""
         rank, world = local_ranks()
-        if self._replica is None and gathering(world) is not None:
+        if gathering(world) is not None:
             _warn_of_other_nodes(rank, world)
 
-    #: By a mesh: the replica of the model that this process holds, and its (rank, world) in the set, once
-    #: that is known.
-    _replica: Replica | None = None
-    _shared: tuple[int, int] | None = None
+    #: As `epochs()` was given them: the replica of the model that this process holds, (number, count), and
+    #: its (rank, world) in the set.
+    _replica: tuple[int, int] | None = None
+    _share: tuple[int, int] | None = None
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         """Notes what others are given to read, of which no loader here will know; this one does, if it
@@ -374,11 +344,6 @@ class FileSet:
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1
     ) -> Loader:
-        if "mesh" in options:
-            raise CallerError(
-                "mesh= is no loader's: give it to epochs(), acquire() or FileSet, whose loaders then "
-                "are of one replica each"
-            )
         if unknown := options.keys() - Options.__optional_keys__:
             raise TypeError(
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
@@ -395,8 +360,7 @@ def _warn_of_other_nodes(rank: int, world: int) -> None:
     log.warning(
         "a FileSet is divided among the ranks of this node (this is rank %d of %d), and the run has more "
         "processes: each node reads all of its files. If all nodes see the same files, give loaders the "
-        "rank= and world= of the whole run, or FileSet mesh=; if each node has files of its own, rank=%d, "
-        "world=%d say so",
+        "rank= and world= of the whole run; if each node has files of its own, rank=%d, world=%d say so",
         rank, world, rank, world,
     )  # fmt: skip
 

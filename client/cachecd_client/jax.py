@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import combinations
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.handover import Wrap, columns, is_dense
-from cachecd_client.replicas import rows_of
 from cachecd_client.schema import Feature, Schema
 
 Place: TypeAlias = jax.Device | jax.sharding.Sharding | None
@@ -55,14 +52,11 @@ class Jax:
         self,
         device: Place,
         batch_size: int,
-        placed: tuple[int, int] | None = None,
-        holders: Mapping[int, int] | None = None,
+        given: tuple[int, int] | None = None,
     ) -> None:
-        """`placed`: rank and world as the caller has given them, of which each process of the sharding is
-        asked once. `holders`: the replica of each process, by a mesh."""
+        """`given`: rank and world, as the caller gave them."""
         self._device = device
-        self._placed = placed
-        self._holders = holders
+        self._given = given
         self._batch_size = batch_size
         devices: Iterable[Any]
         if isinstance(device, jax.sharding.Sharding):
@@ -79,9 +73,7 @@ class Jax:
             return columns(feature)
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
-            if self._placed is not None and not self._device.is_fully_addressable:
-                self._holders, self._placed = _ranks_of_all(self._device, *self._placed), None
-            _refuse_replicas(self._device, feature, self._holders)
+            _refuse_replicas(self._device, feature, self._given)
             try:
                 array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)
             except ValueError as error:
@@ -116,46 +108,46 @@ class Jax:
                     raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
 
 
-def _ranks_of_all(sharding: jax.sharding.Sharding, rank: int, world: int) -> dict[int, int]:
-    """The rank of each process, as its caller has given it. All processes have to ask. CallerError if they
-    do not say the same of how many there are."""
-    told = multihost_utils.process_allgather(np.array([rank, world], np.int32))
-    worlds = {int(each) for _, each in told}
-    if len(worlds) > 1:
-        raise CallerError(
-            f"device={sharding}: its processes were given world={sorted(worlds)}, expected one number of "
-            "replicas"
-        )
-    return {process: int(each) for process, (each, _) in enumerate(told)}
-
-
 def _refuse_replicas(
-    sharding: jax.sharding.Sharding, feature: Feature, holders: Mapping[int, int] | None
+    sharding: jax.sharding.Sharding, feature: Feature, given: tuple[int, int] | None
 ) -> None:
     """CallerError if two processes hold the same rows of a batch and would read different records for them,
-    or the other way round."""
+    or the other way round. Each process compares its own rank, so that none waits for another."""
     if sharding.is_fully_addressable:
         return
     assert feature.shape is not None
+    held: dict[int, set[int]] = {}
+    shape = (len(sharding.device_set), *feature.shape)
+    device: Any
     try:
-        held = rows_of(sharding, (len(sharding.device_set), *feature.shape))
+        for device, indices in sharding.devices_indices_map(shape).items():
+            rows = indices[0].indices(shape[0]) if indices else (0, 1, 1)
+            held.setdefault(device.process_index, set()).update(range(*rows))
     except ValueError as error:
         raise CallerError(f"feature {feature.name!r}, device: {error}") from error
-    for (one, rows), (other, others) in combinations(sorted(held.items()), 2):
-        same = holders is not None and holders.get(one) == holders.get(other)
-        if same and rows != others:
-            raise CallerError(
-                f"device={sharding}: processes {one} and {other} hold different rows of each batch, but "
-                "one replica by the mesh= or the rank= that they were given, so they would read the same "
-                "records for these rows; give the sharding of the batches as mesh=, and no rank="
-            )
-        if not same and rows & others:
-            raise CallerError(
-                f"device={sharding}: processes {one} and {other} hold the same rows of each batch, and "
-                "would read different records for them; give the mesh, or this sharding, as mesh= to "
-                "epochs(), acquire() or FileSet, or both processes the same rank= of world= replicas, and "
-                "the same files"
-            )
+    parts = sorted({frozenset(rows) for rows in held.values()}, key=min)
+    if sum(map(len, parts)) != len(frozenset().union(*parts)):
+        raise CallerError(
+            f"device={sharding}: processes hold some of the same rows of each batch and some others, so "
+            "they can take neither the same records nor different ones"
+        )
+    if jax.process_index() not in held:
+        raise CallerError(
+            f"device={sharding}: it has no device of this process, expected at least one"
+        )
+    shares_rows = len(parts) < len(held)
+    number = parts.index(frozenset(held[jax.process_index()]))
+    expected = f"rank={number}, world={len(parts)}"
+    if given is None and shares_rows:
+        raise CallerError(
+            f"device={sharding}: processes hold the same rows of each batch, and would read different "
+            f"records for them; give {expected} to epochs(), or to the loader of a FileSet"
+        )
+    if given is not None and (given[1] != len(parts) or (shares_rows and given[0] != number)):
+        raise CallerError(
+            f"device={sharding}: this process holds part {number} of the {len(parts)} parts of each batch: "
+            f"expected {expected}, and got rank={given[0]}, world={given[1]}"
+        )
 
 
 def _narrowed(of: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:

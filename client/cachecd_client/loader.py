@@ -19,7 +19,7 @@ from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError,
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading, place
+from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading
 from cachecd_client.schema import Feature, Schema
 
 log = logging.getLogger("cachecd")
@@ -75,10 +75,9 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
-    rank, world: among the data-parallel ranks that share the set: the processes of one replica of the
-        model, as under tensor parallelism, have one rank. By default what `mesh=` found, where the set was
-        given one; or else the ranks on this node, as its launcher says (`cachecd_client.launcher`), which
-        is right for files of this node alone.
+    rank, world: among the data-parallel replicas that share the set: the processes of one replica, as under
+        tensor parallelism, have one rank. By default those given to `epochs()`, or else the ranks on this
+        node, as its launcher says (`cachecd_client.launcher`): right for files of this node alone.
     every: of the batches from `position` on, only each so-many-th: for readers that take turns. `len`
         and `position` count those of the others too.
 
@@ -128,7 +127,7 @@ class Loader:
         self.reshuffle = flag("reshuffle", reshuffle)
         self._last = last
         self.drop_last, self.pad_last = last == "drop", last == "pad"
-        self.rank, self.world = place(rank, world, reading.share)
+        self.rank, self.world = reading.place(rank, world)
         #: What is read, if that is not one pass of the set; and how it is divided.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
         self._batches = self.division.steps

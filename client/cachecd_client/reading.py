@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from cachecd_client.division import Last, divide, last_of
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.options import flag, integer
-from cachecd_client.replicas import refuse_keras_replicas
 from cachecd_client.run import Part
 from cachecd_client.schema import Schema
 
@@ -77,6 +77,19 @@ class Reading:
             last_of(drop_last, pad_last, self.drop_last),
         )
 
+    def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
+        """This process's rank, and how many ranks share the set. CallerError if that cannot be, or is not
+        what the processes of the run agreed on."""
+        if rank is None and world is None:
+            return self.share or place(None, None)
+        given = place(rank, world)
+        if self.agreed is not None and given != (own := self.share or local_ranks()):
+            raise CallerError(
+                f"rank={rank}, world={world}: the processes of this run agreed on rank={own[0]}, "
+                f"world={own[1]} here; give rank= and world= to epochs(), and not to its loaders"
+            )
+        return given
+
     def divided(
         self, batch_size: int, world: int, last: Last, seed: int
     ) -> tuple[Part | None, Division]:
@@ -89,20 +102,39 @@ class Reading:
         return None, divide(self.num_records, batch_size, world, last, self.agreed)
 
 
-def place(
-    rank: int | None, world: int | None, share: tuple[int, int] | None = None
-) -> tuple[int, int]:
-    """This process's rank, and how many ranks share the set: as these say, or else the set's `share`, or
-    else the launcher. CallerError if that cannot be."""
+def place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Rank and world as the caller gives them, or else as the launcher says. CallerError if that cannot
+    be."""
     if rank is None and world is None:
-        if share is None:
-            refuse_keras_replicas()
-        rank, world = local_ranks() if share is None else share
-    elif rank is None or world is None:
+        refuse_keras_replicas()
+        return local_ranks()
+    if rank is None or world is None:
         raise CallerError(f"rank={rank}, world={world}: expected both, or neither")
-    else:
-        world = integer("world", world, 1)
-        rank = integer("rank", rank, 0)
-        if rank >= world:
-            raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
+    world = integer("world", world, 1)
+    rank = integer("rank", rank, 0)
+    if rank >= world:
+        raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
     return rank, world
+
+
+def keras_distribution() -> Any:
+    """What Keras distributes over several processes, None if it does not."""
+    library = sys.modules.get("keras.distribution")
+    current = getattr(library, "distribution", lambda: None)()
+    return current if getattr(current, "num_processes", 1) > 1 else None
+
+
+def refuse_keras_replicas() -> None:
+    """CallerError if by Keras processes hold one model replica: without their rank they would take
+    different records."""
+    if (current := keras_distribution()) is None:
+        return
+    processes = current.num_processes
+    replicas = getattr(current, "num_model_replicas", processes)
+    if replicas < processes:
+        raise CallerError(
+            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
+            "those that hold one replica need the same records, and would read different ones; give "
+            "rank= and world= to epochs(), or to the loader of a FileSet: the replica's number and how "
+            "many there are"
+        )

@@ -38,8 +38,8 @@ from cachecd_client.protocol import (
     StatusReply,
     Waiting,
 )
+from cachecd_client.reading import place
 from cachecd_client.reads import JobReads
-from cachecd_client.replicas import node_of
 from cachecd_client.report import EpochReport
 from cachecd_client.run import Run
 from cachecd_client.standing import LeftSet, Standing
@@ -123,28 +123,19 @@ class Cache:
         epoch: int = 0,
         job: str | None = None,
         timeout: float | None = None,
-        *,
-        mesh: Any = None,
     ) -> Epoch:
         """The dataset's file set for this epoch, on lease to this process.
 
         Every rank of `job` on this node that asks for this epoch gets the same set; a later epoch
         sees everything the cache has gained since. While the cache holds less than the
         dataset's `grow.first` (or, pinned, is not whole) it waits, up to `timeout` seconds, and
-        says in the log how far it is. `job`: the launcher's id by default. `mesh`: as in `epochs`; then all
-        processes of the run acquire together, and take as many steps. Without it nothing is agreed on.
+        says in the log how far it is. `job`: the launcher's id by default. Nodes agree on
+        nothing here; if several train together, use `epochs`.
 
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-
-        def lease() -> Epoch:
-            return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
-
-        if mesh is None:
-            return lease()
-        agreement = Agreement(True, self._world, mesh, node_of(self.endpoint))
-        return agreement.one(epoch, lease)
+        return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
 
     def epochs(
         self,
@@ -158,7 +149,8 @@ class Cache:
         steps_per_epoch: int | None = None,
         agree: bool | AllGather = True,
         state: Mapping[str, Any] | None = None,
-        mesh: Any = None,
+        rank: int | None = None,
+        world: int | None = None,
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
@@ -178,15 +170,15 @@ class Cache:
         Over several nodes, each with a cache of its own, every rank of every node takes as many steps: at
         each boundary all processes of the run agree on it, through torch.distributed or jax.distributed if
         one is initialised when the loop begins. `records` are then those of all nodes. `agree`: in place of
-        these, a function that gathers a number from all processes (mpi4py's `comm.allgather`); or False,
-        where each process is for itself.
+        these, a function that gathers a tuple of numbers from all processes (mpi4py's `comm.allgather`); or
+        False, where each process is for itself.
 
-        `mesh`: a torch DeviceMesh, a jax.sharding.Mesh, or a JAX sharding of the batches, where a replica
-        of the model spans processes: those of one replica get the same records, and the node's records
-        are divided among its replicas. A mesh's dimensions are known by their names: dp, data, batch,
-        dp_replicate, dp_shard, fsdp and their like take different records, tp, pp, cp, sp, model and
-        theirs the same; CallerError for others. Where a replica spans nodes, their sets have to be the
-        same: ReplicasDifferError, on all processes, if they are not.
+        `rank`, `world`: the data-parallel replica that this process holds, or holds a part of, and how many
+        replicas the run has. Give both on all processes if a replica spans processes, as under tensor
+        parallelism. Processes of one rank then read the same records, and each node's set is divided among
+        the replicas on that node; nodes that hold parts of one replica divide one set. ReplicasDifferError,
+        on all processes, if the ranks are not exactly 0 ... world - 1, each on as many processes, or if
+        processes of one rank have different sets. Without them the ranks on this node divide its set.
 
         The next set is acquired before the last one is released, so what both hold is never
         evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
@@ -201,7 +193,8 @@ class Cache:
         A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
         another dataset.
         """
-        agreement = Agreement(agree, self._world, mesh, node_of(self.endpoint))
+        given = None if rank is None and world is None else place(rank, world)
+        agreement = Agreement(agree, (self._rank, self._world), given, self.endpoint)
         with agreement.telling():
             standing = None if state is None else Standing.of_state(state, dataset)
             start = start if standing is None else standing.epoch

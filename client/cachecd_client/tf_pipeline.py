@@ -14,8 +14,7 @@ from cachecd_client import _core, resources
 from cachecd_client._core import Division
 from cachecd_client.division import Last, divide
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.reading import Reading, place
-from cachecd_client.replicas import keras_distribution
+from cachecd_client.reading import Reading, keras_distribution
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.telemetry import Lent
 from cachecd_client.tensorflow import check_replicas
@@ -207,7 +206,7 @@ def dataset(
     Calls `begin` when all of them are found to be right."""
     wanted = Pipeline.features_of(reading.schema, features, label)
     refuse_keras_sharding()
-    rank, world = place(rank, world, reading.share)
+    rank, world = reading.place(rank, world)
     part, division = reading.divided(batch_size, world, last, seed)
     check_replicas(division.is_full)
     begin()

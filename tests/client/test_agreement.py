@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 
+from cachecd_client.agreement import Row
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
 from cachecd_client.protocol import Acquire, Granted, Refused, Request
 from cachecd_client.session import connect
@@ -101,14 +102,16 @@ class Beside:
 
     def __init__(self, *others: int | Iterator[int]) -> None:
         self.others = others
-        self.told: list[int] = []
+        self.told: list[Row] = []
 
-    def __call__(self, number: int) -> list[int]:
-        self.told.append(number)
-        if len(self.told) in (1, 3):  # which epoch is the first, and where it goes on
-            return [number] * (1 + len(self.others))
+    def __call__(self, numbers: tuple[int, ...]) -> list[Row]:
+        own = Row(*numbers)
+        self.told.append(own)
+        if len(self.told) == 1:
+            return [own] * (1 + len(self.others))
         lengths = [one if isinstance(one, int) else next(one) for one in self.others]
-        return [number, *(2 * records for records in lengths)]
+        # A lease of its own for each.
+        return [own, *(own._replace(records=n, lease=at) for at, n in enumerate(lengths))]
 
 
 def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
@@ -167,14 +170,21 @@ def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
 
 def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache, monkeypatch):
     monkeypatch.setattr(cache, "_world", 3)  # 20 records: 7, 7 and 6
-    ranks = {"rank": 0, "world": 3}
-    told = []
-    epochs = cache.epochs("train", 1, agree=lambda number: told.append(number) or [number] * 6)
-    epoch = next(epochs)
-    assert told == [0, 2 * 6 + 1, 0], "in halves: more than 6, and no more than 7"
-    assert len(epoch.numpy(2, **ranks)) == 3
-    assert len(epoch.numpy(2, drop_last=False, **ranks)) == 4
-    assert len(epoch.numpy(2, drop_last=False, rank=0, world=6)) == 2
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+
+    def two_nodes(numbers):
+        own = Row(*numbers)
+        return [own._replace(rank=n % 3, lease=own.lease + n // 3) for n in range(6)]
+
+    epoch = next(cache.epochs("train", 1, agree=two_nodes))
+    assert epoch.agreed == (18, 21)
+    assert len(epoch.numpy(2)) == len(epoch.numpy(2, rank=0, world=3)) == 3
+    assert len(epoch.numpy(2, drop_last=False)) == 4
+    with pytest.raises(
+        CallerError, match=r"agreed on rank=0, world=3 here; give rank= and world= to"
+    ):
+        epoch.numpy(2, rank=0, world=6)
 
 
 def test_a_dataset_for_workers_has_the_steps_agreed_on(cache):
@@ -201,8 +211,12 @@ def test_of_a_run_of_records_with_an_epoch_that_nobody_reads_what_was_agreed_on_
 
 
 def test_another_nodes_failure_is_told_with_its_process(cache):
+    def failing(numbers):
+        own = Row(*numbers)
+        return [own._replace(has_failed=bool(own.lease) and n > 1, lease=n) for n in range(4)]
+
     with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first is process 2"):
-        next(cache.epochs("train", 1, agree=lambda n: [n, 4, -1, -1] if n else [0] * 4))
+        next(cache.epochs("train", 1, agree=failing))
 
 
 def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
@@ -212,14 +226,17 @@ def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
         next(epochs)
         with pytest.raises(CachecdError, match="the disk is full"):
             next(epochs)
-    assert nodes.told == [0, 40, 0, -1]
+    assert [(row.epoch, row.records, row.has_failed) for row in nodes.told] == [
+        *[(0, 0, 0), (0, 20, 0)],
+        (0, 0, 1),
+    ]
     assert "telling the other nodes, once they have come as far: the disk is full" in caplog.text
 
 
 def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest, locked):
-    def broken(number: int) -> list[int]:
-        if not number:
-            return [0, 0]
+    def broken(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
+        if not Row(*numbers).lease:
+            return [numbers] * 2
         raise ConnectionError("the other end is gone")
 
     with pytest.raises(ConnectionError, match="is gone") as raised:
@@ -245,8 +262,8 @@ def test_processes_of_one_node_agree_on_nothing(cache, tmp_path, monkeypatch, en
 def test_what_is_no_all_gather_is_refused(cache):
     with pytest.raises(CallerError, match="agree=3, expected True, False, or a function"):
         cache.epochs("train", 1, agree=3)
-    monkey = cache.epochs("train", 1, agree=lambda number: [])
-    with pytest.raises(CallerError, match="gathered 0 numbers where this node alone has 1"):
+    monkey = cache.epochs("train", 1, agree=lambda numbers: [])
+    with pytest.raises(CallerError, match="gathered 0 rows where this node alone has 1"):
         next(monkey)
 
 
@@ -265,12 +282,12 @@ class Meeting:
 
     def __init__(self, threads: int) -> None:
         self._barrier = threading.Barrier(threads, timeout=20)
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, tuple[int, ...]] = {}
         self._threads = threads
 
     def of(self, place: int):
-        def gather(number: int) -> list[int]:
-            self._numbers[place] = number
+        def gather(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
+            self._numbers[place] = numbers
             self._barrier.wait()
             found = [self._numbers[one] for one in range(self._threads)]
             self._barrier.wait()

@@ -59,12 +59,11 @@ with connect() as cache:
         own = [shard.data.tolist() for shard in label.addressable_shards]
         say(shape=label.shape, own=own, sum=int(jax.jit(lambda x: x.sum())(label)))
 
-    one = jax.sharding.Mesh([jax.devices()], ("data", "model"))
-    for replicas in rows, one:
+    for number, count in (rank, 2), (0, 1):
         try:
-            with cache.acquire("train", mesh=replicas) as epoch:
-                loader = epoch.jax(4, device=replicas if replicas is rows else None, features=["label"])
-                say(place=[loader.rank, loader.world, len(loader)])
+            epoch = next(cache.epochs("train", 1, rank=number, world=count))
+            loader = epoch.jax(4, device=rows, features=["label"])
+            say(place=[loader.rank, loader.world, len(loader)])
         except CachecdError as error:
             say(error=f"{type(error).__name__}: {error}")
 """
@@ -131,4 +130,4 @@ if "CACHECD_LONG" in os.environ:
             assert lines[-3]["shape"] == [2 * BATCH]
             assert lines[-3]["sum"] == sum(one_label + other_label)
             assert lines[-2]["place"] == [0, 1, 41 // BATCH]
-            assert lines[-1]["error"].startswith("ReplicasDifferError: processes 0 and 1")
+            assert lines[-1]["error"].startswith("ReplicasDifferError: epoch 0 of 'train'")

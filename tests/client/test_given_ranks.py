@@ -1,8 +1,7 @@
-"""Replicas of a model that span processes read the same records, found by a torch DeviceMesh over gloo."""
+"""Processes that hold parts of one replica read the same records: rank= and world=, compared over gloo."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -15,12 +14,11 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.device_mesh import DeviceMesh
 
 from cachecd_client import FileSet, fileset
+from cachecd_client.agreement import Row, ranks_of_one_set
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.protocol import Acquire, Granted
-from cachecd_client.replicas import Sharing, replica_of
 from cachecd_client.session import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon
 from tests.client.records import examples, write
@@ -77,25 +75,23 @@ def four(in_children, tmp_path):
     return run
 
 
-WITHIN = [[0, 1], [2, 3]]  # each node holds a replica
-SPANNING = [[0, 2], [1, 3]]  # both nodes hold a part of both
+WITHIN = [0, 0, 1, 1]  # the replica of each process: each node holds one
+SPANNING = [0, 1, 0, 1]  # both nodes hold a part of both
+EACH_WAY = pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
 
 
-def train(nodes, ranks, rank: int, names=("dp", "tp"), **run):
+def train(nodes, ranks, rank: int, **run):
     """(rank, world, labels) of each epoch."""
-    mesh = DeviceMesh("cpu", ranks, mesh_dim_names=names)
     found = []
     with connect(nodes[rank // 2].endpoint) as cache:
-        for epoch in cache.epochs("train", 2, mesh=mesh, **run):
+        for epoch in cache.epochs("train", 2, rank=ranks[rank], world=2, **run):
             loader = epoch.torch(BATCH)
             assert len(loader) == len(epoch.to_dataset(BATCH))
             found.append([loader.rank, loader.world, labels(loader)])
-        held = cache.acquire("train", mesh=mesh)
-        assert labels(held.numpy(BATCH)) == found[0][2]
     return found
 
 
-def test_processes_of_a_replica_within_a_node_read_the_same_and_all_take_as_many_steps(node, four):
+def test_processes_of_one_replica_in_a_node_read_the_same(node, four):
     nodes = node("small", 2), node("large", 3)
     found = four(partial(train, nodes, WITHIN))
     assert found[0] == found[1]
@@ -137,195 +133,148 @@ def mixing(daemon, tmp_path) -> Callable[[str], ScriptedDaemon]:
     return start
 
 
-@pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
-def test_of_a_mixture_processes_of_a_replica_read_the_same_and_replicas_the_whole(
-    mixing, four, ranks
-):
+@EACH_WAY
+def test_replicas_of_a_mixture_read_the_whole(mixing, four, ranks):
     nodes = mixing("one"), mixing("other")
 
     def run(rank):
-        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
         weights = {"web": 0.4, "code": 0.6}
         with connect(nodes[rank // 2].endpoint) as cache:
-            (found,) = [labels(e.numpy(BATCH)) for e in cache.epochs(weights, 1, mesh=mesh)]
+            epochs = cache.epochs(weights, 1, rank=ranks[rank], world=2)
+            (found,) = [labels(epoch.numpy(BATCH)) for epoch in epochs]
         return found
 
     found = four(run)
-    (one, same), (other, too) = ([found[process] for process in replica] for replica in ranks)
-    assert one == same
-    assert other == too
+    one, other = (found[ranks.index(replica)] for replica in range(2))
+    assert found == [found[ranks.index(replica)] for replica in ranks]
     read = one + other if ranks is SPANNING else one
     steps = 50 // (BATCH * len(read) // len(one))  # drop_last
     assert len(read) == len(set(read)) == steps * BATCH * len(read) // len(one)
     assert set(read) <= {*range(20), *range(1000, 1030)}
 
 
-@pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
-def test_of_a_run_of_records_each_replica_has_its_share(node, four, ranks):
+@EACH_WAY
+def test_each_replica_reads_its_share_of_the_records(node, four, ranks):
     """Of 32 each of two replicas reads 16, of a set of 20 that both divide or of sets of their own."""
     nodes = node("one", 2), node("other", 2)
 
     def run(rank):
         read = 0
-        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp_shard", "tp"))
         with connect(nodes[rank // 2].endpoint) as cache:
-            for epoch in cache.epochs("train", records=32, mesh=mesh):
+            for epoch in cache.epochs("train", records=32, rank=ranks[rank], world=2):
                 read += len(labels(epoch.numpy(BATCH)))
         return read
 
     assert four(run) == [16] * 4
 
 
-@pytest.mark.parametrize("ranks", [WITHIN, SPANNING], ids=["within", "spanning"])
+@EACH_WAY
 def test_a_run_resumes_where_its_replicas_were(node, four, ranks):
     nodes = node("one", 2), node("other", 2)
 
     def run(rank):
-        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
+        of_run = {"rank": ranks[rank], "world": 2}
         with connect(nodes[rank // 2].endpoint) as cache:
-            whole = [labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 2, mesh=mesh)]
-            epochs = cache.epochs("train", 2, mesh=mesh)
+            whole = [labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 2, **of_run)]
+            epochs = cache.epochs("train", 2, **of_run)
             loader = next(epochs).numpy(BATCH)
             for _ in zip(range(3), loader, strict=False):
                 pass
             state = loader.state_dict()
             epochs.close()
-            again = cache.epochs("train", 2, mesh=mesh, state=state)
+            again = cache.epochs("train", 2, **of_run, state=state)
             return whole, [labels(epoch.numpy(BATCH)) for epoch in again]
 
     for whole, rest in four(run):
         assert rest == [whole[0][3 * BATCH :], whole[1]]
 
 
-def test_a_loader_is_given_no_mesh(tmp_path):
-    path = write(tmp_path / "a.tfrecord", examples(range(20)))
-    with pytest.raises(CallerError, match="give it to epochs"):
-        FileSet(path).numpy(BATCH, mesh="mesh")
-
-
 @pytest.mark.parametrize(
     "changes", [{"shards": 3}, {"seed": 5}, {"window": 500}], ids=["set", "seed", "window"]
 )
-def test_sets_that_differ_under_replicas_that_span_nodes_are_refused_on_all(node, four, changes):
-    told = {"shards": "fingerprint", "seed": "order's seed", "window": "shuffle window"}
+def test_different_sets_of_one_replica_are_refused_on_all(node, four, changes):
     nodes = node("one", 2), node("other", **{"shards": 2, **changes})
     for found in four(partial(train, nodes, SPANNING)):
-        assert found.startswith("ReplicasDifferError: processes 0 and 2 hold parts of one replica")
-        assert told[next(iter(changes))] in found
-
-
-def test_a_name_that_is_not_known_on_one_process_ends_the_run_on_all(node, four):
-    nodes = node("one", 2), node("other", 2)
-
-    def run(rank):
-        return train(nodes, WITHIN, rank, ("dp", "ep" if rank == 3 else "tp"))
-
-    *others, failing = four(run)
-    assert failing.startswith("CallerError: mesh=: processes along 'ep' may take different records")
-    assert "rank= and world=" in failing
-    for told in others:
-        assert told.startswith(
-            "OtherNodeError: 1 of 4 processes could not begin, the first is process 3"
-        )
+        first, *table = found.splitlines()
+        assert first.startswith("ReplicasDifferError: epoch 0 of 'train': processes that hold one")
+        rows = [line.split() for line in table]
+        assert rows[0] == ["process", "rank", "world", "set"]
+        assert [row[:3] for row in rows[1:]] == [
+            [str(process), str(rank), "2"] for process, rank in enumerate(SPANNING)
+        ]
+        sets = [row[3] for row in rows[1:]]
+        assert (sets[0], sets[2]) == (sets[1], sets[3])
+        assert sets[0] != sets[2]
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
-    [(None, "mesh= was given by some processes"), ("other", "expected the same mesh in all")],
-    ids=["none", "another"],
+    ("ranks", "worlds"),
+    [
+        ([0, 1, 2, 2], [3] * 4),
+        ([0, 0, 0, 1], [2] * 4),
+        ([0, 0, 2, 2], [3] * 4),
+        ([0, 0, 1, 1], [2, 2, 2, 3]),
+        ([0, 0, 1, None], [2, 2, 2, None]),
+    ],
+    ids=["uneven", "one alone", "absent", "worlds", "not given"],
 )
-def test_a_mesh_that_another_process_does_not_have_ends_the_run_on_all(node, four, other, told):
+def test_ranks_that_are_no_replicas_are_refused_on_all(node, four, ranks, worlds):
     nodes = node("one", 2), node("other", 2)
 
     def run(rank):
-        names = ("dp_replicate", "dp_shard") if rank == 3 and other else ("dp", "tp")
-        mesh = DeviceMesh("cpu", WITHIN, mesh_dim_names=names)
         with connect(nodes[rank // 2].endpoint) as cache:
-            next(cache.epochs("train", 2, mesh=None if rank == 3 and not other else mesh))
+            next(cache.epochs("train", 2, rank=ranks[rank], world=worlds[rank]))
+
+    expected = [
+        [str(process), *(["local", "-"] if rank is None else [str(rank), str(world)]), "-"]
+        for process, (rank, world) in enumerate(zip(ranks, worlds, strict=True))
+    ]
+    for found in four(run):
+        first, _, *table = found.splitlines()
+        assert first.startswith("ReplicasDifferError: rank= and world= are not those of replicas")
+        assert [line.split() for line in table] == expected
+
+
+def test_one_local_rank_twice_in_a_lease_is_refused_on_all(node, four):
+    nodes = node("one", 2), node("other", 2)
+
+    def run(rank):
+        if rank == 3:
+            os.environ["LOCAL_RANK"] = "0"
+        with connect(nodes[rank // 2].endpoint) as cache:
+            next(cache.epochs("train", 2))
 
     for found in four(run):
-        assert found.startswith("CallerError: ")
-        assert told in found
+        assert found.startswith(
+            "ReplicasDifferError: epoch 0 of 'train': processes that share a lease have the same LOCAL_RANK"
+        )
 
 
-def test_agree_false_has_no_place_for_a_mesh(node, four):
+def test_local_ranks_are_those_of_each_lease(node, four):
     nodes = node("one", 2), node("other", 2)
-    for found in four(partial(train, nodes, WITHIN, agree=False)):
-        assert found.startswith("CallerError: agree=False, mesh=")
-
-
-def test_meshes_are_known_by_their_names(four):
-    def run(_):
-        def found(shape, names):
-            try:
-                replica = replica_of(DeviceMesh("cpu", shape, mesh_dim_names=names))
-            except CallerError as error:
-                return str(error)
-            return [replica.number, replica.count]
-
-        mesh = DeviceMesh("cpu", WITHIN, mesh_dim_names=("dp", "tp"))
-        sliced = replica_of(mesh["dp"])
-        try:
-            wrong = str(replica_of(mesh["tp"]))
-        except CallerError as error:
-            wrong = str(error)
-        return {
-            "data": [
-                found([0, 1, 2, 3], ("fsdp",)),
-                found(WITHIN, ("dp_replicate", "dp_shard")),
-                found([[[0, 1]], [[2, 3]]], ("replicate", "whatever", "shard")),
-            ],
-            "one": [
-                found(WITHIN, ("pp", "data_parallel")),
-                found(WITHIN, ("dp_shard", "cp")),
-                [sliced.number, sliced.count],
-            ],
-            "refused": [wrong, found([0, 1, 2, 3], None), found(WITHIN, ("dp_shard_cp", "tp"))],
-        }
-
-    for rank, said in enumerate(four(run)):
-        assert said["data"] == [[rank, 4]] * 3
-        assert said["one"] == [[rank % 2, 2], [rank // 2, 2], [rank // 2, 2]]
-        wrong, unnamed, folded = said["refused"]
-        assert "dimensions tp have 2 of 4 processes" in wrong
-        assert "no names" in unnamed
-        assert "'dp_shard_cp'" in folded
-
-
-def test_what_is_no_mesh_is_refused():
-    with pytest.raises(CallerError, match="mesh='dp', expected a torch DeviceMesh"):
-        replica_of("dp")
-
-
-# Files that all nodes see
-
-
-def test_files_that_all_nodes_see_are_divided_among_all_replicas(four, tmp_path):
-    path = write(tmp_path / "a.tfrecord", examples(range(20)))
 
     def run(rank):
-        mesh = DeviceMesh("cpu", WITHIN, mesh_dim_names=("dp", "tp"))
-        files = FileSet(path, mesh=mesh)
-        read = labels(files.numpy(BATCH, drop_last=False))
-        assert labels(files.to_dataset(BATCH, drop_last=False)) == read
-        return read
+        with connect(nodes[rank // 2].endpoint) as cache:
+            (found,) = [labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 1)]
+        return found
 
     found = four(run)
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    assert sorted(found[0] + found[2]) == list(range(20))
+    for rank in 0, 2:
+        assert sorted(found[rank] + found[rank + 1]) == list(range(20))
 
 
-def test_files_that_nodes_have_for_themselves_are_no_set_for_a_mesh(four, tmp_path):
-    paths = [write(tmp_path / f"{n}/a.tfrecord", examples(range(n))) for n in (20, 30)]
-
-    def run(rank):
-        mesh = DeviceMesh("cpu", WITHIN, mesh_dim_names=("dp", "tp"))
-        return FileSet(paths[rank // 2], mesh=mesh).numpy(BATCH)
-
-    for found in four(run):
-        assert found.startswith("ReplicasDifferError: processes 0 and 2")
-        assert "storage that all nodes share" in found
+def test_without_agreement_ranks_divide_the_set_as_given(node):
+    found = []
+    for rank in range(3):
+        with connect(node(f"node {rank}", 3).endpoint) as cache:
+            (read,) = [
+                labels(epoch.numpy(BATCH))
+                for epoch in cache.epochs("train", 1, rank=rank, world=3, agree=False)
+            ]
+            found += read
+    assert sorted(found) == list(range(30))
+    with connect(node("refused", 2).endpoint) as cache, pytest.raises(CallerError, match="world=2"):
+        cache.epochs("train", 1, rank=2, world=2)
 
 
 def test_files_that_other_nodes_may_read_too_are_warned_of_until_ranks_are_given(four, tmp_path):
@@ -346,10 +295,7 @@ def test_files_that_other_nodes_may_read_too_are_warned_of_until_ranks_are_given
 
     for rank, (warning,) in enumerate(four(run)):
         assert f"this is rank {rank % 2} of 2" in warning
-        assert "mesh=" in warning
-
-
-# Who shares a set
+        assert "rank= and world= of the whole run" in warning
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
@@ -365,10 +311,8 @@ def test_nodes_that_hold_parts_of_one_replica_share_a_set(processes):
         for one, other in linked:
             both = reached[one] | reached[other]
             reached |= dict.fromkeys(both, both)
-    numbers, nodes = zip(*processes, strict=True)
-    for process, own in enumerate(processes):
-        sharing = Sharing.of(own, numbers, nodes)
-        assert {frozenset(s) for s in sharing.sets} == {frozenset(s) for s in reached.values()}
-        assert sharing.replicas == sorted({numbers[other] for other in reached[process]})
-        assert sharing.count == len(set(numbers))
-    assert json.dumps(sharing.sets), "plain numbers"
+    rows = [Row(rank, 6, 1, node) for rank, node in processes]
+    for process, (rank, _) in enumerate(processes):
+        assert ranks_of_one_set(rank, rows) == sorted(
+            {rows[other].rank for other in reached[process]}
+        )
