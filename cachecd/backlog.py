@@ -15,8 +15,8 @@ from cachecd.parts import part_of, slices_of
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an outcome means for later shards: what did not fit, and the `bytes_out` that came of
-    `bytes_in`."""
+    """What later shards need of an outcome: the parts that did not fit, and the `bytes_out` of shards that
+    `bytes_in` of the source became."""
 
     remainder: tuple[UnitSlice, ...] = ()
     bytes_in: int = 0
@@ -24,7 +24,8 @@ class Effect:
 
 
 def effect_of(assigned: Sequence[UnitSlice], outcome: Outcome) -> Effect:
-    """Of a part that ends before its unit does nobody knows how many bytes it is."""
+    """The effect of an outcome. A shard with a part that ends before its unit does says nothing of the
+    ratio: nobody knows the bytes of such a part."""
     if any(unit.stop for unit in assigned):
         return Effect(outcome.remainder)
     aside = {each.unit for each in outcome.set_aside}
@@ -88,8 +89,8 @@ class Backlog:
             str(number): [effect.bytes_in, effect.bytes_out, [part_of(u) for u in effect.remainder]]
             for number, effect in self.waiting.items()
         }
-        told = {"applied": self.applied, "outcomes": outcomes}
-        return told | ({"unused": list(self.unused.items())} if self.unused else {})
+        state = {"applied": self.applied, "outcomes": outcomes}
+        return state | ({"unused": list(self.unused.items())} if self.unused else {})
 
     def restore(self, saved: dict[str, Any], unit: Callable[[int], UnitSlice]) -> None:
         """Continues from what `to_json` gave; `unit` is the listing's."""

@@ -201,7 +201,7 @@ class Daemon:
             await self._executor.start(self._deliver)
             for name in self.state.datasets:
                 index = self._indexes[name]
-                self._feed(ev.Listed(name, len(index), index.complete))
+                self._feed(ev.Listed(name, index.complete))
                 dataset, room = self.state.datasets[name], self._meter.index_room.of(name)
                 about = index, room, dataset.plan.partly_held, dataset.listing
                 config = self._config.datasets[name]
@@ -399,7 +399,7 @@ class Daemon:
                 path=str(self._layout.temporary(shard)),
                 capacity=self._config.cache.shard_size,
                 schema=self._schemas.get((name, assignment.generation)),
-                classes=preflight.classes_of(self._config.datasets[name], index),
+                classes=self._config.datasets[name].source.classes or index.classes,
                 meta=meta_of(assignment, dataset.plan, index),
             )
         )

@@ -341,8 +341,8 @@ class DatasetState:
     def listing_stopped(
         self, reason: str, stuck: bool, down: bool, now: float, doubted: bool = False
     ) -> None:
-        """It has not; what is listed is sampled all the same, and if it is `stuck`, again and again. While
-        the source is `doubted`, nothing is."""
+        """The listing has failed: the units listed so far are sampled, and if the listing is `stuck`, again
+        and again. While the source is `doubted`, no unit is sampled."""
         self.unlisted = reason
         if doubted:
             self.doubt.raised(reason)

@@ -37,8 +37,8 @@ class Doubt:
         self.reason = reason
 
     def ended(self, complete: bool) -> bool:
-        """The source was listed to its end and is what it was, or may be anything; `complete`: it was, now
-        or earlier. Returns whether it is known now and was not."""
+        """The listing has ended without doubt; `complete`: it came to its end, now or earlier. Returns
+        whether the source is known now and was not before."""
         self.reason, self.unsure = "", False
         before, self.known = self.known, self.known or complete
         return self.known and not before

@@ -76,11 +76,10 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The listing of a dataset's source knows this many units, and whether that is all; the plan's unit
-    table tells which may be walked. `fresh`: the store has just answered."""
+    """The listing of a dataset's source has gained units, or has ended (`complete`); the plan's unit table
+    has the units. `fresh`: the store has just answered."""
 
     dataset: str
-    units: int
     complete: bool
     fresh: bool = False
 

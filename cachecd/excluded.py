@@ -34,8 +34,7 @@ class Excluded:
         return self._kept.keys()
 
     def keep(self, kept: Iterable[ExcludedName]) -> None:
-        """These were excluded before, of whatever source: it may have been a copy of this one, and what was
-        bad there is bad here."""
+        """Adds names that were excluded before, of whatever URL: it may have been a copy of this source."""
         for name in kept:
             _, key, begin = name
             self._kept.setdefault((key, begin), set()).add(name)

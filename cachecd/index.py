@@ -160,20 +160,20 @@ class Index:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The ends of the blocks that may be walked. They follow from the listing alone, not from when it
-        was interrupted: where it was complete, and, if units may be walked early, between these at
-        doubling distances."""
-        found: list[int] = []
+        """The ends of the blocks that may be walked: each length at which the listing was complete, and, if
+        units may be walked early, lengths between these at doubling distances. An interruption of the
+        listing changes no end."""
+        ends: list[int] = []
         begin, length = 0, self._length
         for mark in (*self._completed, None):
             end, limit = begin + _FIRST_END, length + 1 if mark is None else mark
             while self._early and end < limit:
-                found.append(end)
+                ends.append(end)
                 end += end - begin
             if mark is not None:
-                found.append(mark)
+                ends.append(mark)
                 begin = mark
-        return tuple(found)
+        return tuple(ends)
 
     def last_key(self) -> str | None:
         """The key after which a listing that was cut off goes on; None if it begins anew, since it
@@ -181,12 +181,11 @@ class Index:
         last = None if self.complete or not len(self) else self._keys().last
         return None if last is None else decoded(last)
 
-    def labelled(self, begin: int, end: int) -> Iterator[tuple[str, str]]:
-        """Key and label of the units [begin, end), by number. Reads the file from one to the other."""
-        for block, first in enumerate(self._firsts):
-            if first < end and begin < first + (units := self._units_of(block)):
-                for text in self._texts_of(block)[max(begin - first, 0) : min(end - first, units)]:
-                    yield decoded(text[0].partition(MARK)[0]), decoded(text[1].partition(MARK)[2])
+    def labelled(self) -> Iterator[tuple[str, str]]:
+        """Key and label of each unit, by number. Reads the whole file."""
+        for block in range(len(self._firsts)):
+            for name, about in self._texts_of(block):
+                yield decoded(name.partition(MARK)[0]), decoded(about.partition(MARK)[2])
 
     def unit(self, number: int) -> UnitSlice:
         """The whole unit `number`; IndexError outside [0, len)."""

@@ -213,7 +213,7 @@ class Listing:
                 self._after = last
             if self._position or self._after:
                 self._listed = len(index)
-                self._find_classes(index.labelled(0, len(index)))
+                self._find_classes(index.labelled())
             if not self._after:
                 self._lanes = _lanes_at(self._position)
         self._begun = True

@@ -114,7 +114,7 @@ class _Kept:
             await asyncio.sleep(max(relist - progress.took, progress.took))
 
     def _listed(self, fresh: bool = False) -> None:
-        self.feed(Listed(self.name, len(self.index), self.index.complete, fresh))
+        self.feed(Listed(self.name, self.index.complete, fresh))
 
     def _doubted(self, why: str) -> None:
         if self.doubts:

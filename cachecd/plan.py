@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from cachecd.backlog import Backlog, Effect, effect_of
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.parts import Part, part_of, parts_made, slices_of
-from cachecd.sourcewalk import SourceWalk, UnlistedError
+from cachecd.sourcewalk import SourceWalk, UnitTable, UnlistedError
 from cachecd.unitcount import Units
-from cachecd.unittable import UnitTable
 
 WINDOW = 16
 # A unit that does not fit is fetched twice, so aim a little below the full shard.

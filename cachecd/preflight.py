@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachecd import generations
-from cachecd.config import EVERY_HOST, Config, DatasetConfig
-from cachecd.disk import refuse_network_filesystem, total_bytes
+from cachecd.config import Config, DatasetConfig
+from cachecd.disk import total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
 from cachecd.executors.local import LocalExecutor
@@ -19,7 +19,7 @@ from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.model import LANES
 from cachecd.quantities import Percent, approximate_size
 from cachecd.restraint import Restraint
-from cachecd.rules import DatasetRules
+from cachecd.rules import AWAITS_CLASSES, DatasetRules
 from cachecd.sampler.messages import Setup
 from cachecd_client import resources
 
@@ -95,7 +95,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         pin=dataset.pin,
         limit=dataset.limit,
         seed=dataset.seed,
-        awaits_classes=dataset.source.awaits_classes,
+        awaits=AWAITS_CLASSES if dataset.source.awaits_classes else "",
         interleave=LANES if dataset.source.streams else 1,
         source=dataset.source.name,
         held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
@@ -112,13 +112,13 @@ def generation_of(dataset: DatasetConfig) -> str:
         decides.append(source.classes)
     if source.columns is not None:
         decides.append({"columns": source.columns})
-    told: dict[str, Any] | None = None
+    held_out: dict[str, Any] | None = None
     if (split := dataset.split) is not None:
         # Both sides alike: what one side trains on is what the other does not hold out. Units are held out
         # by their names, and the same object has another name under another URL.
-        told = split.model_dump(mode="json")
+        held_out = split.model_dump(mode="json")
         array = source.array.model_dump(mode="json") if source.array is not None else None
-        told["of"] = [
+        held_out["of"] = [
             source.url,
             source.format,
             source.manifest,
@@ -126,7 +126,7 @@ def generation_of(dataset: DatasetConfig) -> str:
             source.options,
             array,
         ]
-    return generations.configured(dataset.generation, decides, told)
+    return generations.configured(dataset.generation, decides, held_out)
 
 
 def listing_of(dataset: DatasetConfig) -> str:
@@ -135,42 +135,26 @@ def listing_of(dataset: DatasetConfig) -> str:
     middle of a listing. Nor the endpoint: a bucket is the same bucket by whatever host name it is reached,
     and the environment may name the host instead."""
     source, label = dataset.source, dataset.source.label
-    told: list[Any] = [source.url, source.format, label.pattern if label else None]
+    names: list[Any] = [source.url, source.format, label.pattern if label else None]
     if source.array is not None:
-        told.append(source.array.model_dump(mode="json"))
+        names.append(source.array.model_dump(mode="json"))
     if source.reader is not None:
-        told.append({"reader": source.reader, "options": source.options})
+        names.append({"reader": source.reader, "options": source.options})
     if source.manifest is not None:
-        told.append({"manifest": source.manifest})
+        names.append({"manifest": source.manifest})
     if label is not None and label.pattern is None:
-        told.append({"label": label.manifest or "column"})
+        names.append({"label": label.manifest or "column"})
     if (part := dataset.partition) is not None:
-        told.append({"part": part.index, "of": part.count})
+        names.append({"part": part.index, "of": part.count})
     if (split := dataset.split) is not None:
         by = {} if split.by == "key" else {"by": split.by}
-        told.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
-    return json.dumps(told, sort_keys=bool(source.reader))
-
-
-def origin_of(name: str, key: str) -> tuple[str, str]:
-    """The source's URL in what `listing_of` gave, and that of the object of a unit."""
-    url = json.loads(name)[0]
-    return url, key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
+        names.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
+    return json.dumps(names, sort_keys=bool(source.reader))
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:
     """The index of a dataset, taken on as it was left, or begun."""
     return Index.open(layout.index, rules.name, listing_of(dataset), early=not rules.awaits)
-
-
-def classes_of(dataset: DatasetConfig, index: Index) -> tuple[str, ...]:
-    """The names of the label's classes, by number: as configured, else as the listing has found them."""
-    return dataset.source.classes or index.classes
-
-
-def check_disk(config: Config) -> None:
-    """DiskError if cache.dir cannot be used at all."""
-    refuse_network_filesystem(config.cache.dir)
 
 
 def is_empty(config: Config) -> bool:

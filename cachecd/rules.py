@@ -12,9 +12,9 @@ AWAITS_CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class DatasetRules:
-    """What the configuration says of one dataset, in bytes. `awaits_classes`: no unit may be had before
-    all are listed. `interleave`: how many units a shard mixes. `source`: its URL. `held_out_of`: the
-    dataset whose split holds this one out, "" if none does."""
+    """What the configuration says of one dataset, in bytes. `awaits`: why no unit may be sampled before
+    all are listed, "" if units may. `interleave`: how many units a shard mixes. `source`: its URL.
+    `held_out_of`: the dataset whose split holds this one out, "" if none does."""
 
     name: str
     generation: str
@@ -25,7 +25,7 @@ class DatasetRules:
     pin: bool = False
     limit: int | None = None
     seed: int = 0
-    awaits_classes: bool = False
+    awaits: str = ""
     interleave: int = 1
     source: str = ""
     held_out_of: str = ""
@@ -40,8 +40,3 @@ class DatasetRules:
     def excluded_names(self) -> tuple[str, ...]:
         """Under which names something may be kept that it is to do without."""
         return (self.name, self.held_out_of) if self.held_out_of else (self.name,)
-
-    @property
-    def awaits(self) -> str:
-        """Why nothing may be sampled before the listing has come to its end; "" if it may."""
-        return AWAITS_CLASSES if self.awaits_classes else ""

@@ -22,7 +22,7 @@ import zmq
 from cachecd import preflight
 from cachecd.config import Config
 from cachecd.daemon import Daemon
-from cachecd.disk import make_private_directory, refusing
+from cachecd.disk import make_private_directory, refuse_network_filesystem, refusing
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
 from cachecd.firstlook import check_side, check_sources
@@ -58,7 +58,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     # The group may read what is cached, nobody else anything; samplers inherit this.
     umask = os.umask(0o027)
     figures = preflight.figures(config)
-    preflight.check_disk(config)
+    refuse_network_filesystem(config.cache.dir)
     socket = Path(config.server.endpoint.removeprefix("ipc://"))
     with contextlib.ExitStack() as owned:
         owned.enter_context(_made(socket.parent, make_private_directory))

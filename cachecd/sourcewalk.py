@@ -1,18 +1,17 @@
-"""The plan's walk over its source: which units the next shard is given, and how far the walk is. Pure."""
+"""The walk over a source: chooses the units of the next shard, and keeps the walk's place. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachecd.cycle import Cycle
 from cachecd.model import MAX_UNITS, UnitSlice
-from cachecd.ratio import Ratio
 from cachecd.unitcount import UnitCount, Units
-from cachecd.unittable import UnitTable
 
 # Of a cache that holds nearly everything, much is walked over for each unit that is free.
 _LONGEST_REACH = 1 << 16
@@ -20,6 +19,55 @@ _LONGEST_REACH = 1 << 16
 _MOST_MISSED = 256
 # A unit is in one shard at a time: of a source of few units, so many shards can be made at once.
 _AT_ONCE = 4
+_RECORD_OVERHEAD = 36  # framing and sidecar
+# Framing, sidecar, key and label of a small object; corrected by the ratio later.
+_UNIT_OVERHEAD = 128
+
+
+class UnitTable(Protocol):
+    """The listing, as far as the plan needs it; units are numbered from 0."""
+
+    def __len__(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all units together."""
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The ends of the blocks that are listed, ascending. They follow from the listing alone, and a
+        block's end never changes."""
+
+    def sizes(self, numbers: NDArray[np.uint64]) -> NDArray[np.int64]: ...
+    def unit(self, number: int) -> UnitSlice: ...
+
+
+class Ratio:
+    """Bytes of shards for each byte of the source, measured over all shards."""
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def add(self, bytes_in: int, bytes_out: int) -> None:
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+
+    def estimate(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of shards that units of these sizes take."""
+        if self.bytes_in and self.bytes_out:
+            scaled = (sizes * (self.bytes_out / self.bytes_in)).astype(np.int64)
+            return np.maximum(scaled, _RECORD_OVERHEAD)
+        return sizes + _UNIT_OVERHEAD
+
+    def estimate_of(self, unit: UnitSlice) -> int:
+        """Bytes of shards that this slice takes."""
+        return int(self.estimate(np.array([max(unit.size - unit.offset, 0)], np.int64))[0])
+
+    def estimate_all(self, total: int, units: int) -> int:
+        """Bytes of shards that so many units of `total` bytes take."""
+        if self.bytes_in and self.bytes_out:
+            return int(total * (self.bytes_out / self.bytes_in))
+        return total + _UNIT_OVERHEAD * units
 
 
 class UnlistedError(Exception):
@@ -27,8 +75,8 @@ class UnlistedError(Exception):
 
 
 class _Candidate(NamedTuple):
-    """What comes next: a `part` that was left over, or else the whole unit `number`. It takes about `cost`
-    bytes of shards, and behind it the walk is at `position`."""
+    """A unit for the next shard: a `part` that earlier shards left over, or else the whole unit `number`.
+    It takes about `cost` bytes of shards. Behind a whole unit the walk is at `position`."""
 
     part: UnitSlice | None
     number: int
@@ -37,7 +85,8 @@ class _Candidate(NamedTuple):
 
 
 class SourceWalk:
-    """`next_up` are the slices that come before what the walk comes to, first come, first served."""
+    """A place in the source. `next_up` are parts of units that earlier shards left over: the next shards
+    take these parts first, in this order."""
 
     def __init__(self, units: UnitTable, seed: int, target: int, interleave: int) -> None:
         """`target`: bytes that a shard is to have; `interleave`: how many units it mixes."""
@@ -53,7 +102,7 @@ class SourceWalk:
     # --- the listing
 
     def extend(self, complete: bool) -> None:
-        """Takes up the blocks that the listing has gained; `complete`: there will be no more of them."""
+        """Adds the blocks that the listing has gained; `complete`: the listing gains no more."""
         for end in self._units.ends:
             if end > self.cycle.num_units:
                 self._add_block(end)
@@ -63,7 +112,7 @@ class SourceWalk:
             self._ends()
 
     def make_do(self) -> None:
-        """The listing does not get on: what it has found till now is walked, again and again."""
+        """Walks the units listed so far, again and again: the listing fails."""
         if not self.cycle.more_to_come:
             return
         if len(self._units) > self.cycle.num_units:
@@ -86,23 +135,23 @@ class SourceWalk:
 
     @property
     def estimated_bytes(self) -> int:
-        """What all of it takes as shards."""
+        """Bytes of shards that the whole source takes."""
         return self.ratio.estimate_all(self._units.num_bytes, len(self._units))
 
     @property
     def fresh_bytes(self) -> int:
-        """About what the free units take."""
+        """About the bytes of shards that the free units take."""
         return self.estimated_bytes * self.count.num_free // max(len(self._units), 1)
 
     def recount(self, coming: Units) -> None:
-        """After a restart, which units were in a shard; but for these, which are in hand."""
+        """After a restart, counts the units that were in a shard, without the units `coming`."""
         self.count.recount(self.cycle.walked_over(), coming)
 
     # --- assigning
 
     def take(self) -> tuple[UnitSlice, ...]:
-        """The units of the next shard, about as many as fill it, which from now on are spoken for; empty if
-        none is at hand. After UnlistedError, and what the unit table raises, the walk is as it was."""
+        """Holds the units of the next shard, about as many as fill it, and returns them; none if no unit is
+        free. If the unit table raises, or with UnlistedError, the walk has not moved."""
         taken: dict[
             int, _Candidate
         ] = {}  # by the unit's number: a shard holds one stretch of a unit
@@ -130,7 +179,7 @@ class SourceWalk:
         yield from self._fresh()
 
     def _share(self) -> int:
-        """What a shard takes at most of one unit, so that it mixes as many as it shall."""
+        """The most bytes that a shard takes of one unit, so that the shard mixes `interleave` units."""
         blocks = self.cycle.blocks
         if not blocks or not blocks[0] or self._interleave == 1 or self._units.unit(0).seems_packed:
             return self._target
@@ -139,8 +188,7 @@ class SourceWalk:
         return self._target // max(min(self._interleave, most), 1)
 
     def _fresh(self) -> Iterator[_Candidate]:
-        """The free units that come next. UnlistedError at the end of what is listed, where more is to
-        come."""
+        """The next free units. UnlistedError at the end of the listed units, if the listing goes on."""
         cycle = self.cycle
         position = cycle.position
         left = cycle.left if self.count.num_free or cycle.more_to_come else 0
@@ -175,7 +223,7 @@ class SourceWalk:
 
     def to_json(self) -> dict[str, Any]:
         """All but what is left over, and which units are spoken for."""
-        told = {
+        state = {
             "blocks": self.cycle.blocks,
             "passes": self.cycle.passes,
             "position": self.cycle.position,
@@ -183,7 +231,7 @@ class SourceWalk:
             "bytes_in": self.ratio.bytes_in,
             "bytes_out": self.ratio.bytes_out,
         }
-        return told | ({"target": self.cycle.target} if self.cycle.target else {})
+        return state | ({"target": self.cycle.target} if self.cycle.target else {})
 
     def _walked(self) -> dict[str, Any]:
         """What `recount` goes by. Of more than can be saved here, only what is on disk then counts."""

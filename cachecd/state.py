@@ -119,7 +119,7 @@ class State:
                 if state := self.leases.pop(lease, None):
                     self.restraint.wanted(now)
                     self._ended(state, out)
-            case ev.Listed(dataset, _, complete, fresh):
+            case ev.Listed(dataset, complete, fresh):
                 if self.datasets[dataset].listed_on(complete, fresh, now):
                     out.append(ev.SavePlan(dataset))
             case ev.Relisted(dataset, gone, back):

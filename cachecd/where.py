@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from cachecd.config import EVERY_HOST
 from cachecd.errors import DiskError
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
-from cachecd.preflight import origin_of
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CallerError
 
@@ -52,7 +52,8 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         )
     try:
         unit = index.unit(int(sidecar.units[record]))
-        url, whole = origin_of(index.source, unit.key)
+        url = json.loads(index.source)[0]  # as preflight.listing_of has it
+        whole = unit.key if url in EVERY_HOST else f"{url.rstrip('/')}/{unit.key}"
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)
     finally:
         index.close()

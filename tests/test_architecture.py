@@ -33,13 +33,11 @@ PARTS = {
     "parts": "model unittext",
     "events": "model parts unitcount",
     "unitcount": "",
-    "unittable": "model",
     "marks": "",
     "cycle": "client._core",
     "backlog": "model parts",
-    "ratio": "model",
-    "sourcewalk": "cycle model ratio unitcount unittable",
-    "plan": "backlog model parts sourcewalk unitcount unittable",
+    "sourcewalk": "cycle model unitcount",
+    "plan": "backlog model parts sourcewalk unitcount",
     "shardtable": "model",
     "walk": "shardtable",
     "live": "deliveries model shardtable walk",
@@ -116,7 +114,7 @@ PARTS = {
     "postmortem": "sampler",
     "survey": "errors model sampler client._core",
     "proposal": "config disk errors quantities sampleview survey",
-    "where": "errors index layout model preflight client._core client.errors",
+    "where": "config errors index layout model client._core client.errors",
     "sidecarwalk": "index model parts plan reconcile",
     "standing": "catalog generations index model reconcile rules",
     "recovery": "catalog dataset errors generations index layout leases live model parts plan reconcile "
@@ -142,7 +140,7 @@ PARTS = {
     "verify": "layout repeats client client._core client.errors client.resources",
     "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
     # The command line
-    "cli": "config demo errors extras firstlook layout model postmortem preflight proposal quantities "
+    "cli": "config demo disk errors extras firstlook layout model postmortem preflight proposal quantities "
     "rules sample sampler sampleview service survey verify where client client.errors client.protocol "
     "client.transport",
     "__main__": "cli",
@@ -174,7 +172,6 @@ PURE = {
     "pause",
     "progress",
     "rate",
-    "ratio",
     "room",
     "rules",
     "sampler.lanes",
@@ -184,7 +181,6 @@ PURE = {
     "sourcewalk",
     "state",
     "unitcount",
-    "unittable",
     "unittext",
     "waiting",
     "walk",

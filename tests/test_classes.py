@@ -16,6 +16,7 @@ from cachecd.errors import ConfigError
 from cachecd.firstlook import check_sources
 from cachecd.model import SetAside
 from cachecd.preflight import generation_of, listing_of
+from cachecd.rules import AWAITS_CLASSES
 from cachecd.status import document
 from tests.world import FOOTPRINT, UNIT, Units, World, train, world
 
@@ -60,7 +61,7 @@ def waits_for(w: World) -> str:
 
 def test_a_source_whose_classes_are_awaited_says_so_until_it_is_listed():
     units = Units([])
-    rules = train(awaits_classes=True, first=3 * UNIT)
+    rules = train(awaits=AWAITS_CLASSES, first=3 * UNIT)
     w = World(8 * FOOTPRINT, {rules: units}, unlisted={"train"})
     said = (
         "classes are numbered when the listing has come to its end, and nothing is sampled before; "
@@ -69,7 +70,7 @@ def test_a_source_whose_classes_are_awaited_says_so_until_it_is_listed():
     assert waits(w.acquire("train", "job", 0)) == f"listing the source: {said}"
     assert waits_for(w) == said
     units.append([UNIT] * 10)
-    w.feed(ev.Listed("train", 10, complete=True))
+    w.feed(ev.Listed("train", complete=True))
     assert waits(w.acquire("train", "job", 0)) == ""
     assert waits_for(w) == ""
 

@@ -90,7 +90,7 @@ def test_what_is_cached_counts_after_a_restart_and_odd_newcomers_do_not_stop_it(
     dataset = w.state.datasets["train"]
     dataset.found_aside(w.rows.set_aside("train"))
     w.sources["train"].append([w.sources["train"].unit(0).size] * 100)
-    w.feed(ev.Listed("train", 400, complete=True))
+    w.feed(ev.Listed("train", complete=True))
     while w.making:
         units = w.making[shard := min(w.making)].units
         asides = tuple(SetAside(u.unit, u.key, GREY) for u in units)

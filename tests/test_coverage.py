@@ -39,7 +39,7 @@ class Ever:
             self.w.exclude("train", sorted(some))
         elif what == "more":
             self.w.sources["train"].append([UNIT] * 7)
-            self.w.feed(ev.Listed("train", listed + 7, complete=True, fresh=True))
+            self.w.feed(ev.Listed("train", complete=True, fresh=True))
         elif what == "restart":
             self.w.restart()
         else:

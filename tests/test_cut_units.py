@@ -139,7 +139,7 @@ def failed(*, pin: bool, passing: bool = True) -> tuple[World, UnitSlice]:
                 others = dataclasses.replace(assignment, units=assignment.units[1:])
                 made = full(others) if others.units else Outcome(0, 0, 0, 0, 0, 0.0)
                 w.make(shard, dataclasses.replace(made, set_aside=(bad,)))
-    w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+    w.feed(ev.Listed("eval", complete=True, fresh=True))
     w.tick()
     w.settle()
     return w, rest
@@ -174,11 +174,11 @@ def test_a_unit_whose_rest_is_gone_is_not_whole_because_a_listing_says_so(pin):
     unit, none = np.array([rest.unit]), np.zeros(0, np.int64)
     for gone, back in ((unit, none), (none, unit)):
         w.feed(ev.Relisted("eval", gone, back))
-        w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+        w.feed(ev.Listed("eval", complete=True, fresh=True))
         w.settle()
         assert w.model.of["eval"].aside == {rest.unit}
     lose(w, FIRST)
-    w.feed(ev.Listed("eval", 9, complete=True, fresh=True))
+    w.feed(ev.Listed("eval", complete=True, fresh=True))
     w.tick(4000)
     w.settle()
     assert leased(w) == w.model.source("eval")

@@ -97,7 +97,7 @@ def test_other_datasets_stay_at_first_while_a_pinned_shard_is_looked_into_and_gr
     w.settle()
     w.exclude("eval", [0])  # what is left of the set is whole, but its shard is out of service
     w.sources["train"].append([UNIT])
-    w.feed(ev.Listed("train", 10, complete=True))
+    w.feed(ev.Listed("train", complete=True))
     assert w.verifying
     assert not w.making
     w.verified(w.verifying[0], sound=True)
@@ -182,7 +182,7 @@ def test_a_unit_that_turns_up_in_a_listing_under_a_known_name_is_not_fetched():
     w.state.datasets["train"].excluded.keep([("", f"key-{n}", 0) for n in (*range(3, 13), 15)])
     w.settle()
     w.sources["train"].append([UNIT] * 17)
-    w.feed(ev.Listed("train", 20, complete=True))
+    w.feed(ev.Listed("train", complete=True))
     wanted = {*range(3), 13, 14, *range(16, 20)}
     while w.making or w.publishing:
         assert {u.unit for a in w.making.values() for u in a.units} <= wanted

@@ -19,21 +19,10 @@ def test_units_of_one_object_are_told_apart_by_where_they_begin_and_keep_their_l
     assert index.append(units) == 0
     again = reopened(index)
     assert listed(again) == units
-    assert [key for key, _ in again.labelled(0, 4)] == ["a", "a", "a\0", "b"]
+    assert [key for key, _ in again.labelled()] == ["a", "a", "a\0", "b"]
     # There may be more units of the last object than were listed before a kill.
     assert again.last_key() is None
     again.close()
-
-
-def test_labels_of_a_range_are_read_across_blocks(tmp_path):
-    index = Index.open(tmp_path, "train", "s", early=False)
-    for start in range(0, 50, 10):
-        page = [ObjectInfo(f"{n:03d}", 1, label=str(n % 4)) for n in range(start, start + 10)]
-        index.append(page)
-    every = [(f"{n:03d}", str(n % 4)) for n in range(50)]
-    for begin, end in [(0, 50), (0, 10), (10, 20), (9, 11), (3, 47), (49, 50), (20, 20)]:
-        assert list(index.labelled(begin, end)) == every[begin:end]
-    index.close()
 
 
 def test_keys_that_a_listing_knew_take_no_memory_when_it_is_over(tmp_path):

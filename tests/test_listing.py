@@ -89,7 +89,7 @@ class Source:
         asyncio.run(self.listing().go_on(store.list))
 
     def keys(self) -> list[str]:
-        return [key for key, _ in self.index.labelled(0, len(self.index))]
+        return [key for key, _ in self.index.labelled()]
 
 
 @pytest.fixture
@@ -364,9 +364,9 @@ def keep(one: Source, store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Eve
 def test_failures_are_told_and_what_is_listed_may_be_walked_meanwhile(source, monkeypatch):
     fed = keep(source(), Store(objects(2500), faults=[3]), monkeypatch)
     assert [type(event) for event in fed] == [Listed, ListingStopped, Listed, Listed]
-    assert fed[0] == Listed("train", 1500, complete=False)
+    assert fed[0] == Listed("train", complete=False)
     assert fed[1] == ListingStopped("train", "cannot resolve the store's host name", down=True)
-    assert fed[-1] == Listed("train", 2500, complete=True, fresh=True)
+    assert fed[-1] == Listed("train", complete=True, fresh=True)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_whatever_a_stores_library_raises_is_told_and_tried_again(source, monkey
     fed = keep(source(), store, monkeypatch)
     (stopped,) = [event for event in fed if isinstance(event, ListingStopped)]
     assert type(error).__name__ in stopped.reason
-    assert fed[-1] == Listed("train", 2500, complete=True, fresh=True)
+    assert fed[-1] == Listed("train", complete=True, fresh=True)
 
 
 @pytest.mark.parametrize("frontier", ["no JSON", "{}", '{"lanes": [{"other": 1}]}', "[]"])

@@ -239,7 +239,7 @@ def test_it_is_listed_again_and_again_and_a_failure_is_told_and_tried_again(know
     relisted = [event for event in fed if isinstance(event, Relisted)]
     assert [(len(e.gone), len(e.back)) for e in relisted] == [(0, 0), (1, 0)]
     assert isinstance(fed[-1], Listed)
-    assert fed[-1].units == 2500
+    assert len(one.index) == 2500
     assert sorted(pauses)[-3:] == pytest.approx([600.0] * 3, abs=30)
     told = progress.status(progress.ended + 5.0)
     assert (told["running"], told["objects"], told["failed"]) == (False, 2499, "")

@@ -222,7 +222,7 @@ def test_every_datasets_first_is_reserved_against_the_others():
     w.settle()
     assert w.state.ledger.of("train") <= 6 * FOOTPRINT
     w.state.datasets["zeta"].plan._units.append([UNIT] * 100)
-    w.feed(ev.Listed("zeta", 100, complete=True))
+    w.feed(ev.Listed("zeta", complete=True))
     w.settle()
     granted(w.acquire("zeta", "job", 0))
 

@@ -51,7 +51,7 @@ def test_what_a_staying_holder_keeps_counts_as_retired_though_everything_was_cac
     assert len(retired(w)) == 1, "there was one unit to put in a shard's place"
     w.sources["train"].append([UNIT] * 60)
     for epoch in range(1, 12):
-        w.feed(ev.Listed("train", len(w.sources["train"]), complete=True))
+        w.feed(ev.Listed("train", complete=True))
         next_epoch(w, epoch)
     kept = sum(w.state.datasets["train"].live[n].shard.allocated for n in retired(w))
     assert kept <= 0.25 * 8 * FOOTPRINT
@@ -110,7 +110,7 @@ def test_room_on_the_file_system_is_given_once_though_a_worker_has_not_taken_it_
     w.spare = 3 * FOOTPRINT
     w.measure()
     w.sources["train"].append([UNIT] * 99)
-    w.feed(ev.Listed("train", 99, complete=True))
+    w.feed(ev.Listed("train", complete=True))
     for _ in range(5):
         w.measure()
         w.tick()

@@ -189,7 +189,7 @@ class Policy(RuleBasedStateMachine):
     def the_source_gains_objects(self, more, name):
         if name in self.world.listed:
             self.world.sources[name].append([SIZE] * more)
-            self.world.feed(ev.Listed(name, len(self.world.sources[name]), complete=True))
+            self.world.feed(ev.Listed(name, complete=True))
 
     @rule(name=st.sampled_from(DATASETS), fails=st.booleans())
     def a_source_is_listed(self, name, fails):
@@ -198,7 +198,7 @@ class Policy(RuleBasedStateMachine):
         elif name not in self.world.listed:
             self.world.listed |= {name}
             self.world.sources[name].complete = True
-            self.world.feed(ev.Listed(name, len(self.world.sources[name]), complete=True))
+            self.world.feed(ev.Listed(name, complete=True))
 
     # --- the disk
 

@@ -135,7 +135,7 @@ def test_two_datasets_under_one_limit_both_rotate_however_late_one_of_them_begin
     w.settle()
     w.listed |= {"late"}
     w.sources["late"].complete = True
-    w.feed(ev.Listed("late", 100, complete=True))
+    w.feed(ev.Listed("late", complete=True))
     w.settle()
     oldest = dict.fromkeys(("early", "late"), 0)
     leases: dict[str, str] = {}

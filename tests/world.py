@@ -125,7 +125,7 @@ class World:
             if units := dataset.excluded.numbers:
                 found.append(ev.HoldersFound(name, tuple(self._holders(name, units))))
         for name in self.listed:
-            found.append(ev.Listed(name, len(self.sources[name]), complete=True))
+            found.append(ev.Listed(name, complete=True))
         for name in self.rules:
             if excluded := sorted(self.rows.excluded_units(name)):
                 units = tuple(map(self.sources[name].unit, excluded))

@@ -42,9 +42,10 @@ def command(
 
     loaded = load(config)
     from cachecd import preflight  # after the cheap part: it brings in what talks to stores
+    from cachecd.disk import refuse_network_filesystem
 
     figures = preflight.figures(loaded)
-    preflight.check_disk(loaded)
+    refuse_network_filesystem(loaded.cache.dir)
     noticed: dict[str, str] = {}
     samples: dict[str, Sample] = {}
     if sources:

@@ -1,4 +1,4 @@
-"""Where the units of a dataset come from, for whoever reads them."""
+"""A dataset's source inside a worker: its store, its format, and the counted reader of one assignment."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_pinned_set_is_tried_again_only_after_a_listing():
     w.tick(LONGEST)
     assert w.state.datasets["train"].whole  # the set of a running evaluation does not change
     assert not w.making
-    w.feed(ev.Listed("train", 8, complete=True, fresh=True))
+    w.feed(ev.Listed("train", complete=True, fresh=True))
     assert [[u.unit for u in a.units] for a in w.making.values()] == [[refused]]
 
 
