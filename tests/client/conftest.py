@@ -19,6 +19,7 @@ import pytest
 import zmq
 
 from cachecd_client import protocol
+from cachecd_client.agreement import AllGather, Row
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
 from cachecd_client.session import Cache, connect
 from tests.client.records import examples, schema, write
@@ -226,6 +227,17 @@ def cache(granting) -> Iterator[Cache]:
 def manifest(cache_dir):
     """The path of the manifest that the granting daemon writes for an epoch."""
     return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"
+
+
+def beside(records: int | None = None) -> AllGather:
+    """An all-gather with another node, whose set has so many records; None: as many as here."""
+
+    def gather(numbers: tuple[int, ...]) -> list[Row]:
+        own = Row(*numbers)
+        there = own.records if records is None else min(own.records, records)
+        return [own, own._replace(lease=1, records=there)]
+
+    return gather
 
 
 def fork() -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from cachecd_client.protocol import Delivered, Granted
 from cachecd_client.session import connect
+from tests.client.conftest import beside
 
 SHARDS = 24
 PER_SHARD = 10
@@ -111,9 +112,7 @@ def test_where_another_node_has_fewer_records_what_is_left_out_counts_as_nothing
     granting = lender(windowed)
     least = SHARDS * PER_SHARD // 4
     with connect(granting.endpoint) as cache:
-        for epoch in cache.epochs(
-            "train", n=1, agree=lambda number: [number, min(number, 2 * least)]
-        ):
+        for epoch in cache.epochs("train", n=1, agree=beside(least)):
             rows = sum(len(batch["label"]) for batch in getattr(epoch, way)(batch_size=PER_SHARD))
             assert rows == least
     said = sum(thousandths(granting, of) for of in range(len(granting.of(Delivered))))

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 from cachecd_client.errors import CallerError
 from cachecd_client.run import Run
 from cachecd_client.standing import Standing
+from tests.client.conftest import beside
 from tests.client.test_resumed_runs import all_of, labels, left_at
 
 
@@ -69,10 +70,10 @@ def test_a_run_of_records_goes_on_over_another_number_of_nodes(cache):
             for epoch in cache.epochs("train", **run, state=state, agree=nodes)
             for _ in epoch.numpy(4)
         ]
-        for nodes in (False, lambda number: [number] * 2)
+        for nodes in (False, beside())
     ]
     assert read == [[x / 20 for x in range(11, 21)], [x / 10 for x in range(6, 11)]]
-    _, state = left_at(cache, 0, 5, **run, agree=lambda number: [number] * 2)
+    _, state = left_at(cache, 0, 5, **run, agree=beside())
     alone = [
         epoch.progress
         for epoch in cache.epochs("train", **run, state=state)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
+from tests.client.conftest import beside
 from tests.client.records import examples, schema, write, write_set
 
 N = 53
@@ -258,7 +259,7 @@ def test_a_run_of_records_ends_with_those_that_tensorflow_was_given(cache):
 
 
 def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
-    for epoch in cache.epochs("train", 1, agree=lambda n: [n, 2 * 9 if n else 0]):
+    for epoch in cache.epochs("train", 1, agree=beside(9)):
         assert [len(batch["label"]) for batch in epoch.tf_dataset(batch_size=4)] == [4, 4]
         whole = epoch.tf_dataset(batch_size=8, drop_last=False)
         assert [len(batch["label"]) for batch in whole] == [8, 8, 4]
