@@ -6,7 +6,7 @@ on more than a few kB releases the GIL.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Literal, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDAr
 
 def masked_crc32c(data: Buffer) -> int:
     """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
+
+#: bounds, key, positions, and of each dataset its window and its stages.
+Mixture: TypeAlias = tuple[list[int], int, int, list[tuple[int, list[NDArray[np.uint64]]]]]
 
 @final
 class Permutation:
@@ -155,6 +158,17 @@ class FrameScanner:
         """Where the first frame starts that is not whole yet."""
     def finish(self) -> NDArray[np.uint64]:
         """Offsets of all frames, when the stream has ended; CorruptRecordError if within one."""
+
+def drawn(bounds: Sequence[int], key: int, positions: int) -> list[int]:
+    """How many of a mixture's first `positions` are drawn of each dataset.
+
+    bounds: the datasets' cumulative weights, ascending to 2**62. Position i is drawn of the first dataset
+    whose bound is above Mix(Mix(key + GOLDEN) + GOLDEN * i) >> 2, of SplitMix64's finalizer and increment.
+    ValueError for other bounds.
+    """
+
+def draws_until(bounds: Sequence[int], key: int, records: Sequence[int]) -> int:
+    """How many positions there are until one dataset has been drawn as often as it has `records`."""
 
 def count_records(
     files: Sequence[tuple[str, NDArray[np.uint64] | None]], totals: tuple[int, int] | None = None
@@ -295,11 +309,14 @@ class BatchReader:
       uint64 [slices, 3] of (index into files, first record, records). Each stage is shuffled by itself,
       the first with `seed`, the others with seeds that follow from it. ValueError for a slice of what
       is not there.
+    mixture: (bounds, key, positions, parts), in place of `stages`: at each position the next record of the
+      dataset that `drawn` tells; parts: of each dataset the window of its files (0: all) and its stages.
+      ValueError if more is drawn of a dataset than its stages have.
     datasets: int64 [files]; adds the column "_dataset", int64: the number of the record's file, that of
       the replacement if there is one, -1 in rows without a record.
     totals: (records, bytes) of all files, where they are known. Then a file that is gone or cannot be read
       at all is damaged like any other, and costs its records alone; CorruptRecordError if none is left.
-    The order depends on files, seed, shuffle, window, stages, rank and world alone.
+    The order depends on files, seed, shuffle, window, stages, mixture, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
 
@@ -327,6 +344,7 @@ class BatchReader:
         one_by_one: bool = False,
         report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
         stages: Sequence[NDArray[np.uint64]] | None = None,
+        mixture: Mixture | None = None,
         datasets: NDArray[np.int64] | None = None,
         nodes: tuple[int, int] | None = None,
         totals: tuple[int, int] | None = None,
@@ -335,7 +353,7 @@ class BatchReader:
     ) -> None: ...
     @property
     def num_records(self) -> int:
-        """Of the whole file set, or of all stages."""
+        """Of the whole file set, or of all stages, or the positions of the mixture."""
     def records_before(self, position: int) -> list[float]:
         """Of each file, how many of its records the order of the pass has before this position, over all
         ranks. Of files that are read at random together, and of which some records lie before it, as many

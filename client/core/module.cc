@@ -2,11 +2,14 @@
 
 #include "module.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
 
 #include "crc32c.h"
+#include "draws.h"
 #include "errors.h"
 #include "frames.h"
 #include "permutation.h"
@@ -45,6 +48,16 @@ nb::object PermutationTake(const Permutation& self, uint64_t start, uint64_t cou
     for (uint64_t i = 0; i < count; ++i) images[i] = self[start + i];
   }
   return ToNumpy(std::move(images), true);
+}
+
+std::vector<uint64_t> PyDrawn(std::vector<uint64_t> bounds, uint64_t key, uint64_t positions) {
+  const WithoutGil release;
+  return Draws(std::move(bounds), key, positions).At(positions).before;
+}
+
+uint64_t PyDrawsUntil(std::vector<uint64_t> bounds, uint64_t key, std::vector<uint64_t> records) {
+  const WithoutGil release;
+  return Draws::Length(std::move(bounds), key, records);
 }
 
 // A ShardWriter that notices two threads in it, which releasing the GIL makes possible.
@@ -273,6 +286,9 @@ NB_MODULE(_core, module) {
       .def("__len__", &Permutation::size)
       .def("__getitem__", &PermutationItem)
       .def("take", &PermutationTake, nb::arg("start"), nb::arg("count"));
+
+  module.def("drawn", &PyDrawn, nb::arg("bounds"), nb::arg("key"), nb::arg("positions"));
+  module.def("draws_until", &PyDrawsUntil, nb::arg("bounds"), nb::arg("key"), nb::arg("records"));
 
   BindFiles(module);
   BindExample(module);

@@ -75,7 +75,8 @@ std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
 
 // BatchReader's, as _core.pyi describes them. TypeError, ValueError, SchemaMismatch.
 std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names);
-std::vector<std::vector<Slice>> StagesArgument(nb::object stages);
+std::vector<Stage> StagesArgument(nb::object stages);
+std::optional<Mixture> MixtureArgument(nb::object mixture);
 // A number for each of so many files, or none at all.
 std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files);
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);

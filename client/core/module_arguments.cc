@@ -1,5 +1,7 @@
 // What Python says of files and features, as the core takes it.
 
+#include <nanobind/stl/vector.h>
+
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -90,16 +92,17 @@ std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) 
   return inputs;
 }
 
-std::vector<std::vector<Slice>> StagesArgument(nb::object stages) {
+namespace {
+
+std::vector<Stage> StageTables(nb::handle stages) {
   using Table = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
-  std::vector<std::vector<Slice>> found;
-  if (stages.is_none()) return found;
+  std::vector<Stage> found;
   for (nb::handle item : nb::iter(stages)) {
     Table table;
     if (!nb::try_cast(item, table, false)) {
       throw nb::type_error("stages: expected arrays uint64 [slices, 3] of (file, first, count)");
     }
-    std::vector<Slice> slices;
+    Stage slices;
     for (size_t i = 0; i < table.shape(0); ++i) {
       const uint64_t* row = table.data() + 3 * i;
       if (row[0] > UINT32_MAX) throw std::invalid_argument("stages: no such file");
@@ -107,7 +110,30 @@ std::vector<std::vector<Slice>> StagesArgument(nb::object stages) {
     }
     found.push_back(std::move(slices));
   }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Stage> StagesArgument(nb::object stages) {
+  if (stages.is_none()) return {};
+  std::vector<Stage> found = StageTables(stages);
   if (found.empty()) throw std::invalid_argument("stages: expected one at least, or None");
+  return found;
+}
+
+std::optional<Mixture> MixtureArgument(nb::object mixture) {
+  constexpr const char* kExpected = "mixture: expected (bounds, key, positions, parts), or None";
+  if (mixture.is_none()) return {};
+  const nb::tuple fields = TupleArgument(mixture, 4, kExpected);
+  Mixture found{nb::cast<std::vector<uint64_t>>(fields[0]),
+                nb::cast<uint64_t>(fields[1]),
+                nb::cast<uint64_t>(fields[2]),
+                {}};
+  for (nb::handle item : nb::iter(nb::object(fields[3]))) {
+    const nb::tuple part = TupleArgument(item, 2, "mixture: expected (window, stages) parts");
+    found.parts.push_back({nb::cast<uint64_t>(part[0]), StageTables(nb::object(part[1]))});
+  }
   return found;
 }
 

@@ -394,11 +394,18 @@ void BindReader(nb::module_& module) {
              uint64_t start, uint64_t every, uint64_t threads, uint64_t prefetch_bytes,
              const std::string& on_corrupt, bool ids, uint64_t window, nb::object names,
              nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report, nb::object stages,
-             nb::object datasets, std::optional<std::pair<uint64_t, uint64_t>> nodes,
+             nb::object mixture, nb::object datasets,
+             std::optional<std::pair<uint64_t, uint64_t>> nodes,
              std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
              std::optional<uint64_t> processors) {
             ReaderOptions options;
-            options.order = {seed, shuffle, rank, world, window, StagesArgument(stages)};
+            options.order = {seed,
+                             shuffle,
+                             rank,
+                             world,
+                             window,
+                             StagesArgument(stages),
+                             MixtureArgument(mixture)};
             options.shape = {FeaturesArgument(features), batch_size, false, ids,
                              DatasetsArgument(std::move(datasets), nb::len(files))};
             options.last = LastArgument(last);
@@ -422,9 +429,9 @@ void BindReader(nb::module_& module) {
           nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
           nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false,
           nb::arg("report") = nb::none(), nb::arg("stages") = nb::none(),
-          nb::arg("datasets") = nb::none(), nb::arg("nodes") = nb::none(),
-          nb::arg("totals") = nb::none(), nb::arg("memory") = nb::none(),
-          nb::arg("processors") = nb::none())
+          nb::arg("mixture") = nb::none(), nb::arg("datasets") = nb::none(),
+          nb::arg("nodes") = nb::none(), nb::arg("totals") = nb::none(),
+          nb::arg("memory") = nb::none(), nb::arg("processors") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "mix.h"
+
 namespace cachecd {
 namespace {
 
@@ -14,18 +16,13 @@ enum class Shuffle : uint64_t { kFiles = 1, kWithin = 2, kAcross = 3 };
 
 // A key for each shuffle of one seed. Permutation mixes its key, so it need only differ.
 uint64_t Key(uint64_t seed, Shuffle shuffle, uint64_t block) {
-  return seed + 0x9e3779b97f4a7c15u * (4 * block + static_cast<uint64_t>(shuffle));
+  return seed + kGolden * (4 * block + static_cast<uint64_t>(shuffle));
 }
 
-// The seed of a stage: the first has the order's own. Mixed by SplitMix64's finalizer (Steele, Lea,
-// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), so that no key of one
-// stage is one of another.
+// The seed of a stage: the first has the order's own. Mixed, so that no key of one stage is one of
+// another.
 uint64_t StageSeed(uint64_t seed, uint64_t stage) {
-  if (stage == 0) return seed;
-  uint64_t mixed = seed + 0x9e3779b97f4a7c15u * stage;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-  return mixed ^ (mixed >> 31);
+  return stage == 0 ? seed : Mix(seed + kGolden * stage);
 }
 
 void CheckSlice(const Slice& slice, const std::vector<FileExtent>& files) {
@@ -43,23 +40,39 @@ void CheckSlice(const Slice& slice, const std::vector<FileExtent>& files) {
 
 }  // namespace
 
-RecordOrder::RecordOrder(const std::vector<FileExtent>& files, const Order& order)
-    : shuffle_(order.shuffle), num_files_(files.size()), starts_{0} {
-  if (order.stages.empty()) {
-    std::vector<Slice> all;
-    for (uint32_t i = 0; i < files.size(); ++i) all.push_back({i, 0, files[i].records});
-    AddStage(files, all, order.seed, order.window);
-  }
-  for (size_t i = 0; i < order.stages.size(); ++i) {
-    for (const Slice& slice : order.stages[i]) CheckSlice(slice, files);
-    AddStage(files, order.stages[i], StageSeed(order.seed, i), order.window);
+RecordOrder::RecordOrder(const std::vector<FileExtent>& files, const std::vector<Stage>& stages,
+                         bool shuffle, uint64_t seed, uint64_t window)
+    : shuffle_(shuffle), num_files_(files.size()), starts_{0} {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    for (const Slice& slice : stages[i]) CheckSlice(slice, files);
+    AddStage(files, stages[i], StageSeed(seed, i), window);
   }
 }
 
-void RecordOrder::AddStage(const std::vector<FileExtent>& files, const std::vector<Slice>& slices,
-                           uint64_t seed, uint64_t window) {
+std::vector<RecordOrder> RecordOrder::All(const std::vector<FileExtent>& files,
+                                          const Order& order) {
+  std::vector<RecordOrder> orders;
+  if (order.mixture) {
+    for (const Mixture::Part& part : order.mixture->parts) {
+      const uint64_t seed = Mix(Mix(order.seed + kGolden) + orders.size());
+      orders.emplace_back(files, part.stages, order.shuffle, seed, part.window);
+    }
+    return orders;
+  }
+  std::vector<Stage> stages = order.stages;
+  if (stages.empty()) {
+    stages.emplace_back();
+    for (uint32_t i = 0; i < files.size(); ++i) stages[0].push_back({i, 0, files[i].records});
+  }
+  orders.emplace_back(files, stages, order.shuffle, order.seed, order.window);
+  return orders;
+}
+
+void RecordOrder::AddStage(const std::vector<FileExtent>& files, const Stage& slices, uint64_t seed,
+                           uint64_t window) {
   uint64_t bytes = 0;
   for (const Slice& slice : slices) bytes += files[slice.file].bytes;
+  num_bytes_ = std::max(num_bytes_, bytes);
   const bool whole = window == 0 || bytes <= window;
   const size_t begin = slices_.size();
   if (shuffle_ && !whole) {
@@ -71,7 +84,7 @@ void RecordOrder::AddStage(const std::vector<FileExtent>& files, const std::vect
   for (size_t i = begin; i < slices_.size(); ++i) {
     starts_.push_back(starts_.back() + slices_[i].count);
   }
-  const Part stage{seed, blocks_.size(), starts_[begin], starts_.back()};
+  const Span stage{seed, blocks_.size(), starts_[begin], starts_.back()};
   size_t first = begin;
   uint64_t held = 0;
   for (size_t i = begin; i < slices_.size(); ++i) {
@@ -88,7 +101,7 @@ void RecordOrder::AddStage(const std::vector<FileExtent>& files, const std::vect
   if (stage.end != starts_[first]) AddBlock(stage, first, slices_.size());
 }
 
-void RecordOrder::AddBlock(const Part& stage, size_t first_slice, size_t end_slice) {
+void RecordOrder::AddBlock(const Span& stage, size_t first_slice, size_t end_slice) {
   const uint64_t begin = starts_[first_slice];
   const uint64_t end = starts_[end_slice];
   const uint64_t number = blocks_.size() - stage.first_block;

@@ -11,13 +11,15 @@
 // time lies in two adjacent blocks, and the third of the window is left for the one to come.
 //
 // An order may be of slices of files, in stages that follow one another, each an order by itself:
-// the first with the seed, the others with seeds that follow from it.
+// the first with the seed, the others with seeds that follow from it. In a mixture each dataset has
+// such an order, with a seed and a window of its own, and Draws says which of them comes next.
 
 #ifndef CACHECD_CORE_ORDER_H_
 #define CACHECD_CORE_ORDER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "permutation.h"
@@ -31,13 +33,29 @@ struct Slice {
   uint64_t count;
 };
 
+using Stage = std::vector<Slice>;
+
+// Several datasets, each with its stages, of which the next record is drawn by weight; see Draws.
+struct Mixture {
+  struct Part {
+    uint64_t window;
+    std::vector<Stage> stages;
+  };
+
+  std::vector<uint64_t> bounds;
+  uint64_t key;
+  uint64_t positions;
+  std::vector<Part> parts;
+};
+
 struct Order {
   uint64_t seed = 0;
   bool shuffle = true;
   uint64_t rank = 0;
   uint64_t world = 1;
-  uint64_t window = 0;  // bytes of files that may be read from at a time; 0: all
-  std::vector<std::vector<Slice>> stages = {};  // none: one of all files
+  uint64_t window = 0;                  // bytes of files that may be read from at a time; 0: all
+  std::vector<Stage> stages = {};       // none: one of all files
+  std::optional<Mixture> mixture = {};  // in place of stages
 };
 
 struct FileExtent {
@@ -49,9 +67,14 @@ struct FileExtent {
 class RecordOrder {
  public:
   // std::invalid_argument for a slice of what is not there.
-  RecordOrder(const std::vector<FileExtent>& files, const Order& order);
+  RecordOrder(const std::vector<FileExtent>& files, const std::vector<Stage>& stages, bool shuffle,
+              uint64_t seed, uint64_t window);
+
+  // One for each dataset of a mixture, otherwise one.
+  static std::vector<RecordOrder> All(const std::vector<FileExtent>& files, const Order& order);
 
   uint64_t num_records() const { return starts_.back(); }
+  uint64_t num_bytes() const { return num_bytes_; }  // of the files of its largest stage
 
   struct Place {
     uint32_t block;
@@ -88,19 +111,20 @@ class RecordOrder {
   };
 
   // Of one stage.
-  struct Part {
+  struct Span {
     uint64_t seed;
     size_t first_block;
     uint64_t begin;
     uint64_t end;
   };
 
-  void AddStage(const std::vector<FileExtent>& files, const std::vector<Slice>& slices,
-                uint64_t seed, uint64_t window);
-  void AddBlock(const Part& stage, size_t first_slice, size_t end_slice);
+  void AddStage(const std::vector<FileExtent>& files, const Stage& slices, uint64_t seed,
+                uint64_t window);
+  void AddBlock(const Span& stage, size_t first_slice, size_t end_slice);
 
   const bool shuffle_;
   const size_t num_files_;
+  uint64_t num_bytes_ = 0;
   std::vector<Slice> slices_;     // in the order of their blocks
   std::vector<uint64_t> starts_;  // starts_[i]: records before slices_[i]; and the total
   std::vector<Block> blocks_;     // each has records

@@ -1,20 +1,8 @@
 #include "permutation.h"
 
+#include "mix.h"
+
 namespace cachecd {
-namespace {
-
-// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output
-// bit.
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, SplitMix64's increment
-
-}  // namespace
-
 Permutation::Permutation(uint64_t n, uint64_t key) : n_(n), half_bits_(0) {
   while (half_bits_ < 32 && (uint64_t{1} << (2 * half_bits_)) < n) ++half_bits_;
   rounds_ = half_bits_ <= kSmallHalfBits ? kRoundsOfSmall : kRounds;

@@ -1,5 +1,9 @@
 #include "records.h"
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
 #include "sigbus.h"
 
 namespace cachecd {
@@ -8,39 +12,92 @@ namespace {
 // A trainer that reads on through more than this has other worries than a complete list.
 constexpr size_t kMostFindings = 100000;
 
+std::optional<Draws> DrawsOf(const Order& order, const std::vector<RecordOrder>& orders) {
+  if (!order.mixture) return {};
+  Draws draws(order.mixture->bounds, order.mixture->key, order.mixture->positions);
+  const std::vector<uint64_t> drawn = draws.At(draws.num_positions()).before;
+  if (drawn.size() != orders.size()) {
+    throw std::invalid_argument(std::to_string(drawn.size()) + " weights for " +
+                                std::to_string(orders.size()) + " datasets");
+  }
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    if (drawn[i] <= orders[i].num_records()) continue;
+    throw std::invalid_argument(std::to_string(drawn[i]) + " records are drawn of dataset " +
+                                std::to_string(i) + ", it has " +
+                                std::to_string(orders[i].num_records()));
+  }
+  return draws;
+}
+
 }  // namespace
 
 RecordSource::RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory)
     : rank_(order.rank),
       world_(order.world),
-      order_(files.extents(), order),
-      positions_(order_.num_records() / order.world +
-                 (order.rank < order_.num_records() % order.world ? 1 : 0)),
-      replace_(replace),
-      window_(files, order_, memory, [this](uint32_t file, const Window::Findings& findings) {
-        NoteFile(file, findings);
-      }) {
+      orders_(RecordOrder::All(files.extents(), order)),
+      draws_(DrawsOf(order, orders_)),
+      positions_(num_records() / order.world + (order.rank < num_records() % order.world ? 1 : 0)),
+      replace_(replace) {
+  for (const RecordOrder& each : orders_) {
+    windows_.push_back(std::make_unique<Window>(
+        files, each, memory,
+        [this](uint32_t file, const Window::Findings& findings) { NoteFile(file, findings); }));
+  }
   if (!files.opened()) return;
   for (uint32_t file = 0; file < files.extents().size(); ++file) {
     NoteFile(file, files.Open(file)->findings());
   }
 }
 
+uint64_t RecordSource::num_records() const {
+  return draws_ ? draws_->num_positions() : orders_[0].num_records();
+}
+
+std::vector<double> RecordSource::Before(uint64_t position) const {
+  if (!draws_) return orders_[0].Before(position);
+  const std::vector<uint64_t> drawn = draws_->At(position).before;
+  std::vector<double> records;
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    const std::vector<double> own = orders_[i].Before(drawn[i]);
+    records.resize(own.size());
+    for (size_t file = 0; file < own.size(); ++file) records[file] += own[file];
+  }
+  return records;
+}
+
+RecordSource::Place RecordSource::At(uint64_t position, Pins* pins) const {
+  const uint64_t global = Global(position);
+  if (!draws_) return {0, global};
+  draws_->MoveTo(global, &pins->cursor_);
+  const size_t order = (*draws_)[global];
+  return {order, pins->cursor_.before[order]};
+}
+
 void RecordSource::MoveTo(uint64_t first, uint64_t last) {
-  // A position is read from the last block that those up to it are, or from the one before.
-  const size_t block = order_.LastBlock(Global(first));
-  window_.MoveTo(block == 0 ? 0 : block - 1, order_.LastBlock(Global(last)));
+  std::vector<uint64_t> from{Global(first)};
+  std::vector<uint64_t> to{Global(last) + 1};
+  if (draws_) {
+    from = draws_->At(from[0]).before;
+    to = draws_->At(to[0]).before;
+  }
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    if (from[i] == to[i]) continue;
+    // A position is read from the last block that those up to it are, or from the one before.
+    const size_t block = orders_[i].LastBlock(from[i]);
+    windows_[i]->MoveTo(block == 0 ? 0 : block - 1, orders_[i].LastBlock(to[i] - 1));
+  }
 }
 
 Record RecordSource::Find(uint64_t position, Pins* pins) {
-  const RecordOrder::Place place = order_[Global(position)];
+  const Place at = At(position, pins);
+  const RecordOrder::Place place = orders_[at.order][at.position];
   const Window::Block* block = nullptr;
-  for (const auto& [number, held] : pins->blocks_) {
-    if (number == place.block) block = held.get();
+  for (const Pins::Held& held : pins->blocks_) {
+    if (held.order == at.order && held.number == place.block) block = held.block.get();
   }
   if (block == nullptr) {
-    pins->blocks_.emplace_back(place.block, window_.Get(place.block));
-    block = pins->blocks_.back().second.get();
+    pins->blocks_.push_back({at.order, place.block, windows_[at.order]->Get(place.block)});
+    block = pins->blocks_.back().block.get();
   }
   const RecordFile* file = (*block)[place.slot].get();
   file->PrefetchLocation(place.index);
@@ -62,8 +119,9 @@ void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
   }
 }
 
-void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
-  const RecordOrder::Place place = order_[Global(position)];
+void RecordSource::Note(uint64_t position, const CorruptRecord& finding, Pins* pins) {
+  const Place at = At(position, pins);
+  const RecordOrder::Place place = orders_[at.order][at.position];
   const std::lock_guard<std::mutex> lock(noting_);
   // By its place: several stages may have one record at several positions.
   if (findings_.size() < kMostFindings && reported_.emplace(place.file, place.index).second) {
@@ -73,11 +131,12 @@ void RecordSource::Note(uint64_t position, const CorruptRecord& finding) {
 
 void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Record* record,
                            Pins* pins) {
-  Note(position, finding);
+  Note(position, finding, pins);
   if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
   std::vector<uint64_t> lost{position};
-  // Of the blocks that are searched the last two stay, between which the order goes back and forth.
+  // Of the blocks that are searched the last two of each order stay, between which it goes back and
+  // forth.
   const size_t held = pins->blocks_.size();
   // Ends when as many reads have failed as there are records: then all are corrupt.
   while (lost.size() < positions_) {
@@ -85,7 +144,7 @@ void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Reco
     uint64_t candidate = (lost.back() + 1) % positions_;
     const auto known = replacements_.find(lost.back());
     if (known != replacements_.end()) candidate = known->second;
-    if (pins->blocks_.size() > held + 2) {
+    if (pins->blocks_.size() > held + 2 * orders_.size()) {
       pins->blocks_.erase(pins->blocks_.begin() + static_cast<ptrdiff_t>(held));
     }
     *record = Find(candidate, pins);
@@ -96,7 +155,7 @@ void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Reco
       return;
     } catch (const CorruptRecord& error) {
       lost.push_back(candidate);
-      Note(candidate, error);
+      Note(candidate, error, pins);
     }
   }
   throw finding;
@@ -109,7 +168,7 @@ std::vector<CorruptRecord> RecordSource::findings() const {
 
 void RecordSource::Stop() {
   stopped_.store(true, std::memory_order_relaxed);
-  window_.Stop();
+  for (const auto& window : windows_) window->Stop();
 }
 
 size_t RecordSource::num_findings() const {

@@ -1,7 +1,7 @@
 // The records that one rank reads, in its order, each verified or replaced.
 //
-// Positions 0, 1, ... of rank r of `world` are the positions r, r + world, ... of the whole order.
-// Thread-safe.
+// Positions 0, 1, ... of rank r of `world` are the positions r, r + world, ... of the whole order;
+// of a mixture, of the draws. Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "draws.h"
 #include "fileset.h"
 #include "order.h"
 #include "window.h"
@@ -34,22 +36,30 @@ class RecordSource {
  public:
   // `replace`: a corrupt record is replaced by the next good one of the same rank, cyclically;
   // otherwise it is thrown as CorruptRecord. `memory`: see Window. `files` must outlive the source.
+  // std::invalid_argument for a mixture that draws more of a dataset than it has.
   RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory);
 
   // Of all ranks.
-  uint64_t num_records() const { return order_.num_records(); }
+  uint64_t num_records() const;
 
   // See RecordOrder.
-  std::vector<double> Before(uint64_t position) const { return order_.Before(position); }
+  std::vector<double> Before(uint64_t position) const;
 
-  // Keeps files open for one thread.
+  // Keeps files open for one thread, and where it is among the draws.
   class Pins {
    public:
     void Clear() { blocks_.clear(); }
 
    private:
     friend class RecordSource;
-    std::vector<std::pair<size_t, std::shared_ptr<const Window::Block>>> blocks_;
+    struct Held {
+      size_t order;
+      size_t number;
+      std::shared_ptr<const Window::Block> block;
+    };
+
+    std::vector<Held> blocks_;
+    Draws::Cursor cursor_;
   };
 
   // Says that these positions are wanted now, and none before them.
@@ -76,16 +86,24 @@ class RecordSource {
   }
 
  private:
+  // Of the orders, and of its positions.
+  struct Place {
+    size_t order;
+    uint64_t position;
+  };
+
   // CorruptRecord.
   static void Check(const Record& record);
   void NoteFile(uint32_t file, const Window::Findings& findings);
-  void Note(uint64_t position, const CorruptRecord& finding);
+  void Note(uint64_t position, const CorruptRecord& finding, Pins* pins);
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
+  Place At(uint64_t position, Pins* pins) const;
 
   const uint64_t rank_;
   const uint64_t world_;
-  const RecordOrder order_;
-  const uint64_t positions_;  // this rank's
+  const std::vector<RecordOrder> orders_;  // of each dataset
+  const std::optional<Draws> draws_;       // of a mixture
+  const uint64_t positions_;               // this rank's
   const bool replace_;
   std::atomic<bool> stopped_{false};
 
@@ -100,7 +118,7 @@ class RecordSource {
   // searched again from each of its records.
   std::unordered_map<uint64_t, uint64_t> replacements_;
 
-  Window window_;  // last: its thread notes
+  std::vector<std::unique_ptr<Window>> windows_;  // of the orders; last: their threads note
 };
 
 }  // namespace cachecd

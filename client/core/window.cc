@@ -14,7 +14,7 @@ Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
     : files_(files), order_(order), note_(std::move(note)) {
   // What memory cannot keep is not worth reading before it is wanted.
   if (order_.num_blocks() == 0 ||
-      ((files_.opened() || order_.num_blocks() == 1) && files_.num_bytes() > memory / 2)) {
+      ((files_.opened() || order_.num_blocks() == 1) && order_.num_bytes() > memory / 2)) {
     return;
   }
   try {
