@@ -22,9 +22,10 @@ from cachecd_client.options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.report import EpochReport
-from cachecd_client.run import Part, Run
+from cachecd_client.run import Part, Run, Selection
 from cachecd_client.schema import Schema
 from cachecd_client.standing import Standing, Telling
+from cachecd_client.sweep import Sweep, records_of
 from cachecd_client.telemetry import Counted, Lent, Telemetry
 
 log = logging.getLogger("cachecd")
@@ -198,10 +199,9 @@ class Epoch(FileSet):
         if (counts := next((took.of for part, took in broken if part is None), None)) is None:
             # Known: a part needs them.
             counts = np.concatenate([leased.counts for leased in self._sets])
-        taken = whole * counts + sum(took.records for _, took in broken)
+        taken = float(whole) * counts + sum(took.records for _, took in broken)
         for part, share in parts:
-            for stage in part.stages:
-                np.add.at(taken, stage[:, 0].astype(np.int64), share * stage[:, 2])
+            taken += share * part.selection.records
         shares = taken / np.maximum(counts, 1)
         ends = np.cumsum([len(leased.files) for leased in self._sets])
         for leased, of_it in zip(self._sets, np.split(shares, ends[:-1]), strict=True):
@@ -286,11 +286,13 @@ class Epoch(FileSet):
         # Larger than the window, it is not read from all of it at a time.
         large = self.window is not None and self.num_bytes > self.window
         numbers, counts = leased.files.numbers, leased.counts
-        return run.part(
-            int(counts.sum()),
-            step,
-            lambda wanted: run.sweep.take(numbers, counts, wanted, whole_files=large, seed=seed),
-        )
+
+        def take(wanted: int) -> Selection:
+            sweep = run.sweeps.get(self.dataset, Sweep())
+            stages, after = sweep.take(numbers, counts, wanted, whole_files=large, seed=seed)
+            return Selection(stages, records_of(stages, len(numbers)), {self.dataset: after})
+
+        return run.part(int(counts.sum()), step, take)
 
     @property
     def _numbers(self) -> NDArray[np.int64]:

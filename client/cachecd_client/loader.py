@@ -419,7 +419,10 @@ class Loader:
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,
             report=self._losses or self._reading.corrupt,
-            stages=None if self.part is None else self.part.stages,
+            stages=None
+            if self.part is None or self.part.selection.mixture
+            else self.part.selection.stages,
+            mixture=None if self.part is None else self.part.selection.mixture,
             datasets=self._reading.datasets if self._ids else None,
             nodes=None if self.part is not None else self._reading.agreed,
             totals=(self._reading.num_records, self._reading.num_bytes),

@@ -6,22 +6,23 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd_client import resources
+from cachecd_client import _core, resources
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError
 from cachecd_client.leased import LeasedSet
-from cachecd_client.mix import Share, length
 from cachecd_client.mixed_schema import mixed
 from cachecd_client.reading import Reading
-from cachecd_client.run import Part, Run
+from cachecd_client.run import Part, Run, Selection
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import JoinedFiles
 from cachecd_client.standing import Standing, Telling
+from cachecd_client.sweep import Stage, Sweep, records_of
 
 if TYPE_CHECKING:
     from cachecd_client.options import Options
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 class Mixture(Epoch):
     """The files of several datasets that one epoch of one job reads, all of them on lease.
 
-    As an `Epoch`, with these differences. The records of all datasets are shuffled together, pinned ones
-    too, and each has its share of them, in the mean of every batch. Batches are always full: what remains
-    of an epoch comes first in the next.
+    As an `Epoch`, with these differences. The dataset of each record is drawn by weight; the record is the
+    next of that dataset's pass, in a shuffled order, of pinned ones too. Batches are always full.
     `schema` has the features that all the datasets have. `ids=True` adds `_dataset`, int64: the dataset's
     place in `weights`; `_shard` numbers the shards of each.
     """
@@ -67,11 +67,17 @@ class Mixture(Epoch):
         self.seed = int.from_bytes(seed[:8], "little") >> 1
         self.pinned = False
         self.window = _window([manifest.window for manifest in manifests], self.num_bytes)
+        drawn = _digest([f"draws of epoch {self.epoch}", seed.hex()])
+        self._key = int.from_bytes(drawn[:8], "little")
         if resumed is not None:
-            self.window = resumed.window
+            self.window, self._key = resumed.window, resumed.key
         of_each = [weights[leased.dataset] for leased in sets]
-        self._made_of(sets, of_each, self._length(sets), run, resumed)
-        self._telling = Telling(sets, weights, run)
+        self._drawn = [leased for leased in sets if weights[leased.dataset]]
+        self._bounds = _bounds([weights[leased.dataset] for leased in self._drawn])
+        records = [leased.manifest.num_records for leased in self._drawn]
+        length = _core.draws_until(self._bounds, self._key, records)
+        self._made_of(sets, of_each, length, run, resumed)
+        self._telling = Telling(sets, weights, run, self._key)
 
     @cached_property
     def schema(self) -> Schema:
@@ -105,41 +111,50 @@ class Mixture(Epoch):
         """CallerError: TensorFlow's own readers know no parts of files."""
         raise CallerError(NO_TF_DATASET)
 
-    def _length(self, sets: Sequence[LeasedSet]) -> int:
-        counted = [(leased.manifest.num_records, self.weights[leased.dataset]) for leased in sets]
-        return length([(records, weight) for records, weight in counted if weight])
-
-    def _shares(self) -> list[Share]:
-        return [
-            Share(
-                leased.dataset,
-                self.weights[leased.dataset],
-                leased.files.numbers,
-                leased.counts,
-                leased.manifest.num_bytes,
-            )
-            for leased in self._sets
-        ]
-
     def _part(self, step: int, seed: int) -> Part:
-        run = self._run
+        run, length = self._run, self._passes.length
         assert run is not None
-        shares = self._shares()
-        if empty := [s.name for s in shares if s.weight and not s.records.sum()]:
+        if empty := [one.dataset for one in self._drawn if not one.manifest.num_records]:
             raise CallerError(
                 f"the set of {empty[0]} has no records, and a weight: there is nothing to read"
             )
-        if run.steps_per_epoch is None and step > self._passes.length:
+        if run.steps_per_epoch is None and step > length:
             raise CallerError(
-                f"an epoch of {self.dataset} has {self._passes.length} records, a step over all ranks "
-                f"{step}: choose a smaller batch_size, or steps_per_epoch, by which small sets are read "
-                "again"
+                f"an epoch of {self.dataset} has {length} records, a step over all ranks {step}: choose "
+                "a smaller batch_size, or steps_per_epoch, by which small sets are read again"
             )
-        return run.part(
-            self._passes.length,
-            step,
-            lambda wanted: run.mix.take(shares, wanted, self.window, seed=seed),
-        )
+        sweeps = run.sweeps if run.limits(length) else None
+        return run.part(length, step, lambda wanted: self._take(wanted, sweeps, seed))
+
+    def _take(self, positions: int, sweeps: Mapping[str, Sweep] | None, seed: int) -> Selection:
+        """The records of so many positions. `sweeps`: how far each dataset has been read; None: an epoch
+        is part of one pass of each dataset."""
+        drawn = _core.drawn(self._bounds, self._key, positions)
+        windows = _windows([one.manifest.num_bytes for one in self._drawn], self.window)
+        begins = accumulate((len(leased.files) for leased in self._sets), initial=0)
+        first = dict(zip(self._sets, begins, strict=False))
+        stages: list[Stage] = []
+        records = np.zeros(len(self._files))
+        after: dict[str, Sweep] = {}
+        parts = []
+        for leased, count, window in zip(self._drawn, drawn, windows, strict=True):
+            name, begin = leased.dataset, first[leased]
+            if sweeps is None:
+                whole = np.zeros((len(leased.files), 3), np.uint64)
+                whole[:, 0], whole[:, 2] = np.arange(len(leased.files)), leased.counts
+                own, share = [whole], count / leased.manifest.num_records
+            else:
+                own, after[name] = sweeps.get(name, Sweep()).take(
+                    leased.files.numbers, leased.counts, count, whole_files=window > 0, seed=seed
+                )
+                share = 1.0
+            records[begin : begin + len(leased.files)] = share * records_of(own, len(leased.files))
+            for stage in own:
+                stage[:, 0] += np.uint64(begin)
+            stages += own
+            parts.append((window, own))
+        mixture = self._bounds, self._key, positions, parts
+        return Selection(stages, records, after, mixture)
 
     @property
     def _datasets(self) -> NDArray[np.int64]:
@@ -177,6 +192,29 @@ NO_TF_DATASET = (
 
 def _digest(texts: Iterable[str]) -> bytes:
     return hashlib.sha256("\0".join(texts).encode()).digest()
+
+
+def _bounds(weights: Sequence[float]) -> list[int]:
+    """The cumulative weights, of 2**62, as the core compares its draws with them."""
+    bounds = [round(2**62 * below) for below in accumulate(weights)]
+    return [*(min(bound, 2**62) for bound in bounds[:-1]), 2**62]
+
+
+def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
+    """The shuffle window of each set of so many bytes; 0: the whole set.
+
+    The smallest sets are whole as long as they leave the others at least as much each.
+    """
+    windows = [0] * len(sizes)
+    if window is None:
+        return windows
+    places = sorted(range(len(sizes)), key=lambda place: sizes[place])
+    for done, place in enumerate(places):
+        share = window // (len(places) - done)
+        if sizes[place] > share:
+            windows[place] = max(1, share)
+        window -= min(sizes[place], share)
+    return windows
 
 
 def _window(windows: Sequence[int | None], size: int) -> int | None:

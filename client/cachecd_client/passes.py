@@ -141,7 +141,8 @@ class Passes:
         taken: list[tuple[Part | None, Taken]],
     ) -> None:  # fmt: skip
         """Adds what the pass of a loader has delivered."""
-        if loader.is_whole:
+        drawn = loader.part is not None and loader.part.selection.mixture is not None
+        if loader.is_whole and not drawn:
             self._add(shares, loader.part, 1.0)
         elif (found := loader.delivered()) is not None:
             for at, (part, before) in enumerate(taken):

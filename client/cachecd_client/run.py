@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachecd_client.errors import CallerError
-from cachecd_client.mix import Mix
 from cachecd_client.options import integer
 from cachecd_client.standing import Standing
 from cachecd_client.sweep import Stage, Sweep
 
-# Slices of so many records, in stages, and how far a dataset, or several, have been read after them.
-Take = Callable[[int], tuple[list[Stage], Sweep | Mix]]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cachecd_client import _core
 
 
-@dataclass(frozen=True)
-class Part:
-    """What an epoch reads of its set: so many steps, of these stages; and how far that has come."""
+class Selection(NamedTuple):
+    """The records that an epoch reads of its sets."""
+
+    stages: list[Stage]  # their slices
+    records: NDArray[np.float64]  # how many each file gives, in the mean
+    after: Mapping[str, Sweep]  # of each dataset
+    mixture: _core.Mixture | None = None  # how they are drawn of several datasets
+
+
+class Part(NamedTuple):
+    """The steps that an epoch reads of its sets, and which records they have."""
 
     steps: int
-    stages: list[Stage]
-    after: Sweep | Mix
+    selection: Selection
 
     @property
     def fingerprint(self) -> str:
-        """Names it."""
+        """Names the part."""
         digest = hashlib.sha256()
-        for stage in self.stages:
+        if self.selection.mixture is not None:
+            bounds, key, positions, parts = self.selection.mixture
+            windows = [window for window, _ in parts]
+            digest.update(f"{bounds} {key} {positions} {windows}".encode())
+        for stage in self.selection.stages:
             digest.update(b"%d\0" % len(stage))
             digest.update(stage.astype("<u8").tobytes())
         return digest.hexdigest()[:32]
@@ -68,10 +81,8 @@ class Run:
         """Of the epoch that is read, or comes next."""
         self.read = 0
         """Records of the epochs before it, over all ranks of this node."""
-        self.sweep = Sweep()
-        """What comes next of one dataset."""
-        self.mix = Mix()
-        """What comes next of several that are mixed."""
+        self.sweeps: Mapping[str, Sweep] = {}
+        """How far each dataset has been read by epochs that were not a pass of it."""
         self._step = 1  # records of one, over all ranks
         self.ranks = 1, 1
         """Of this node, and of all nodes; as long as it is not said, this node is alone."""
@@ -107,12 +118,7 @@ class Run:
         was read was read. Once it is known whether they are the same, it may be told again. `elsewhere`:
         in another cache, where what was read of which shard says nothing."""
         self.number = standing.epoch + standing.over
-        if not elsewhere:
-            self._goes(standing.way)
-        elif isinstance(standing.way, Mix):
-            self.mix = Mix()
-        else:
-            self.sweep = Sweep()
+        self.sweeps = {} if elsewhere else standing.sweeps
         self.read = self.of_node(standing.read, standing.ranks)
         if standing.over or not same:
             self.read += self.of_node(standing.of_epoch, standing.ranks)
@@ -129,13 +135,13 @@ class Run:
         left = num_records if self.records is None else self.records - self.read
         return self.steps_per_epoch is not None or left < num_records
 
-    def part(self, length: int, step: int, take: Take) -> Part:
+    def part(self, length: int, step: int, take: Callable[[int], Selection]) -> Part:
         """What is read, in steps of so many records over all ranks, of what has `length` if nobody says
         how many steps."""
         steps = self.steps_per_epoch or max(1, length // step)
         if self.records is not None:
             steps = max(1, min(steps, (self.records - self.read) // step))
-        return Part(steps, *take(steps * step))
+        return Part(steps, take(steps * step))
 
     def ended(self, read: int, step: int, part: Part | None) -> None:
         """An epoch is over: so many records of it were read, in steps of `step`. What `part` had and was
@@ -144,10 +150,4 @@ class Run:
         self.read += read
         self._step = step
         if part is not None:
-            self._goes(part.after)
-
-    def _goes(self, way: Sweep | Mix) -> None:
-        if isinstance(way, Mix):
-            self.mix = way
-        else:
-            self.sweep = way
+            self.sweeps = {**self.sweeps, **part.selection.after}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cachecd_client.errors import CallerError
-from cachecd_client.mix import Mix
 from cachecd_client.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -57,8 +56,9 @@ class Standing:
 
     `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`;
     these ranks, and those of all nodes, are `ranks`.
-    `position` in its pass, of which that is a `share`. `way`: before it, or, if it is `over`, after it.
-    `weights`: each dataset's share of a mixture; none of a single dataset. `window`: its shuffle window.
+    `position` in its pass, of which that is a `share`. `sweeps`: before it, or, if it is `over`, after it.
+    `weights`: each dataset's share of a mixture; none of a single dataset. `key`: of the mixture's draws.
+    `window`: its shuffle window.
     `state`: all of it, for the loader.
     """
 
@@ -71,8 +71,9 @@ class Standing:
     position: int
     over: bool
     window: int | None
-    way: Sweep | Mix
+    sweeps: dict[str, Sweep]
     weights: dict[str, float]
+    key: int
     sets: dict[str, LeftSet]
     state: dict[str, Any]
 
@@ -103,7 +104,6 @@ class Standing:
         try:
             sets = [LeftSet.of_state(one) for one in told["sets"]]
             weights = {_text(name): _share(share) for name, share in told.get("weights", ())}
-            way = told["way"]
             found = cls(
                 epoch=_number(told["epoch"]),
                 read=_number(told["read"]),
@@ -114,8 +114,9 @@ class Standing:
                 position=_number(state["position"]),
                 over=bool(told["over"]),
                 window=None if state["window"] is None else _number(state["window"]),
-                way=Mix.of_state(way) if weights else Sweep.of_state(way),
+                sweeps={_text(name): Sweep.of_state(one) for name, one in told["sweeps"].items()},
                 weights=weights,
+                key=_number(told["key"]) if weights else 0,
                 sets={one.dataset: one for one in sets},
                 state=dict(state),
             )
@@ -160,21 +161,21 @@ class Telling:
     """What the loaders of one leased epoch say in their states of the run."""
 
     def __init__(
-        self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run | None
+        self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run | None, key: int = 0
     ) -> None:
-        """`weights` of a mixture, none of a single dataset."""
-        self._way: Sweep | Mix = Mix() if weights else Sweep()
-        if run is not None:
-            self._way = run.mix if weights else run.sweep
+        """`weights` and `key` of a mixture, none of a single dataset."""
+        self._sweeps = {} if run is None else run.sweeps
         self._ranks = (1, 1) if run is None else run.ranks
         self._epoch = sets[0].number
-        self._weights = weights
+        self._weights, self._key = weights, key
         self._sets = [leased.manifest for leased in sets]
 
     def about(self, loader: Loader, read: int, of_epoch: int) -> dict[str, Any]:
         """For the loader's state: so many records were read before the epoch, and of it."""
         over = loader.position >= len(loader)
-        way = loader.part.after if over and loader.part is not None else self._way
+        sweeps = dict(self._sweeps)
+        if over and loader.part is not None:
+            sweeps |= loader.part.selection.after
         told: dict[str, Any] = {
             "version": _VERSION,
             "epoch": self._epoch,
@@ -183,9 +184,10 @@ class Telling:
             "ranks": list(self._ranks),
             "share": loader.position / len(loader),
             "over": over,
-            "way": way.state(),
+            "sweeps": {name: sweep.state() for name, sweep in sorted(sweeps.items())},
             "sets": [{name: getattr(one, name) for name in _OF_SET} for one in self._sets],
         }
         if self._weights:
             told["weights"] = [[name, share] for name, share in self._weights.items()]
+            told["key"] = self._key
         return {RUN: told}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -57,31 +57,20 @@ class Sweep:
         sweep = self
         stages: list[Stage] = []
         while wanted > 0:
-            stage, sweep = sweep.stage(files, records, wanted, whole_files=whole_files, seed=seed)
+            stage, sweep = sweep._stage(files, records, wanted, whole_files, seed)
             stages.append(stage)
             wanted -= int(stage[:, 2].sum())
         return stages, sweep
 
-    def stage(
-        self,
-        files: Numbers,
-        records: Numbers,
-        wanted: int,
-        *,
-        whole_files: bool = False,
-        within: Numbers | None = None,
-        seed: int = 0,
+    def _stage(
+        self, files: Numbers, records: Numbers, wanted: int, whole_files: bool, seed: int
     ) -> tuple[Stage, Sweep]:
-        """Slices of `wanted` records, fewer if the sweep has no more of them, and where it is after them.
-
-        As `take`, which is stage after stage. A sweep without records goes over into the next one.
-        `within`: of each file only so many records from its beginning.
-        """
+        """Slices of `wanted` records, fewer if the sweep has no more, and where it is after them."""
         seed = seed if self.seed is None else self.seed
-        number, read = self.number, self.read_of(files)
+        number, read = self.number, self._read_of(files)
         if not (records > read).any():
             number, read = number + 1, np.zeros_like(read)
-        rest = np.maximum((records if within is None else np.minimum(records, within)) - read, 0)
+        rest = np.maximum(records - read, 0)
         total = int(rest.sum())
         assert total, "no records"
         order = _order(len(rest), number, seed) if whole_files else None
@@ -114,7 +103,7 @@ class Sweep:
         seed = state["seed"]
         return cls(int(state["number"]), files, read, None if seed is None else int(seed))
 
-    def read_of(self, files: Numbers) -> Numbers:
+    def _read_of(self, files: Numbers) -> Numbers:
         """How many records of each file it has read."""
         found = np.zeros(len(files), np.int64)
         if len(self.files):
@@ -123,7 +112,15 @@ class Sweep:
         return found
 
 
-@lru_cache(maxsize=4)  # of several datasets, each in hundreds of stages
+def records_of(stages: Iterable[Stage], files: int) -> NDArray[np.float64]:
+    """How many records the stages have of each of so many files."""
+    records = np.zeros(files)
+    for stage in stages:
+        np.add.at(records, stage[:, 0].astype(np.int64), stage[:, 2])
+    return records
+
+
+@lru_cache(maxsize=4)
 def _order(files: int, sweep: int, seed: int) -> Numbers:
     """In which a sweep takes whole files."""
     digest = hashlib.sha256(f"cachecd sweep {seed} {sweep}".encode()).digest()

@@ -399,13 +399,9 @@ void BindReader(nb::module_& module) {
              std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
              std::optional<uint64_t> processors) {
             ReaderOptions options;
-            options.order = {seed,
-                             shuffle,
-                             rank,
-                             world,
-                             window,
-                             StagesArgument(stages),
-                             MixtureArgument(mixture)};
+            options.order = {seed, shuffle, rank, world, window};
+            options.order.stages = StagesArgument(stages);
+            options.order.mixture = MixtureArgument(mixture);
             options.shape = {FeaturesArgument(features), batch_size, false, ids,
                              DatasetsArgument(std::move(datasets), nb::len(files))};
             options.last = LastArgument(last);

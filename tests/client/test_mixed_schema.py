@@ -109,12 +109,12 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
         return Granted(request.id, name, str(root), f"leases/{path.name}")
 
     with connect(daemon(answer).endpoint) as cache:
-        epochs = cache.epochs({"web": 1, "code": 1}, 1)
+        epochs = cache.epochs({"web": 1, "code": 1}, 1, steps_per_epoch=1)
         epoch = next(epochs)
         assert epoch.schema == labels
         (batch,) = epoch.numpy(batch_size=20)
         assert sorted(batch) == ["label"]
-        assert sorted(batch["label"].tolist()) == sorted([*range(10), *range(10)])
+        assert set(batch["label"].tolist()) == set(range(10))
         (batch,) = epoch.numpy(batch_size=20, default={"vector": -1}, ids=True)
         loader = epoch.tf(20, label="vector", default={"vector": -1})
         assert loader.schema.names == ("label", "vector")

@@ -209,11 +209,12 @@ def garbled(key, value):
     ("asked", "change", "why"),
     [
         ("web", lambda state: state, r"it is of a mixture of 'code' and 'web', .* dataset 'web'"),
-        (WEIGHTS, garbled("weights", []), "damaged"),
+        (WEIGHTS, garbled("weights", []), "asked for a mixture"),
         (WEIGHTS, garbled("weights", [["web", 1.0]]), "damaged"),
         (WEIGHTS, garbled("weights", [["web", 0.5], ["code", 1.5]]), "damaged"),
         (WEIGHTS, garbled("weights", [["web", 0.5], ["code", "half"]]), "damaged"),
-        (WEIGHTS, garbled("way", {"sweeps": {}, "owed": []}), "damaged"),
+        (WEIGHTS, garbled("sweeps", {"web": {}}), "damaged"),
+        (WEIGHTS, garbled("key", -1), "damaged"),
     ],
 )
 def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(lender, asked, change, why):

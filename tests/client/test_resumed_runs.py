@@ -169,7 +169,7 @@ def garbled(path, value):
         (garbled(["run", "sets", 0, "fingerprint"], 7), "damaged"),
         (garbled(["run", "sets"], []), "damaged"),
         (garbled(["run", "epoch"], -1), "damaged"),
-        (garbled(["run", "way"], {"number": 0, "read": "?"}), "damaged"),
+        (garbled(["run", "sweeps"], {"train": {"number": 0, "read": "?"}}), "damaged"),
     ],
 )
 def test_what_is_no_state_of_this_dataset_is_refused_with_the_reason(cache, change, why):
