@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <deque>
@@ -440,11 +441,7 @@ void BindReader(nb::module_& module) {
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)
       .def("records_before",
-           [](const PyReader& self, uint64_t position) {
-             nb::list records;
-             for (double each : self.reader().Before(position)) records.append(each);
-             return records;
-           })
+           [](const PyReader& self, uint64_t position) { return self.reader().Before(position); })
       .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none())
       .def("close", &PyReader::Close);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&CloseAll));

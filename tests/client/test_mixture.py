@@ -11,7 +11,15 @@ from torch.utils.data import DataLoader
 
 from cachecd_client import Mixture
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
-from cachecd_client.protocol import Acquire, Granted, Held, Refused, Released, ReportCorrupt
+from cachecd_client.protocol import (
+    Acquire,
+    Delivered,
+    Granted,
+    Held,
+    Refused,
+    Released,
+    ReportCorrupt,
+)
 from cachecd_client.session import connect
 from tests.client.conftest import CacheDir
 from tests.client.test_epoch import corrupt
@@ -349,6 +357,20 @@ def test_a_report_says_what_is_of_each_dataset(cache, caplog):
         "epoch 0 of web+code: 20 steps",
         "epoch 1 of web+code: 20 steps",
     ]
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.parametrize("size", [None, 4_000])
+def test_delivered_shares_are_those_that_were_drawn(cache, granting, window, steps, size):
+    window["window"] = size
+    for epoch in cache.epochs(WEIGHTS, 1, steps_per_epoch=steps):
+        found = by_dataset(labels(epoch.numpy(batch_size=8)))
+    told = {said.lease: said for said in granting.of(Delivered)}
+    for name, count in found.items():
+        said = told[f"{name}-0"]
+        spans = [last - first + 1 for first, last in said.shards]
+        shares = sum(span * share for span, share in zip(spans, said.shares, strict=True))
+        assert shares / 1000 * 10 == pytest.approx(count, abs=0.1)
 
 
 def test_progress_is_that_of_the_whole_run_of_records(cache):

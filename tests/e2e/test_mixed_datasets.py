@@ -62,9 +62,7 @@ def test_ranks_share_a_mixture_of_sets_that_grow_and_resume_in_its_middle(
         resumed = first.numpy(10, rank=0, world=2)
         resumed.load_state_dict(loaders[0].state_dict())
         read = begun + texts(resumed) + texts(loaders[1])
-        assert {name: len(of(name, read)) for name in WEIGHTS} == {
-            "web": 120, "code": 60, "notes": 20,
-        }  # fmt: skip
+        assert len(read) == 200
         sizes.append({part.dataset: part.set_records for part in first.report().mixed})
         every += read
         one.settle()
@@ -75,7 +73,11 @@ def test_ranks_share_a_mixture_of_sets_that_grow_and_resume_in_its_middle(
         assert set(times.values()) <= {1, 2}
         assert len(times) >= 0.8 * sizes[3][name]
     assert {size["notes"] for size in sizes} == {100}
-    assert set(Counter(of("notes", every)).values()) == {1}
+    notes = of("notes", every)
+    assert max(Counter(notes).values()) == -(-len(notes) // 100)
+    for name, weight in WEIGHTS.items():
+        deviation = (len(every) * weight * (1 - weight)) ** 0.5
+        assert abs(len(of(name, every)) - len(every) * weight) < 4 * deviation
     for cache in ranks:
         cache.close()
     wait_until(lambda: not one.status()["leases"], what="no lease is left")
