@@ -16,10 +16,9 @@ _Rows = list[tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Carried:
-    """Rows as the catalog has them: exclusions, by dataset the bytes that were fetched, and by dataset and
+    """Rows as the catalog has them: by dataset the bytes that were fetched, and by dataset and
     number which shards were retired or barred. `said` is for people."""
 
-    excluded: _Rows = field(default_factory=list)
     egress: _Rows = field(default_factory=list)
     marks: _Rows = field(default_factory=list)
     said: str = ""
@@ -28,7 +27,7 @@ class Carried:
 def read_apart(path: Path) -> Carried:
     """As far as the file can be read, and it has the columns. Never raises for what is in it."""
     carried, failed = Carried(), []
-    tables = {"excluded": carried.excluded, "plans": carried.egress, "shards": carried.marks}
+    tables = {"plans": carried.egress, "shards": carried.marks}
     with contextlib.closing(sqlite3.connect(path, timeout=0.2)) as old:
         for table, found in tables.items():
             try:
@@ -37,7 +36,7 @@ def read_apart(path: Path) -> Carried:
             except (sqlite3.Error, ValueError, KeyError, AttributeError, zlib.error) as error:
                 failed.append(f"{table}: {error}")
     carried.said = (
-        f"carried over: {len(carried.excluded)} exclusions, {len(carried.marks)} marks of shards, "
+        f"carried over: {len(carried.marks)} marks of shards, "
         f"{len(carried.egress)} egress accounts; lost: plans and units set aside"
     )
     carried.said += f"; unread: {'; '.join(failed)}" if failed else ""
@@ -47,10 +46,7 @@ def read_apart(path: Path) -> Carried:
 def _carried(old: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
     """What is carried over of a table of another version, row by row."""
     columns = {row[1] for row in old.execute(f"PRAGMA table_info({table})")}
-    if table == "excluded" and columns:
-        source = "source" if "source" in columns else "''"
-        yield from old.execute(f"SELECT dataset, {source}, key, begin FROM excluded")
-    elif table == "shards" and columns:
+    if table == "shards" and columns:
         barred = "barred" if "barred" in columns else "0"
         yield from old.execute(
             f"SELECT dataset, number, retired, {barred} FROM shards WHERE retired OR {barred}"

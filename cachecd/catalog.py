@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cachecd.carryover import read_apart
 from cachecd.database import Database
 from cachecd.disk import refusing
-from cachecd.excludedfile import ExcludedFile, Row
+from cachecd.excludedfile import ExcludedFile
 from cachecd.live import flags_of
 from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
 from cachecd.parts import Part, packed, part_of, unpacked
@@ -58,9 +58,6 @@ CREATE TABLE IF NOT EXISTS assignments (
 CREATE TABLE IF NOT EXISTS set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
     passing INTEGER NOT NULL, PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS excluded (
-    dataset TEXT NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, begin INTEGER NOT NULL,
-    PRIMARY KEY (dataset, source, key, begin)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS plans (
     dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS schemas (
@@ -130,14 +127,6 @@ class Catalog:
                     self._apart.with_name(self._apart.name + suffix).unlink(missing_ok=True)
                 self.lost += "; cache.limit has no room for it, and it was removed"
         self._excluded = ExcludedFile(path.with_name("excluded.jsonl"))
-        self._excluded.unite(
-            (name, _text(source), _text(key), begin)
-            for name, source, key, begin in self._db.execute(
-                "SELECT dataset, source, key, begin FROM excluded"
-            )
-        )
-        self.unread = self._excluded.damaged
-        """Of the exclusions that are kept beside the catalog, what cannot be read; for people."""
         # What the assignments' rows hold, as far as we wrote them: what is open and has no such
         # row, or another, is saved with its plan.
         self._assigned: dict[tuple[str, int], Assignment] = {}
@@ -157,7 +146,7 @@ class Catalog:
         found = read_apart(self._apart)
         with self._db.transaction():
             of = {"carried_egress": found.egress, "carried_marks": found.marks}
-            for table, rows in {"excluded": found.excluded, **of}.items():
+            for table, rows in of.items():
                 places = ", ".join("?" * {"carried_egress": 2}.get(table, 4))
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
         self.lost += found.said
@@ -373,14 +362,12 @@ class Catalog:
         again: Iterable[int] = (),
         barred: int | None = None,
         excluded: Iterable[ExcludedName] = (),
-        included: Iterable[ExcludedName] = (),
         removed: int | None = None,
     ) -> None:
         """The plan has moved on. Assignment `done` is closed: its row goes, and the rows of its shard, if
         one came of it, and of set-aside units come. The rows of units that are tried `again` go. Shard
         `barred` is so from now on, and nothing is left of the one that was `removed`. The names `excluded`
-        are kept, and outlive a power failure, until they are `included` again: then under the dataset's
-        own name neither.
+        are kept in their file, and outlive a power failure.
 
         A plan and all that is open in it are saved together: one that knew of an assignment without
         a row would wait for it for ever.
@@ -393,9 +380,7 @@ class Catalog:
             for a in begun
         ]
         kept_as = plan.excluded_as or name
-        taken_out: list[Row] = [(kept_as, *unit) for unit in excluded]
-        let_in: list[Row] = [(each, *unit) for unit in included for each in {kept_as, name}]
-        if taken_out:  # first: what the catalog alone knew would go with it
+        if taken_out := [(kept_as, *unit) for unit in excluded]:
             self._excluded.add(taken_out)
         with self._db.transaction():
             if shard is not None:
@@ -412,17 +397,7 @@ class Catalog:
                 [(self._asides_of(name), u) for u in again],
             )
             self._insert_asides(name, set_aside)
-            self._db.executemany(
-                "INSERT OR REPLACE INTO excluded VALUES (?, ?, ?, ?)",
-                [_stored_row(row) for row in taken_out],
-            )
-            self._db.executemany(
-                "DELETE FROM excluded WHERE dataset = ? AND source = ? AND key = ? AND begin = ?",
-                [_stored_row(row) for row in let_in],
-            )
             self._insert_plan(plan)
-        if let_in:
-            self._excluded.remove(let_in)
         self._assigned.update((_key(a.shard), a) for a in begun)
         self._assigned.pop((name, done or 0), None)
 
@@ -598,11 +573,6 @@ def _stored(text: str) -> str | bytes:
 
 def _text(stored: str | bytes) -> str:
     return stored if isinstance(stored, str) else decoded(stored)
-
-
-def _stored_row(row: Row) -> tuple[str, str | bytes, str | bytes, int]:
-    dataset, source, key, begin = row
-    return dataset, _stored(source), _stored(key), begin
 
 
 def _packed(value: Any) -> bytes:

@@ -95,8 +95,6 @@ class Daemon:
                 lost="the account of what was fetched, which sampler.egress_limit counts, plans, units set "
                 "aside, and marks of shards that are retired or corrupt",
             )
-        for line in self._catalog.unread:
-            _log.warning("an exclusion cannot be read", what=line)
         self._indexes: dict[str, Index] = {}
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         self._asides = Asides()

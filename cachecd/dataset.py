@@ -406,7 +406,7 @@ class DatasetState:
 
     def give_back(self, held: Held) -> None:
         """A shard is lost that held this: what no other has comes again at once."""
-        self.excluded.lose(self.plan.give_back(held.units, held.parts))
+        self.plan.give_back(held.units, held.parts)
         self.exhausted = False
 
     # --- what a person has taken out
@@ -419,7 +419,7 @@ class DatasetState:
         numbers = {unit.unit for unit in units}
         self.plan.set_aside(numbers)
         left = {(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers}
-        self.excluded.lose(self.plan.drop(left))
+        self.plan.drop(left)
         asides = {unit.unit: SetAside(unit.unit, unit.key, EXCLUDED) for unit in units}
         for number in self.plan.open.keys() - self.making.keys():
             asides |= {aside.unit: aside for aside in self.take_out(number)}
@@ -427,19 +427,10 @@ class DatasetState:
                 self._try_at(self.retry[number], number)
         return tuple(asides.values()), names
 
-    def include(self, units: tuple[UnitSlice, ...]) -> tuple[ExcludedName, ...]:
-        """They are fetched again when the walk comes by; these names are not to be kept."""
-        names = self.excluded.remove(units)
-        self.plan.take_back([unit.unit for unit in units])
-        self.plan.give_back((), self.excluded.take_lost(units))
-        self.exhausted = False
-        return names
-
     def take_out(self, number: int) -> tuple[SetAside, ...]:
         """Takes the excluded units out of an open assignment that nobody is at."""
         units = self.excluded.among(self.plan.open[number].units)
         self.excluded.add(units)
-        self.excluded.lose(units)
         asides = tuple(SetAside(unit.unit, unit.key, EXCLUDED) for unit in units)
         for aside in asides:
             self.plan.without(number, aside)

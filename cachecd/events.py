@@ -187,14 +187,6 @@ class UnitsExcluded:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitsIncluded:
-    """A person takes that back."""
-
-    dataset: str
-    units: tuple[UnitSlice, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class HoldersFound:
     """These shards hold records of units that were excluded: no later lease may name them."""
 
@@ -258,7 +250,6 @@ Event = (
     | CorruptReported
     | ShardVerified
     | UnitsExcluded
-    | UnitsIncluded
     | HoldersFound
     | ExclusionsKnown
     | MetadataMeasured
@@ -292,7 +283,7 @@ class SavePlan:
     `done` is an assignment that is no longer open, `shard` what became of it with the units it holds,
     of some only `parts`. `set_aside` are the units given up, `again` those that were and are tried
     again; no later lease may name the shard `barred`; `removed` has no files any more. `excluded` are
-    names of units never to be fetched again, `included` those of which that no longer holds.
+    names of units never to be fetched again.
     """
 
     dataset: str
@@ -304,7 +295,6 @@ class SavePlan:
     again: tuple[int, ...] = ()
     barred: int | None = None
     excluded: tuple[ExcludedName, ...] = ()
-    included: tuple[ExcludedName, ...] = ()
     removed: int | None = None
 
 

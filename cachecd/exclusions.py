@@ -15,7 +15,7 @@ import structlog
 from cachecd.catalog import Catalog
 from cachecd.dataset import DatasetState
 from cachecd.errors import DiskError
-from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.events import Event, ExclusionsKnown, HoldersFound, UnitsExcluded
 from cachecd.index import Index
 from cachecd.model import UnitName, UnitSlice
 from cachecd.saving import PlanSaver
@@ -26,13 +26,12 @@ from cachecd_client.protocol import Exclude, Refused, Reply, Waiting
 _SEARCHING = "looking for its units and shards"
 _POLL = 0.1  # seconds, while the catalog's disk refuses
 _LONGEST = 60.0
-_AWAY = 1.0  # seconds after which whoever asked has gone away: clients ask ten times as often
 _ANSWERS = 256  # that nobody came back for
 _SOUGHT = 16  # at once: each takes a thread, and whoever asks for more asks again
 _KEPT = 60.0  # seconds for which whoever asked may come back for what was found
 
 _log = structlog.get_logger("cachecd.exclusions")
-_Asked = tuple[str, str, int | None, bool]
+_Asked = tuple[str, str, int | None]
 
 
 class Exclusions:
@@ -60,10 +59,10 @@ class Exclusions:
 
     def answer(self, request: Exclude) -> Reply:
         """What is known by now."""
-        asked = request.dataset, request.key, request.begin, request.undo
+        asked = request.dataset, request.key, request.begin
         if request.dataset not in self._indexes:
             return Refused(request.id, "unknown-dataset", f"no dataset {request.dataset!r}")
-        self._forget(_KEPT)
+        self._forget()
         if asked not in self._found:
             if asked not in self._sought and len(self._sought) < _SOUGHT:
                 self._sought.add(asked)
@@ -122,25 +121,21 @@ class Exclusions:
     async def _find_again(self, dataset: str, names: frozenset[UnitName]) -> None:
         keys = {key for key, _ in names}
         listed = await asyncio.to_thread(self._indexes[dataset].find, *keys)
-        units = [unit for unit in listed if unit.name in names]
-        # By now somebody may have let some of them in again.
-        if still := tuple(self._datasets[dataset].excluded.among(units)):
-            await self._take_out(dataset, still)
+        if units := tuple(unit for unit in listed if unit.name in names):
+            await self._take_out(dataset, units)
         # Shards that name their units by another listing may hold what this one does not have, or not yet.
-        if left := names - {unit.name for unit in still}:
+        if left := names - {unit.name for unit in units}:
             self._feed(HoldersFound(dataset, await self._in_older(dataset, left, unknown=False)))
 
-    def _forget(self, age: float, of: tuple[str, str] | None = None) -> None:
-        """Answers, to questions about one object or about any, for which nobody came back in so many
-        seconds: by now they may be wrong."""
-        late = time.monotonic() - age
+    def _forget(self) -> None:
+        """Answers for which nobody came back."""
+        late = time.monotonic() - _KEPT
         for asked, (when, _) in list(self._found.items()):
-            if when <= late and of in (None, asked[:2]):
+            if when <= late:
                 del self._found[asked]
 
     async def _carry_out(self, asked: _Asked) -> None:
         found: tuple[int, int] | str = "it was looked for in vain: the daemon's log says why"
-        self._forget(_AWAY, asked[:2])  # what was found of this object does not hold any more
         try:
             found = await self._exclude(*asked)
         except DiskError as error:
@@ -151,9 +146,7 @@ class Exclusions:
             while len(self._found) > _ANSWERS:
                 del self._found[next(iter(self._found))]
 
-    async def _exclude(
-        self, dataset: str, key: str, begin: int | None, undo: bool
-    ) -> tuple[int, int] | str:
+    async def _exclude(self, dataset: str, key: str, begin: int | None) -> tuple[int, int] | str:
         found: dict[str, tuple[UnitSlice, ...]] = {}
         for name in self._sides_of(dataset):
             listed = await asyncio.to_thread(self._indexes[name].find, key)
@@ -167,12 +160,8 @@ class Exclusions:
             )
         shards = 0
         for name, units in found.items():
-            shown = for_the_log(key)
-            _log.info("unit excluded", dataset=name, key=shown, begin=begin, undo=undo)
-            if undo:
-                self._feed(UnitsIncluded(name, units))
-            else:
-                shards += await self._take_out(name, units)
+            _log.info("unit excluded", dataset=name, key=for_the_log(key), begin=begin)
+            shards += await self._take_out(name, units)
         await self._durable()
         return sum(map(len, found.values())), shards
 

@@ -129,13 +129,6 @@ def exclude(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
     return SavePlan(dataset.rules.name, set_aside=asides, again=numbers, excluded=names)
 
 
-def include(dataset: DatasetState, units: tuple[UnitSlice, ...]) -> SavePlan:
-    """A person takes that back."""
-    names = dataset.include(units)
-    numbers = tuple(u.unit for u in units)
-    return SavePlan(dataset.rules.name, again=numbers, included=names)
-
-
 def finish(
     dataset: DatasetState,
     number: int,
@@ -145,7 +138,7 @@ def finish(
 ) -> SavePlan:
     """Assignment `number` is no longer open: `shard`, which holds `units`, came of it, or nothing."""
     del dataset.making[number]
-    outcome = dataset.excluded.out_of(outcome, units)
+    outcome = dataset.excluded.out_of(outcome)
     unfinished = {unit.unit for unit in outcome.remainder}
     unfinished |= {aside.unit for aside in outcome.set_aside}
     dataset.contradictions.made(len(set(units) - unfinished), outcome.set_aside)

@@ -229,15 +229,14 @@ class Plan:
         """A shard that held records of these units is gone."""
         self._count.release(units)
 
-    def give_back(self, units: Units, parts: Sequence[UnitSlice]) -> list[UnitSlice]:
+    def give_back(self, units: Units, parts: Sequence[UnitSlice]) -> None:
         """A shard is lost that held these units, of some of them only `parts`: what no other has comes
         again at once. A part of a unit of which others hold the rest comes again as that part; those of
-        units that are set aside do not, and are returned."""
+        units that are set aside do not."""
         self.release(units)
         numbers = [part.unit for part in parts]
         aside, held = self._count.aside(numbers), self._count.held(numbers)
         self.resume(compress(parts, held & ~aside))
-        return [*compress(parts, aside)]
 
     def several_hold(self) -> list[int]:
         """The units that are held more than once: cut ones, and those that should not be."""
@@ -300,11 +299,10 @@ class Plan:
         self.next_number = number + 1
         self._apply_up_to(number - WINDOW)
 
-    def drop(self, begun: Container[tuple[int, int]]) -> list[UnitSlice]:
-        """Forgets what is left to do that begins with these (unit, ordinal), and returns it."""
+    def drop(self, begun: Container[tuple[int, int]]) -> None:
+        """Forgets what is left to do that begins with these (unit, ordinal)."""
         dropped = self._backlog.drop(begun) + self.walk.drop(begun)
         self.release([u.unit for u in dropped])
-        return dropped
 
     def let_go(self) -> list[UnitSlice]:
         """Forgets all that is left over, and all open assignments, whose numbers stay unused; returns what

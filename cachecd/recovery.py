@@ -137,10 +137,10 @@ def take_up(
             dataset.debt += shard.allocated
     dataset.excluded.keep(catalog.excluded(*rules.excluded_names))
     dataset.excluded.sought = bool(dataset.excluded.names)
-    asides = _asides(catalog, dataset, index) if saved else standing.excluded
+    asides, let_in = _asides(catalog, dataset, index, None if saved else standing.excluded)
     plan.set_aside(aside.unit for aside in asides)
     dataset.excluded.numbers.update(excluded_among(asides))
-    if rules.pin or not saved or standing.returned:
+    if rules.pin or not saved or standing.returned or let_in:
         lost = _parts_lost(found, plan, catalog, index)
         plan.give_back((), slices_of(lost, index.unit))
     plan.recount()
@@ -169,16 +169,17 @@ def _take_up_again(plan: Plan) -> None:
     plan.resume([unit for unit in in_hand if unit.unit not in held])
 
 
-def _asides(catalog: Catalog, dataset: DatasetState, index: Index) -> list[SetAside]:
-    """The units that are set aside; not those that a person took out and, while their walk was parked,
-    let in again."""
-    asides = catalog.set_aside(dataset.rules.name)
+def _asides(
+    catalog: Catalog, dataset: DatasetState, index: Index, known: list[SetAside] | None
+) -> tuple[list[SetAside], set[int]]:
+    """The units that are set aside, of those `known` or of the catalog's; and the units that a person took
+    out and let in again since, by an edit of excluded.jsonl."""
+    asides = catalog.set_aside(dataset.rules.name) if known is None else known
     taken_out = [index.unit(a.unit) for a in asides if a.reason == EXCLUDED and a.unit < len(index)]
-    still = {unit.unit for unit in dataset.excluded.among(taken_out)}
-    again = {unit.unit for unit in taken_out} - still
-    if again:
-        catalog.save_progress(saved_plan(dataset, index), again=again)
-    return [aside for aside in asides if aside.unit not in again]
+    let_in = {u.unit for u in taken_out} - {u.unit for u in dataset.excluded.among(taken_out)}
+    if let_in and known is None:
+        catalog.save_progress(saved_plan(dataset, index), again=let_in)
+    return [aside for aside in asides if aside.unit not in let_in], let_in
 
 
 def _holding_twice(dataset: DatasetState, catalog: Catalog) -> tuple[int, ...]:

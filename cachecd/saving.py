@@ -99,6 +99,5 @@ class PlanSaver:
             command.again,
             command.barred,
             command.excluded,
-            command.included,
             command.removed,
         )

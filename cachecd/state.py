@@ -20,7 +20,7 @@ from cachecd import events as ev
 from cachecd.asking import begin_at, may_stand, no_delivery, refusal, set_again
 from cachecd.dataset import DatasetState
 from cachecd.grant import GRACE, LeaseState, new_lease
-from cachecd.ingest import Ingest, exclude, finish, include
+from cachecd.ingest import Ingest, exclude, finish
 from cachecd.ledger import Ledger
 from cachecd.model import Held, Lease, Outcome, Shard, ShardId
 from cachecd.pause import Pause
@@ -145,8 +145,6 @@ class State:
                 self._verified(shard, sound, held, out)
             case ev.UnitsExcluded(dataset, units):
                 out.append(exclude(self.datasets[dataset], units))
-            case ev.UnitsIncluded(dataset, units):
-                out.append(include(self.datasets[dataset], units))
             case ev.HoldersFound(dataset, holders):
                 for number in holders:
                     self._bar_holder(ShardId(dataset, number), out)

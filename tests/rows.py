@@ -96,6 +96,9 @@ class Rows:
     def excluded(self, *datasets: str) -> list[ExcludedName]:
         return sorted({unit for name, unit in self._excluded if name in datasets})
 
+    def let_in(self, dataset: str, numbers: Iterable[int]) -> None:
+        self._excluded -= {(dataset, ("", f"key-{number}", 0)) for number in numbers}
+
     def excluded_units(self, dataset: str) -> set[int]:
         """Their numbers, as `Units` names them."""
         return {int(key.removeprefix("key-")) for _, key, _ in self.excluded(dataset)}
@@ -158,7 +161,6 @@ class Rows:
         again: Iterable[int] = (),
         barred: int | None = None,
         excluded: Iterable[ExcludedName] = (),
-        included: Iterable[ExcludedName] = (),
         removed: int | None = None,
     ) -> None:
         self._write()
@@ -177,7 +179,6 @@ class Rows:
             self._aside.pop((plan.dataset, unit), None)
         self._aside.update(((plan.dataset, aside.unit), aside) for aside in set_aside)
         self._excluded |= {(plan.dataset, name) for name in excluded}
-        self._excluded -= {(plan.dataset, name) for name in included}
         self._plans[plan.dataset] = json.dumps(plan.fields)
 
     def retire(self, dataset: str, numbers: Iterable[int]) -> None:

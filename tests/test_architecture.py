@@ -74,7 +74,7 @@ PARTS = {
     "indexroom": "errors ledger",
     "database": "disk errors",
     "carryover": "",
-    "excludedfile": "disk errors",
+    "excludedfile": "disk client.errors",
     "catalog": "carryover database disk excludedfile live model parts shardtable unittext",
     "reconcile": "catalog disk errors layout live model parts shardtable client._core "
     "client.errors",

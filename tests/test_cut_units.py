@@ -186,23 +186,21 @@ def test_a_unit_whose_rest_is_gone_is_not_whole_because_a_listing_says_so(pin):
 
 @pytest.mark.parametrize("pin", [True, False])
 @pytest.mark.parametrize("barred", ["before", "after"])
-def test_who_takes_a_cut_unit_back_while_a_part_of_it_is_being_made_gets_all_of_it(barred, pin):
+def test_a_cut_unit_that_is_let_in_again_comes_whole(barred, pin):
     w, rest = begun(pin=pin, units=9)
     while rest.unit not in {u.unit for a in w.making.values() for u in a.units}:
         w.work(1)
     w.exclude("eval", [rest.unit])
     if barred == "before":
         w.verified(FIRST, sound=True)
-    w.feed(ev.UnitsIncluded("eval", (w.sources["eval"].unit(rest.unit),)))
-    w.exclude("eval", [])
+    w.let_in("eval", [rest.unit])
     w.settle()
     assert leased(w) == w.model.source("eval")
 
 
-def test_what_was_left_over_of_a_unit_comes_again_with_the_rest_when_it_is_taken_back():
+def test_what_was_left_over_of_a_unit_comes_again_when_it_is_let_in():
     w, rest = begun(units=9)
     w.exclude("eval", [rest.unit])
-    w.feed(ev.UnitsIncluded("eval", (w.sources["eval"].unit(rest.unit),)))
-    w.exclude("eval", [])
+    w.let_in("eval", [rest.unit])
     w.settle()
     assert leased(w) == w.model.source("eval")

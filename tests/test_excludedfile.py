@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.errors import DiskError
 from cachecd.excludedfile import ExcludedFile
+from cachecd_client.errors import CallerError
 
 SOURCE = "file:///source"
 A, B, C = ("train", SOURCE, "a", 0), ("train", SOURCE, "b\ud800\n", 7), ("eval", "", "a", 0)
@@ -28,17 +29,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "excluded.jsonl"
 
 
-def test_what_is_added_is_there_and_what_is_removed_leaves_no_line(path):
+def test_what_is_added_is_there_and_what_a_person_removes_is_not(path):
     kept = ExcludedFile(path)
     kept.add([A, B])
     kept.add([A, C])
     assert kept("train") == names(path) == [A[1:], B[1:]]
-    assert len(path.read_bytes().splitlines()) == 3
-    kept.remove([B])
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [json.loads(line)["dataset"] for line in lines] == ["train", "train", "eval"]
+    path.write_bytes(lines[0] + lines[2])
     assert names(path) == [A[1:]]
-    assert len(path.read_bytes().splitlines()) == 2
     assert ExcludedFile(path)("eval") == [C[1:]]
-    assert json.loads(path.read_bytes().splitlines()[0])["dataset"] == "eval"
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
@@ -48,7 +48,6 @@ def test_a_line_that_was_cut_off_costs_none_of_the_others_and_is_written_again(p
     path.write_bytes(whole[:-cut])
     kept = ExcludedFile(path)
     assert A[1:] in kept("train")
-    assert not kept.damaged
     kept.add([B, C])
     assert names(path) == [A[1:], B[1:]]
     assert ExcludedFile(path)("eval") == [C[1:]]
@@ -65,25 +64,11 @@ def test_a_line_that_was_cut_off_costs_none_of_the_others_and_is_written_again(p
         b"[" * 9999,
     ],
 )
-def test_a_line_that_is_none_is_named_and_the_others_count(path, line):
+def test_a_line_that_is_no_exclusion_is_refused_with_its_place(path, line):
     ExcludedFile(path).add([A])
     path.write_bytes(line + b"\n" + path.read_bytes())
-    kept = ExcludedFile(path)
-    assert kept("train") == [A[1:]]
-    assert [said.partition(": ")[0] for said in kept.damaged] == [f"{path}, line 1"]
-
-
-def test_on_a_disk_without_room_for_a_second_file_an_exclusion_is_lifted_by_a_line(
-    path, monkeypatch
-):
-    kept = ExcludedFile(path)
-    kept.add([A, B])
-    path.with_name(path.name + ".new").mkdir()  # whatever refuses a second file
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
-    kept.remove([A])
-    assert kept("train") == names(path) == [B[1:]]
-    kept.add([A])
-    assert names(path) == [A[1:], B[1:]]
+    with pytest.raises(CallerError, match=rf"{path}:1: .* is no exclusion: mend the line"):
+        ExcludedFile(path)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
@@ -97,14 +82,10 @@ def test_what_the_disk_refuses_is_no_success_and_comes_with_the_next_try(path, m
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(DiskError, match="cannot write the exclusions"):
         kept.add([A])
-    if call == "fsync":
-        with pytest.raises(DiskError):
-            kept.remove([C])
     monkeypatch.undo()
     kept.add([A])
-    kept.remove([C])
     assert names(path) == [A[1:]]
-    assert ExcludedFile(path)("eval") == []
+    assert ExcludedFile(path)("eval") == [C[1:]]
 
 
 def test_a_file_that_cannot_be_read_is_no_empty_one(path):
@@ -124,15 +105,14 @@ ROWS = st.tuples(
 @settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(steps=st.lists(st.tuples(st.booleans(), st.lists(ROWS, max_size=3)), max_size=6))
+@given(steps=st.lists(st.lists(ROWS, max_size=3), max_size=6))
 def test_any_names_are_kept_as_a_set_keeps_them(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("excluded") / "excluded.jsonl"
     kept, model = ExcludedFile(path), set()
-    for adds, rows in steps:
-        (kept.add if adds else kept.remove)(rows)
-        model = model | set(rows) if adds else model - set(rows)
+    for rows in steps:
+        kept.add(rows)
+        model |= set(rows)
         kept = ExcludedFile(path)
-        assert not kept.damaged
         for dataset in ("train", "eval"):
             assert set(kept(dataset)) == {row[1:] for row in model if row[0] == dataset}
 
@@ -142,7 +122,6 @@ def test_what_is_excluded_outlives_a_catalog_that_is_deleted_or_damaged(tmp_path
     path, plan = tmp_path / "catalog.sqlite", SavedPlan("train", {}, ())
     catalog = Catalog(path)
     catalog.save_progress(plan, excluded=[A[1:], B[1:]])
-    catalog.save_progress(plan, included=[A[1:]])
     catalog.close()
     if loss == "deleted":
         path.unlink()
@@ -150,17 +129,5 @@ def test_what_is_excluded_outlives_a_catalog_that_is_deleted_or_damaged(tmp_path
         path.write_bytes(b"nonsense" * 1000)
     catalog = Catalog(path)
     assert catalog.rebuilt
-    assert catalog.excluded("train") == [B[1:]]
-    catalog.close()
-
-
-def test_what_only_the_catalog_has_is_written_beside_it_at_a_start(tmp_path):
-    path = tmp_path / "catalog.sqlite"
-    catalog = Catalog(path)
-    catalog.save_progress(SavedPlan("train", {}, ()), excluded=[A[1:]])
-    catalog.close()
-    beside = tmp_path / "excluded.jsonl"
-    beside.unlink()
-    catalog = Catalog(path)
-    assert catalog.excluded("train") == names(beside) == [A[1:]]
+    assert catalog.excluded("train") == [A[1:], B[1:]]
     catalog.close()

@@ -11,7 +11,7 @@ import pytest
 from cachecd import exclusions
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.errors import DiskError
-from cachecd.events import ExclusionsKnown, HoldersFound, UnitsExcluded, UnitsIncluded
+from cachecd.events import ExclusionsKnown, HoldersFound, UnitsExcluded
 from cachecd.excluded import Excluded
 from cachecd.exclusions import Exclusions
 from cachecd.index import Index
@@ -49,10 +49,10 @@ def search(tmp_path):
     index.close()
 
 
-async def answer(search, key, begin=None, undo=False, dataset="train"):
+async def answer(search, key, begin=None, dataset="train"):
     """Asked as a client asks: until it is known."""
     for number in range(10_000):
-        asked = protocol.Exclude(str(number), dataset, key, begin, undo)
+        asked = protocol.Exclude(str(number), dataset, key, begin)
         reply = search.exclusions.answer(asked)
         assert reply.id == str(number)
         if not isinstance(reply, protocol.Waiting):
@@ -76,38 +76,13 @@ def test_one_unit_of_an_object_is_named_by_where_it_begins(search):
     assert search.events[-1] == HoldersFound("train", [3])
 
 
-def test_undo_names_the_units_alone(search):
-    reply = asyncio.run(answer(search, "b", undo=True))
-    assert (reply.units, reply.shards) == (2, 0)
-    (event,) = search.events
-    assert isinstance(event, UnitsIncluded)
-
-
-@pytest.mark.parametrize("away", [0.0, 60.0])
-def test_an_answer_that_nobody_came_back_for_is_none_to_a_later_question(search, monkeypatch, away):
-    monkeypatch.setattr(exclusions, "_AWAY", away)
-
-    async def asked():
-        search.exclusions.answer(protocol.Exclude("1", "train", "b", None, False))
-        while len(search.events) < 2:
-            await asyncio.sleep(0.001)
-        await answer(search, "b", undo=True)
-        await answer(search, "b")
-
-    asyncio.run(asked())
-    kinds = [type(event) for event in search.events]
-    once = [UnitsExcluded, HoldersFound]
-    late = once if away == 0.0 else []  # else whoever asked first may still be asking
-    assert kinds == [*once, UnitsIncluded, *late]
-
-
 @pytest.mark.parametrize(("later", "searches"), [(59.0, 1), (61.0, 2)])
 def test_an_answer_is_kept_for_a_minute_and_not_for_ever(search, monkeypatch, later, searches):
     now = [0.0]
     monkeypatch.setattr(exclusions, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def asked():
-        search.exclusions.answer(protocol.Exclude("1", "train", "b", None, False))
+        search.exclusions.answer(protocol.Exclude("1", "train", "b", None))
         while len(search.events) < 2:
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # what was found is noted
@@ -305,23 +280,3 @@ def test_a_start_finds_what_only_an_earlier_listing_has(search, tmp_path):
 
     asyncio.run(asyncio.wait_for(start(), 20))
     assert search.events == [HoldersFound("train", [4]), ExclusionsKnown("train")]
-
-
-def test_what_was_let_in_while_a_start_looked_for_it_stays_in(search, monkeypatch):
-    find = search.index.find
-
-    def let_in(key):
-        found = find(key)
-        search.train.excluded.remove(found)
-        return found
-
-    async def start():
-        search.train.excluded.keep([("", "b", 1)])
-        search.train.excluded.sought = True
-        monkeypatch.setattr(search.index, "find", let_in)
-        search.exclusions.start()
-        while ExclusionsKnown("train") not in search.events:
-            await asyncio.sleep(0.001)
-
-    asyncio.run(asyncio.wait_for(start(), 20))
-    assert not [event for event in search.events if isinstance(event, UnitsExcluded)]

@@ -43,9 +43,6 @@ def test_every_text_is_saved_and_two_keys_never_become_one(tmp_path_factory, key
     catalog = Catalog(path)
     assert tuple(catalog.set_aside("train")) == asides
     assert sorted(catalog.excluded("train")) == sorted(names)
-    saver = PlanSaver(catalog, plan_of)
-    saver.save(SavePlan("train", included=names[:1]))
-    assert sorted(catalog.excluded("train")) == sorted(names[1:])
     catalog.close()
 
 

@@ -239,14 +239,12 @@ class Policy(RuleBasedStateMachine):
     # --- the administrator
 
     @precondition(lambda self: not (self.world.saver.behind or self.world.rows.refuses))
-    @rule(data=st.data(), name=st.sampled_from(DATASETS), undo=st.booleans())
-    def a_unit_is_excluded(self, data, name, undo):
+    @rule(data=st.data(), name=st.sampled_from(DATASETS), again=st.booleans())
+    def a_unit_is_excluded_or_let_in_again(self, data, name, again):
         w = self.world
-        if undo and (excluded := w.model.of[name].excluded):
+        if again and (excluded := w.model.of[name].excluded):
             number = self.pick(excluded, data)
-            excluded.discard(number)
-            w.feed(ev.UnitsIncluded(name, (w.sources[name].unit(number),)))
-            w.exclude(name, [])
+            w.let_in(name, [number])
         elif len(w.sources[name]):
             w.exclude(name, [data.draw(st.integers(0, len(w.sources[name]) - 1))])
 

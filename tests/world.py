@@ -253,6 +253,11 @@ class World:
         # What is noted of it: a daemon may be killed before it does.
         self.model.of[name].excluded = self.rows.excluded_units(name)
 
+    def let_in(self, name: str, numbers: list[int]) -> None:
+        """A person lets units in again: stops the daemon, edits excluded.jsonl, and starts it."""
+        self.rows.let_in(name, numbers)
+        self.restart()
+
     def relist(self, name: str, gone: set[int], back: set[int]) -> None:
         """A whole listing has not shown units that it knew, and has shown others again."""
         self.gone[name] = self.gone.get(name, set()) - back | gone

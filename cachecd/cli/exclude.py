@@ -17,7 +17,6 @@ def command(
             min=0, metavar="BYTE", help="Only the unit that begins at this byte of the object."
         ),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it be fetched again.")] = False,
     endpoint: Annotated[
         str | None,
         typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
@@ -28,16 +27,16 @@ def command(
 
     It counts as set aside, with the reason "excluded by hand", across restarts and new listings, and on
     both sides of a split, whichever of the two is named. No
-    later lease names a shard with a record of it; what else was in such a shard is fetched again.
+    later lease names a shard with a record of it; what else was in such a shard is fetched again. To let
+    an object be fetched again, stop the daemon, remove its line from excluded.jsonl in cache.dir, and
+    start the daemon.
     """
     from cachecd_client import connect
 
     with connect(endpoint, timeout=10.0) as cache:
-        units, shards = cache.exclude(dataset, key, begin, undo=undo)
+        units, shards = cache.exclude(dataset, key, begin)
     if as_json:
         print(json.dumps({"dataset": dataset, "key": key, "units": units, "shards": shards}))
-    elif undo:
-        print(f"{units} {_s(units, 'unit')} of {dataset} may be fetched again")
     else:
         print(
             f"{units} {_s(units, 'unit')} of {dataset} excluded; {shards} {_s(shards, 'shard')} with "

@@ -104,13 +104,12 @@ class AskStatus:
 @dataclass(frozen=True, slots=True)
 class Exclude:
     """Takes the units of the object `key` out of the dataset, for good, or only the one that begins at
-    its byte `begin`; `undo` takes that back. Since 1.1; idempotent."""
+    its byte `begin`. Idempotent."""
 
     id: str
     dataset: str
     key: str
     begin: int | None = None
-    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,13 +257,11 @@ class Cache:
         assert isinstance(reply, StatusReply)
         return reply.status
 
-    def exclude(
-        self, dataset: str, key: str, begin: int | None = None, *, undo: bool = False
-    ) -> tuple[int, int]:
+    def exclude(self, dataset: str, key: str, begin: int | None = None) -> tuple[int, int]:
         """Takes the units of the object `key` (relative to the source's URL) out of the dataset, or only
         the one that begins at its byte `begin`: they are never fetched again for a dataset of this name,
         and no later lease names a shard with records of theirs. That holds for both sides of a split,
-        whichever is named. `undo` takes that back.
+        whichever is named.
 
         How many units it is about, and how many shards are barred for it. Returns when that outlives a
         power failure, however long a full disk puts that off; the log says what it waits for. RequestError
@@ -271,7 +269,7 @@ class Cache:
         """
         wait = Wait(dataset, None, _SEARCH_POLL)
         while True:
-            match self._ask(Exclude(_new_id(), dataset, key, begin, undo)):
+            match self._ask(Exclude(_new_id(), dataset, key, begin)):
                 case Excluded(_, units, shards):
                     return units, shards
                 case Waiting() as waiting:

@@ -94,7 +94,6 @@ class Attacker:
             "why": lambda: pick(["\x1b[31mred\n", "bad", "x" * 2000]),
             "key": lambda: pick([f"no-{self.sent}", "\udce9.jpg", "x" * 5000]),
             "begin": lambda: pick([None, self._number()]),
-            "undo": lambda: pick([True, False]),
         }
         for field in protocol.REQUESTS[kind].__dataclass_fields__:
             if field != "id" and self._chance.random() < 0.95:
