@@ -14,7 +14,7 @@ import json
 import sqlite3
 import sys
 import zlib
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.carryover import read_apart
 from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.excludedfile import ExcludedFile
@@ -32,9 +31,7 @@ from cachecd.parts import Part, packed, part_of, unpacked
 from cachecd.shardtable import ROW, Rows
 from cachecd.unittext import decoded, encoded
 
-VERSION = 5
-# A larger damaged file would take room a second time, which the limit may not leave.
-_KEPT_DAMAGED = 256 << 10
+VERSION = 6
 # Rows to a transaction where all must be changed: the write-ahead log stays small.
 _ROWS_AT_ONCE = 100
 # What a start reads at once, so that it takes little memory however much there is.
@@ -47,28 +44,25 @@ _FILES = ("", "-wal", "-shm")
 _OF_ONE = "WHERE dataset = ? AND number = ?"
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS shards (
+CREATE TABLE shards (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL,
     records INTEGER NOT NULL, data_bytes INTEGER NOT NULL, allocated INTEGER NOT NULL,
     retired INTEGER NOT NULL DEFAULT 0, barred INTEGER NOT NULL DEFAULT 0, units BLOB NOT NULL,
     parts BLOB NOT NULL, digest INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (dataset, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS assignments (
+CREATE TABLE assignments (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, generation TEXT NOT NULL, units BLOB NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS set_aside (
+CREATE TABLE set_aside (
     dataset TEXT NOT NULL, unit INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,
     passing INTEGER NOT NULL, PRIMARY KEY (dataset, unit)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS plans (
+CREATE TABLE plans (
     dataset TEXT PRIMARY KEY, plan BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS schemas (
+CREATE TABLE schemas (
     dataset TEXT NOT NULL, generation TEXT NOT NULL, schema TEXT NOT NULL,
     PRIMARY KEY (dataset, generation)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS carried_marks (
-    dataset TEXT NOT NULL, number INTEGER NOT NULL, retired INTEGER NOT NULL, barred INTEGER NOT NULL,
-    PRIMARY KEY (dataset, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS carried_egress (
+CREATE TABLE egress (
     dataset TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS adopted (
+CREATE TABLE adopted (
     dataset TEXT NOT NULL, number INTEGER NOT NULL, walk TEXT NOT NULL,
     PRIMARY KEY (dataset, number)) WITHOUT ROWID;
 """
@@ -100,77 +94,41 @@ class SavedPlan:
 class Catalog:
     """The open catalog. Every writing method is one transaction, done or not; failures are DiskError."""
 
-    def __init__(self, path: Path, keeps_apart: Callable[[], bool] = lambda: True) -> None:
-        """Opens the catalog, or makes an empty one; a damaged file is set apart as *.damaged first.
+    def __init__(self, path: Path) -> None:
+        """Opens the catalog, or makes an empty one; a file that is damaged or of another version is removed
+        first.
 
         `rebuilt` says whether it starts empty although there may be shards. DiskError if it cannot
         be opened now but may be sound: locked by another program, or on a disk that fails.
         """
-        self._path = path
-        self._apart = path.with_name(path.name + ".damaged")
         self.rebuilt = not path.exists()
-        self.lost = ""
-        """What a catalog that was set apart took with it, for people; "" if none was."""
+        self.removed = ""
+        """Why a catalog was removed, for people; "" if none was."""
         try:
             self._db = Database(path, _SCHEMA, VERSION)
         except sqlite3.DatabaseError as error:
-            with refusing(f"cannot set the damaged catalog {path} apart"):
-                self._set_apart()
-            self.rebuilt = True
+            with refusing(f"cannot remove the unusable catalog {path}"):
+                for suffix in reversed(
+                    _FILES
+                ):  # the file last: as long as it is there, this is not done
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.rebuilt, self.removed = True, str(error)
             self._db = Database(path, _SCHEMA, VERSION)
-            self.lost = f"{error}: set apart as {self._apart}; "
-        # A start that was killed between the two takes it up again.
-        if self.rebuilt and self._apart.exists():
-            self._carry_over()
-            if self._apart.stat().st_blocks * 512 > _KEPT_DAMAGED and not keeps_apart():
-                for suffix in _FILES:
-                    self._apart.with_name(self._apart.name + suffix).unlink(missing_ok=True)
-                self.lost += "; cache.limit has no room for it, and it was removed"
         self._excluded = ExcludedFile(path.with_name("excluded.jsonl"))
         # What the assignments' rows hold, as far as we wrote them: what is open and has no such
         # row, or another, is saved with its plan.
         self._assigned: dict[tuple[str, int], Assignment] = {}
         self._walks: dict[str, str] = {}
 
-    def _set_apart(self) -> None:
-        for suffix in reversed(_FILES):  # the file last: as long as it is there, this is not done
-            here, there = (p.with_name(p.name + suffix) for p in (self._path, self._apart))
-            if here.exists():
-                here.replace(there)
-            else:
-                there.unlink(missing_ok=True)
-
-    def _carry_over(self) -> None:
-        """What no sidecar says: exclusions, what was paid for, and marks of shards; as far as the
-        catalog that was set apart can be read."""
-        found = read_apart(self._apart)
-        with self._db.transaction():
-            of = {"carried_egress": found.egress, "carried_marks": found.marks}
-            for table, rows in of.items():
-                places = ", ".join("?" * {"carried_egress": 2}.get(table, 4))
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
-        self.lost += found.said
-
-    def carried_marks(self, dataset: str) -> dict[int, tuple[bool, bool]]:
-        """Of shards without a row, whether a catalog before this one had them retired, and barred."""
-        rows = self._db.execute(
-            "SELECT number, retired, barred FROM carried_marks WHERE dataset = ?", (dataset,)
-        )
-        return {number: (bool(retired), bool(barred)) for number, retired, barred in rows}
-
     def save_egress(self, dataset: str, fetched: int) -> None:
         """So many bytes have been fetched by now: the plan is saved when a shard begins or ends, and who is
         killed between has paid for what came meanwhile."""
         with self._db.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO carried_egress VALUES (?, ?)", (dataset, fetched)
-            )
+            self._db.execute("INSERT OR REPLACE INTO egress VALUES (?, ?)", (dataset, fetched))
 
-    def carried_egress(self, dataset: str) -> int:
-        """Bytes that were fetched by the account of a catalog before this one, or by `save_egress`."""
-        row = self._db.execute(
-            "SELECT bytes FROM carried_egress WHERE dataset = ?", (dataset,)
-        ).fetchone()
+    def egress(self, dataset: str) -> int:
+        """Bytes that were fetched, by `save_egress`."""
+        row = self._db.execute("SELECT bytes FROM egress WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0]) if row else 0
 
     def adopted(self, dataset: str) -> dict[int, tuple[dict[str, Any], list[Part]]]:
@@ -448,7 +406,7 @@ class Catalog:
         """This plan and what is open in it are all that there is, as where a walk begins; and these units
         set aside, unless None is given."""
         with self._db.transaction():
-            for table in ("assignments", "carried_marks", "carried_egress"):
+            for table in ("assignments", "egress"):
                 self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (plan.dataset,))
             if asides is not None:
                 self._db.execute(

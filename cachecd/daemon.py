@@ -25,7 +25,7 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
-from cachecd.disk import allocated, free_bytes
+from cachecd.disk import free_bytes
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor
@@ -83,15 +83,13 @@ class Daemon:
         workers = 0 if offline else config.sampler.workers
         boot, size = secrets.token_hex(3), config.cache.shard_size
         self.state = State(ledger, size, workers, boot, offline, found.restraint)
-        root, limit = self._layout.root, found.limit
-        self._catalog = Catalog(self._layout.catalog, lambda: allocated(root) <= limit)
-        if free_bytes(root) < METADATA_SLACK:  # what a start writes need not fit
+        self._catalog = Catalog(self._layout.catalog)
+        if free_bytes(self._layout.root) < METADATA_SLACK:  # what a start writes need not fit
             self._catalog.keep_writes()
-        if self._catalog.lost:
-            _log.warning("the catalog is made again from the shards", why=self._catalog.lost)
-        elif self._catalog.rebuilt and any(self._layout.shards.glob("*/*.tfrecord")):
+        if self._catalog.rebuilt and any(self._layout.shards.glob("*/*.tfrecord")):
             _log.warning(
-                "the catalog is gone, and made again from the shards",
+                "the catalog is made again from the shards",
+                why=self._catalog.removed or "it is gone",
                 lost="the account of what was fetched, which sampler.egress_limit counts, plans, units set "
                 "aside, and marks of shards that are retired or corrupt",
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.disk import refusing
-from cachecd.errors import ConfigError, DiskError
+from cachecd.errors import DiskError
 
 # 64 pages of 4 KiB: with the one transaction that may follow, the log stays below half the ledger's
 # metadata slack.
@@ -31,41 +31,6 @@ class Rows(list[tuple[Any, ...]]):
         return self[0] if self else None
 
 
-def _newer(path: Path, found: int, known: int) -> str:
-    return (
-        f"{path} was made by a newer cachecd (catalog version {found}, this one knows {known}): install "
-        "that release again, or set cache.dir to another directory; nothing was changed"
-    )
-
-
-def _version_in(path: Path) -> int:
-    """The version in the file's header. To open it as a database would alter what is beside it."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        header = file.read(64)
-        if header.startswith(b"SQLite format 3\0") and len(header) == 64:
-            return int.from_bytes(header[60:64], signed=True)
-    return 0
-
-
-def _add_columns(db: sqlite3.Connection, schema: str) -> None:
-    """Brings the tables of an earlier version to what they are in this one, looking at what is there:
-    a number alone may lie. DatabaseError if that is more than columns that have a default."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as wanted:
-        wanted.executescript(schema)
-        for (table,) in wanted.execute("SELECT name FROM sqlite_master WHERE type = 'table'"):
-            columns = wanted.execute(f"PRAGMA table_info({table})").fetchall()
-            there = {row[1]: row for row in db.execute(f"PRAGMA table_info({table})")}
-            for _, name, kind, not_null, default, key in columns:
-                if name in there and there[name][5] == key:
-                    continue
-                if name in there or key or default is None:
-                    raise sqlite3.DatabaseError(f"{table}.{name} is of another form")
-                null = " NOT NULL" if not_null else ""
-                db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}{null} DEFAULT {default}")
-            if unknown := there.keys() - {row[1] for row in columns}:
-                raise sqlite3.DatabaseError(f"{table} has {', '.join(sorted(unknown))}")
-
-
 class UnstorableError(ValueError):
     """A value that SQLite does not take; whenever it is tried again, it is the same."""
 
@@ -78,14 +43,11 @@ class Database:
     """
 
     def __init__(self, path: Path, schema: str, version: int) -> None:
-        """Opens the file or makes it, with `schema` (which must do nothing where it is applied already).
+        """Opens the file or makes it, with `schema`.
 
         sqlite3.DatabaseError that is no OperationalError: the file is damaged, or of another version.
-        ConfigError: a newer release made it; nothing is touched.
         DiskError: it may be sound, but cannot be opened now.
         """
-        if (found := _version_in(path)) > version:
-            raise ConfigError(_newer(path, found, version))
         self._path = path
         self._wal = path.with_name(path.name + "-wal")
         self._schema, self._version = schema, version
@@ -129,25 +91,30 @@ class Database:
             # Before the first look, which after a clean end would make what processes share.
             if self._alone:
                 db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > self._version:
-                raise ConfigError(_newer(self._path, version, self._version))
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA temp_store=MEMORY")
             db.execute("PRAGMA wal_autocheckpoint=0")  # it does not say when it fails
             if check:
-                db.executescript(self._schema)
-                _add_columns(db, self._schema)
-                if version != self._version:
-                    db.execute(f"PRAGMA user_version={self._version}")
-                (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-                if found != "ok":
-                    raise sqlite3.DatabaseError(found)
+                self._check(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _check(self, db: sqlite3.Connection) -> None:
+        """Makes the tables of a new file. DatabaseError for one that is damaged or of another version."""
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            db.executescript(
+                f"BEGIN IMMEDIATE; PRAGMA user_version={self._version}; {self._schema}; COMMIT"
+            )
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version != self._version:
+            raise sqlite3.DatabaseError(f"version {version}, expected {self._version}")
 
     def keep_writes(self) -> None:
         """Goes on in a copy in memory, which knows what is written from now on; the file does once `settle`

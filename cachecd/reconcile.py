@@ -119,7 +119,6 @@ def find_shards(
     # Of a shard whose assignment is still open, only the sidecar knows what became of it; so it is
     # with one that the plan has not come to: then a power failure took back what was saved last.
     opened = [number for number, _, _ in catalog.assignments(dataset)]
-    carried = catalog.carried_marks(dataset)
     folder = layout.shards / dataset
     data, sidecars = _on_disk(folder)
     read = catalog.adopted(dataset)
@@ -143,7 +142,7 @@ def find_shards(
         shard_id = ShardId(dataset, number)
         path = layout.shard(shard_id)
         pair = number in there[0], number in there[1]
-        retired, barred = marks.get(number) or carried.get(number, (False, False))
+        retired, barred = marks.get(number, (False, False))
         known: Shard | None = None
         if number in marks:
             row = uncertain[np.searchsorted(uncertain["number"], number)]

@@ -110,12 +110,12 @@ def take_up(
             plan.overtake(standing.used)
         dataset.debt, dataset.last_retired = saved["debt"], saved["last_retired"]
         dataset.evicted, dataset.evicted_shards = saved["evicted"], saved["evicted_shards"]
-        dataset.gaps = dict(saved.get("gaps", ()))
+        dataset.gaps = dict(saved["gaps"])
     else:
         plan.extend(index.complete)
         start_over(plan, found, index, standing.used, standing.lost)
     plan.gone(index.gone.numbers())
-    dataset.egress = max(standing.egress, catalog.carried_egress(name))
+    dataset.egress = max(standing.egress, catalog.egress(name))
     state.add_dataset(dataset)
     mine = [k for k in found.kept if not k.barred and speaks_of(k, plan, index)]
     begun = begun_in(mine)
@@ -146,8 +146,8 @@ def take_up(
     plan.recount()
     dataset.second_chances.found(asides)
     # Shards of this listing and this generation were made of what it lists.
-    dataset.doubt.known = saved.get("known", False) if saved else index.complete and bool(mine)
-    dataset.was_leased = bool(saved and saved.get("was_leased"))
+    dataset.doubt.known = saved["known"] if saved else index.complete and bool(mine)
+    dataset.was_leased = bool(saved and saved["was_leased"])
     dataset.twice = _holding_twice(dataset, catalog)
     # Assignments that were open are done again, under their own numbers.
     dataset.retry = dict.fromkeys(plan.open, 0.0)
@@ -155,7 +155,7 @@ def take_up(
     if not saved or standing.overtaken:
         # Last: up to here the next start begins where this one did; from here on it goes on with this.
         catalog.start_over(saved_plan(dataset, index), None if saved else asides)
-    elif found.gone or mine or standing.returned or saved.get("listings") != dataset.listings:
+    elif found.gone or mine or standing.returned or saved["listings"] != dataset.listings:
         catalog.save_progress(saved_plan(dataset, index))
     catalog.forget_adopted(name)
     return dataset

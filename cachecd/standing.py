@@ -59,10 +59,10 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         return Standing(rules, lost=True)
     listings: dict[str, str] = dict.fromkeys(catalog.generations(name), "")
     for plan in plans.values():
-        listings |= {plan["generation"]: plan["index"], **plan.get("listings", {})}
+        listings |= {plan["generation"]: plan["index"], **plan["listings"]}
     rules = replace(rules, generation=numbered(rules.generation, index.id, listings))
     walk, excluded = walk_of(rules, index), []
-    before = {key: saved.get(key) for key in walk} if saved else None
+    before = {key: saved[key] for key in walk} if saved else None
     if before:
         catalog.on_walk(name, walk_name(before))
     if before and before != walk:
@@ -79,8 +79,8 @@ def turn_to(catalog: Catalog, index: Index, rules: DatasetRules) -> Standing:
         rules,
         listings,
         max(plan["plan"]["next_number"] for plan in plans.values()) - 1,
-        max(plan.get("egress", 0) for plan in plans.values()),
-        [plan["delivered"] for plan in plans.values() if "delivered" in plan],
+        max(plan["egress"] for plan in plans.values()),
+        [plan["delivered"] for plan in plans.values()],
         excluded,
         returned=mine is not None and "parked" in mine,
         overtaken=mine is not None and _overtaken(mine, plans.values()),

@@ -27,7 +27,7 @@ _MAX_THREADS = 8
 
 _SHARD = re.compile(r"shards/([A-Za-z0-9][A-Za-z0-9_-]{0,63})/([0-9]{10})\.tfrecord")
 _OTHERS_OF_OURS = re.compile(
-    r"cachecd\.lock|catalog\.sqlite(\.damaged)?(-wal|-shm)?|excluded\.jsonl(\.new)?|leases/[^/]+\.json|"
+    r"cachecd\.lock|catalog\.sqlite(-wal|-shm)?|excluded\.jsonl|leases/[^/]+\.json|"
     r"(index|tmp)/[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[^/]+"
 )
 _TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline

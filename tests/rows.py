@@ -42,10 +42,7 @@ class Rows:
         self._aside: dict[tuple[str, int], SetAside] = {}
         self._excluded: set[tuple[str, ExcludedName]] = set()
 
-    def carried_marks(self, dataset: str) -> dict[int, tuple[bool, bool]]:
-        return {}  # no catalog came before it
-
-    def carried_egress(self, dataset: str) -> int:
+    def egress(self, dataset: str) -> int:
         return 0
 
     def _write(self) -> None:

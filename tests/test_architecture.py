@@ -73,9 +73,8 @@ PARTS = {
     "index": "blockfile disk errors known marks model unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
-    "carryover": "",
     "excludedfile": "disk client.errors",
-    "catalog": "carryover database disk excludedfile live model parts shardtable unittext",
+    "catalog": "database disk excludedfile live model parts shardtable unittext",
     "reconcile": "catalog disk errors layout live model parts shardtable client._core "
     "client.errors",
     # The samplers, which run in processes of their own

@@ -353,14 +353,6 @@ def test_a_catalog_locked_by_another_program_refuses_as_a_disk_error(cache):
     cache.catalog.retire("train", [1])
 
 
-def test_a_damaged_catalog_is_set_apart_and_not_deleted(cache):
-    cache.stop()
-    cache.layout.catalog.write_bytes(b"this is no database" * 1000)
-    cache.start()
-    apart = cache.layout.root / "catalog.sqlite.damaged"
-    assert apart.read_bytes().startswith(b"this is no database")
-
-
 def test_a_schema_that_was_never_saved_is_read_from_a_sidecar(cache):
     cache.make()
     assert cache.catalog.schema("train", "1-a") is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,3 +284,38 @@ def test_of_shards_without_files_those_are_gone_that_were_to_go_and_the_others_a
         state = cache.found.state
         assert cache.numbers() == [3]
         assert (state.evicted, state.evicted_shards, state.debt) == (sizes[1], 1, 8192)
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 1000)
+
+
+def of_another_version(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version=99")
+        db.commit()
+
+
+def half_made(path: Path) -> None:
+    path.unlink()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE plans (dataset TEXT PRIMARY KEY)")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (no_database, "file is not a database"),
+        (of_another_version, "version 99, expected 6"),
+        (half_made, "version 0, expected 6"),
+    ],
+)
+def test_an_unusable_catalog_is_removed_and_the_shards_stay(cache, damage, why):
+    cache.make()
+    cache.stop()
+    damage(cache.layout.catalog)
+    cache.start()
+    assert (cache.catalog.rebuilt, why in cache.catalog.removed) == (True, True)
+    assert cache.found.state.live.get(1).served
+    cache.restart()
+    assert (cache.catalog.rebuilt, cache.catalog.removed) == (False, "")

@@ -212,7 +212,7 @@ def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
 
 
 def test_what_the_daemon_keeps_beside_the_shards_is_not_unknown(cachecd, cache):
-    for name in ("catalog.sqlite.damaged", "excluded.jsonl", "excluded.jsonl.new"):
+    for name in ("catalog.sqlite-wal", "excluded.jsonl"):
         (cache.root / name).write_bytes(b"")
     done = cachecd("verify", cache.root)
     assert done.returncode == 0
