@@ -193,6 +193,7 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
     rotating.held.release()
     assert daemon.terminate() == 0
     before = inventory(disk.root)
+    catalog = (disk.root / "catalog.sqlite").stat().st_ino
     for operation, place in STARTS:
         if place.endswith(".idx"):
             (disk.root / "catalog.sqlite").unlink()
@@ -203,7 +204,8 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
         assert str(disk.root) in found.stderr
         after = inventory(disk.root)
         assert {n: s.same for n, s in after.items()} == {n: s.same for n, s in before.items()}
-        assert (disk.root / "catalog.sqlite").exists() != place.endswith(".idx"), "not for damaged"
+        if not place.endswith(".idx"):
+            assert (disk.root / "catalog.sqlite").stat().st_ino == catalog, "taken for damaged"
     daemon.start()
     with daemon.connect() as rotating.cache:
         rotating.held = rotating.cache.acquire("train", rotating.epoch + 1, job="j", timeout=30)
