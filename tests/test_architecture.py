@@ -90,6 +90,7 @@ PARTS = {
     "client.errors client.inflate client.schema",
     # draft: what a lost one leaves
     "executors": "errors model sampler.draft sampler.messages sampler.throttle",
+    "readers": "errors extras sampler",
     "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
     # The daemon
     "notify": "",

@@ -41,8 +41,8 @@ class ArrayFile(SectionModel):
     match: Text | None = Field(
         None,
         description=(
-            "Which keys: * stands for any text. The others are no part of the source. Of a zarr "
-            "array it is the folder's. Left out: every object."
+            "Which keys: * stands for any text. The others are no part of the source. Left out: every "
+            "object."
         ),
         examples=["*.audio.npy"],
     )
@@ -50,7 +50,7 @@ class ArrayFile(SectionModel):
         None,
         description=(
             "Of raw binary, and as >i2 its byte order. Where the object says it itself, it has to "
-            "agree; bfloat16 is what .npy and HDF5 store as two bytes of no type."
+            "agree; bfloat16 is what .npy stores as two bytes of no type."
         ),
         examples=["float32", ">i2"],
     )
@@ -61,11 +61,6 @@ class ArrayFile(SectionModel):
             "out: a row is one number."
         ),
         examples=[[2]],
-    )
-    path: Text | None = Field(
-        None,
-        description="Which array of an HDF5 file or a zarr group.",
-        examples=["acquisition/ephys/data"],
     )
 
     @classmethod
@@ -125,7 +120,7 @@ class ArrayConfig(ArrayFile):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> ArrayConfig:
-        for key in ("match", "dtype", "shape", "path") if self.arrays else ():
+        for key in ("match", "dtype", "shape") if self.arrays else ():
             if getattr(self, key):
                 raise conflict((key,), f"found {key} beside arrays, expected it in each of them")
         for name, file in self.arrays.items():

@@ -82,7 +82,8 @@ class SourceConfig(SectionModel):
             "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
             "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
             "records are carried over verbatim), parquet (its rows are records), npy (windows of "
-            "arrays: .npy, raw binary, zarr, HDF5) or python (your own class says; see reader)."
+            "arrays: .npy, raw binary) or python (a class: yours, or cachecd.readers.hdf5:Windows or "
+            "cachecd.readers.zarr:Windows; see reader)."
         )
     )
     endpoint: StoreAddress | None = Field(

@@ -22,6 +22,11 @@ NPY = "format: npy\n      array: "
         ("{window: 4, arrays: {a: 'b.npy'}}", "array.arrays.a: found 'b.npy', expected a pattern"),
         ("{window: 4, arrays: {a: '*/*.npy'}}", "array.arrays.a: found '*/*.npy', expected"),
         ("{window: 4, windows: 5}", "array.windows: unknown key"),
+        ("{window: 4, path: a}", "array.path: removed; use format: python with reader: cachecd"),
+        (
+            "{window: 4, arrays: {a: {match: '*.x', path: a}}}",
+            "arrays.a.path: removed; use format: ",
+        ),
         ("{window: 4, random: 3}", "array.random: removed; use stride, or a reader of your own"),
     ],
 )

@@ -6,6 +6,7 @@ import io
 
 import h5py
 import numpy as np
+import pytest
 import zarr
 
 from tests.e2e.conftest import upload
@@ -14,11 +15,8 @@ from tests.e2e.daemons import wait_until
 
 def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, s3, tmp_path):
     rng = np.random.default_rng(4)
-    arrays = {n: rng.integers(0, 99, (5000, 2)).astype(">i2") for n in ("npy", "zarr", "h5", "pcm")}
+    arrays = {n: rng.integers(0, 99, (5000, 2)).astype(">i2") for n in ("npy", "pcm")}
     np.save(tmp_path / "a.npy", arrays["npy"])
-    zarr.create_array(str(tmp_path / "b.zarr"), data=arrays["zarr"], chunks=(700, 2), zarr_format=2)
-    with h5py.File(tmp_path / "c.h5", "w") as file:
-        file.create_dataset("data", data=arrays["h5"], chunks=(700, 2), compression="gzip")
     (tmp_path / "d.pcm").write_bytes(arrays["pcm"].tobytes())
     short = io.BytesIO()
     np.save(short, arrays["npy"][:99])
@@ -47,8 +45,36 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
             ):
                 if valid:
                     found[bytes(key), int(start)] = window.copy()
-    names = {"npy": b"a.npy", "zarr": b"b.zarr/.zarray", "h5": b"c.h5", "pcm": b"d.pcm"}
+    names = {"npy": b"a.npy", "pcm": b"d.pcm"}
     assert found.keys() == {(key, at) for key in names.values() for at in range(0, 4901, 50)}
     for kind, key in names.items():
         for at in range(0, 4901, 50):
             assert np.array_equal(found[key, at], arrays[kind][at : at + 100])
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "zarr"])
+def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
+    array = np.random.default_rng(6).integers(0, 99, (5000, 2)).astype(">i2")
+    if kind == "zarr":
+        zarr.create_array(str(tmp_path / "a.zarr"), data=array, chunks=(700, 2), zarr_format=2)
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("data", data=array, chunks=(700, 2), compression="gzip")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    s3.bucket(f"reader-{kind}")
+    upload(s3, f"reader-{kind}", {str(p.relative_to(tmp_path)): p.read_bytes() for p in files})
+    source = {
+        "url": f"s3://reader-{kind}/",
+        "format": "python",
+        "reader": f"cachecd.readers.{kind}:Windows",
+        "options": {"window": 100, "stride": 50},
+    }
+    served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
+    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    found = {}
+    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
+        for batch in epoch.numpy(batch_size=4, drop_last=False):
+            for start, window in zip(batch["start"], batch["array"], strict=True):
+                found[int(start)] = window.copy()
+    assert found.keys() == set(range(0, 4901, 50))
+    assert all(np.array_equal(window, array[at : at + 100]) for at, window in found.items())

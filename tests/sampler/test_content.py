@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import pytest
 from typing_extensions import Buffer
@@ -12,7 +11,7 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import PIECE
-from cachecd.sampler.sources.content import UnitContent, whole, whole_of
+from cachecd.sampler.sources.content import UnitContent, whole
 from cachecd.sampler.stores.backend import GoneError
 
 UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
@@ -70,32 +69,6 @@ def test_what_one_request_of_several_raises_is_raised_as_it_is():
 
     with pytest.raises(UnitError, match="gone"):
         asyncio.run(UnitContent(UNIT, nothing(), Given(fetch)).read(0, 3 * PIECE))
-
-
-def test_an_object_of_unknown_size_is_one_request_or_all_of_one_version():
-    asked: list[tuple[Any, ...]] = []
-
-    class Other(Given):
-        async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
-            asked.append((key, length, etag))
-            return 100, bytes(range(100))[-length:]
-
-        async def find(self, key: str) -> ObjectInfo:
-            return ObjectInfo(key, 100, "now")
-
-    async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-        asked.append((key, etag, start, stop))
-        return bytes(range(start, stop))
-
-    content = UnitContent(UNIT, nothing(), Other(fetch))
-    assert asyncio.run(whole_of(content, "other", 100, 100)) == bytes(range(100))
-    assert asked == [("other", 100, "")]
-    assert asyncio.run(whole_of(content, "other", 99, 100)) == bytes(range(100))
-    assert asyncio.run(whole_of(content, "other", PIECE + 1, 100)) == bytes(range(100))
-    assert asked[1:] == [("other", 99, ""), *[("other", "now", 0, 100)] * 2]
-    for likely in (100, 9):
-        with pytest.raises(UnitError, match="other has 100 bytes, expected at most 99"):
-            asyncio.run(whole_of(content, "other", likely, 99))
 
 
 def test_the_end_is_that_of_the_version_that_was_listed():

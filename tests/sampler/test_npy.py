@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import h5py
 import numpy as np
 import pytest
 
@@ -164,21 +162,17 @@ def test_aligned_arrays_are_read_together_by_their_stem(place):
     assert [[u.key for u in page] for page in found.pages("labels/x.npy")] == [["labels/y.npy"]]
 
 
-@pytest.mark.parametrize("kind", ["npy", "raw", "hdf5"])
+@pytest.mark.parametrize("kind", ["npy", "raw"])
 def test_an_array_beside_the_first_that_is_replaced_is_never_mixed(place, monkeypatch, kind):
     monkeypatch.setattr("cachecd.sampler.sources.windows.TARGET", 10_000)
     dtype = {"dtype": "int64"} if kind == "raw" else {}
-    file = {"npy": "b.npy", "raw": "b.bin", "hdf5": "b.h5"}[kind]
+    file = {"npy": "b.npy", "raw": "b.bin"}[kind]
     found = place(window=10, arrays={"a": "*.a.npy", "b": {"match": f"*.{file}", **dtype}})
     found.put(x_a_npy=np.arange(5000))
 
     def write(values: np.ndarray[Any, Any]) -> None:
         path = found.folder / f"x.{file}"
-        if kind == "hdf5":
-            with h5py.File(path, "w") as made:
-                made.create_dataset("data", data=values, chunks=(500,))
-        else:
-            path.write_bytes(npy(values) if kind == "npy" else values.tobytes())
+        path.write_bytes(npy(values) if kind == "npy" else values.tobytes())
 
     write(np.arange(5000))
     read, reads = Fetched.read, itertools.count()
@@ -259,7 +253,7 @@ def test_an_object_that_says_nothing_of_itself_is_set_aside_and_one_that_does_no
     found = place(window=4)
     found.put(a_txt=b"hello", b_npy=np.arange(4))
     assert len(found.records()) == 1
-    assert "say array.dtype and array.shape" in found.set_aside["a.txt"]
+    assert "set array.dtype and array.shape" in found.set_aside["a.txt"]
     only = Place(found.folder.parent, window=4, match="*.npy")
     assert [u.key for u in only.units()] == ["b.npy"]
 
@@ -284,23 +278,10 @@ def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
         ("ab*ba", "aba", False),
         ("a.npy", "a.npy", True),
         ("a.npy", "b.npy", False),
-        ("*.zarr", "x/y.zarr/c/0", True),
     ],
 )
 def test_a_pattern_is_any_text_where_it_has_a_star(pattern, key, matching):
     assert matches(ArrayFile(match=pattern), key) == matching
-
-
-@pytest.mark.parametrize(("package", "name"), [("zarr", "a_zarr__zarr_json"), ("h5py", "a_h5")])
-def test_a_missing_package_is_named_with_the_extra(place, monkeypatch, package, name):
-    extra = {"zarr": "zarr", "h5py": "hdf5"}[package]
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"cachecd.sampler.sources.{extra[:4]}arrays", raising=False)
-    monkeypatch.delitem(sys.modules, "cachecd.sampler.sources.hdf5", raising=False)
-    found = place(window=4)
-    found.put(**{name: b"x"})
-    with pytest.raises(ConfigError, match=rf"pip install 'cachecd\[{extra}\]'"):
-        found.units()
 
 
 def test_an_array_of_another_shape_is_set_aside_with_both(place):

@@ -23,8 +23,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     found = Windows.of(config, window + draw(st.integers(0, 500)), grain)
     row_bytes = draw(st.integers(1, 20))
     total = row_bytes * draw(st.integers(1, 3))
-    at, chunk = draw(st.integers(0, 200)), draw(st.sampled_from([1, 1, 7, 100]))
-    return Cut(found, is_dense(config), at, row_bytes, total, chunk)
+    return Cut(found, is_dense(config), draw(st.integers(0, 200)), row_bytes, total)
 
 
 @given(cuts())

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array, zarr_root
+from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
 from cachecd.sampler.stores.backend import GoneError
 from cachecd_client.schema import Feature, Schema, infer
-
-_MOST_CHUNKS = 1 << 14  # that one window may touch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,18 +54,13 @@ class Aligned:
             features.append(dataclasses.replace(feature, dtype=layout.dtype))
         return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
 
-    def close(self) -> None:
-        for array in self.arrays.values():
-            array.close()
-
 
 def stem_of(pattern: str, key: str) -> str | None:
-    """What the only * of a pattern stands for in a key, or in the folder of a zarr array."""
+    """What the only * of a pattern stands for in a key."""
     begin, _, end = pattern.partition("*")
-    name = zarr_root(key) or key
-    if len(name) < len(begin) + len(end) or not (name.startswith(begin) and name.endswith(end)):
+    if len(key) < len(begin) + len(end) or not (key.startswith(begin) and key.endswith(end)):
         return None
-    return name[len(begin) : len(name) - len(end)]
+    return key[len(begin) : len(key) - len(end)]
 
 
 def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
@@ -83,8 +76,7 @@ def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
     keys = {name: key}
     for other, file in others:
         assert file.match is not None
-        named = file.match.replace("*", stem)
-        keys[other] = f"{named}/" if named.lower().endswith(".zarr") else named
+        keys[other] = file.match.replace("*", stem)
     return keys
 
 
@@ -112,13 +104,9 @@ async def open_aligned(
         async with asyncio.TaskGroup() as group:
             for name, named in siblings(config, key).items():
                 group.create_task(open_one(name, named))
-        return _aligned(config, {name: opened[name] for name in config.files})
-    except BaseException as error:
-        for array in opened.values():
-            array.close()
-        if isinstance(error, BaseExceptionGroup):
-            raise error.exceptions[0] from None
-        raise
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return _aligned(config, {name: opened[name] for name in config.files})
 
 
 def _aligned(config: ArrayConfig, arrays: dict[str, Array]) -> Aligned:
@@ -144,21 +132,12 @@ def _aligned(config: ArrayConfig, arrays: dict[str, Array]) -> Aligned:
             f"a window of {windows.window} rows has {windows.window * total:.0f} bytes, expected at "
             f"most {LARGEST}: lower array.window"
         )
-    for name, array in arrays.items():
-        layout, (rows, per) = array.layout, ratios[name]
-        touched = (windows.window * rows // per // layout.chunk_rows + 2) * layout.chunks
-        if touched > _MOST_CHUNKS:
-            raise UnitError(
-                f"a window touches {touched} chunks, expected at most {_MOST_CHUNKS}: lower "
-                "array.window, or store larger chunks"
-            )
     cut = Cut(
         windows,
         is_dense(config),
-        next(iter(arrays.values())).at or 0,
+        next(iter(arrays.values())).at,
         first.row_bytes,
         max(1, math.ceil(total)),
-        first.chunk_rows,
     )
     cut.check()
     return Aligned(arrays, ratios, cut)

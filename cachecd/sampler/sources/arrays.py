@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Awaitable, Callable
@@ -21,9 +22,12 @@ from cachecd_client.schema import NUMERIC_DTYPES
 LARGEST = 1 << 30
 _PLAIN = re.compile(r"[<>=|]?[biuf](1|2|4|8)")
 _BFLOAT16 = re.compile(r"[<>=|]?V2")
-_HDF5 = (".h5", ".hdf5", ".nwb")
+# As NumPy bounds it: a header is parsed as Python literals, and a sound one has a hundred characters.
+_LONGEST = 10_000
+_FIRST_READ = 1024  # what it is tried to be read with
+_MAGIC = b"\x93NUMPY"
 
-Kind = Literal["npy", "raw", "zarr", "hdf5"]
+Kind = Literal["npy", "raw"]
 Read = Callable[[int, int], Awaitable[Buffer]]
 
 
@@ -32,62 +36,30 @@ class Layout:
     """What is known of an array without its content.
 
     `stored` is what its bytes are read as, `dtype` what a record calls that (bfloat16 is carried as
-    uint16). `shape` is that of one row. Rows are stored `chunk_rows` at a time, in `chunks` objects or
-    parts of one, side by side.
+    uint16). `shape` is that of one row.
     """
 
     rows: int
     shape: tuple[int, ...]
     stored: np.dtype[Any]
     dtype: str
-    chunk_rows: int = 1
-    chunks: int = 1
 
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape) * self.stored.itemsize
 
 
-class Array(Protocol):
-    """An array of which any rows can be read."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def at(self) -> int | None:
-        """The byte of the object with which row 0 begins, if all rows lie there one after the other."""
-
-    async def rows(self, content: Content, start: int, stop: int) -> NDArray[Any]:
-        """Rows [start, stop), in the machine's byte order or as stored. UnitError."""
-
-    def close(self) -> None:
-        """Lets go of what reading it holds open; nothing is read any more. Idempotent."""
-
-
 def kind_of(key: str, file: ArrayFile) -> Kind | None:
     """How an object stores its array, as its name tells; None if it cannot be told."""
-    if zarr_root(key) is not None:
-        return "zarr"
-    lowered = key.lower()
-    if lowered.endswith(".npy"):
+    if key.lower().endswith(".npy"):
         return "npy"
-    if lowered.endswith(_HDF5):
-        return "hdf5"
     return None if file.dtype is None else "raw"
 
 
-def zarr_root(key: str) -> str | None:
-    """The folder NAME.zarr that a key lies in."""
-    found = re.match(r"(.*?\.zarr)/", key, re.S | re.I)
-    return found and found[1]
-
-
 def matches(file: ArrayFile, key: str) -> bool:
-    """Whether a key is the pattern, each * of it being any text; of a zarr array, its folder."""
+    """Whether a key is the pattern, each * of it being any text."""
     if file.match is None:
         return True
-    key = zarr_root(key) or key
     begin, *middle = file.match.split("*")
     if not middle:
         return key == begin
@@ -173,22 +145,19 @@ def raw_layout(file: ArrayFile, size: int) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
-    """Rows that lie in the object `key` one after the other."""
+class Array:
+    """Rows that lie in the object `key` one after the other, from byte `at` on."""
 
     key: str
     layout: Layout
-    at: int | None = 0
+    at: int = 0
     etag: str = ""
 
     async def rows(self, content: Content, start: int, stop: int) -> NDArray[Any]:
-        assert self.at is not None
+        """Rows [start, stop), as they are stored. UnitError."""
         begin, each = self.at, self.layout.row_bytes
         data = await content.read(begin + start * each, begin + stop * each, self.key, self.etag)
         return shaped(self.layout, data)
-
-    def close(self) -> None:
-        pass
 
 
 def shaped(layout: Layout, data: Buffer) -> NDArray[Any]:
@@ -227,11 +196,11 @@ async def open_array(
     kind = kind_of(key, file)
     if kind is None:
         raise UnitError(
-            "its name does not tell what it is (.npy, .zarr/, .h5, .hdf5, .nwb); if it is raw "
-            "binary, say array.dtype and array.shape; if it is no part of the data, array.match"
+            "its name does not end with .npy; if it is raw binary, set array.dtype and array.shape; if it "
+            "is no part of the data, array.match"
         )
     etag = ""  # of an object beside the unit's own, which is the one that was listed
-    if size is None and kind != "zarr" and not (kind == "npy" and begun):
+    if size is None and not (kind == "npy" and begun):
         found = await content.find(key)
         size, etag = found.size, found.etag
 
@@ -240,31 +209,57 @@ async def open_array(
             return await begun.read(start, stop)
         return await content.read(start, stop, key, etag)
 
-    match kind:
-        case "npy":
-            from cachecd.sampler.sources.npyheader import npy_layout
+    if kind == "raw":
+        assert size is not None
+        return Array(key, raw_layout(file, size), etag=etag)
+    known = begun.end if size is None and begun else size
+    assert known is not None
+    layout, at = await npy_layout(file, read, known)
+    end = at + layout.rows * layout.row_bytes
+    if size is None and end > known:
+        size = (await content.find(key)).size
+    if size is not None and end > size:
+        raise UnitError(
+            f"truncated: the object has {size} bytes, its header promises {end} (shape "
+            f"{shown((layout.rows, *layout.shape))}, {layout.dtype})"
+        )
+    return Array(key, layout, at, etag)
 
-            known = begun.end if size is None and begun else size
-            assert known is not None
-            layout, at = await npy_layout(file, read, known)
-            end = at + layout.rows * layout.row_bytes
-            if size is None and end > known:
-                size = (await content.find(key)).size
-            if size is not None and end > size:
-                raise UnitError(
-                    f"truncated: the object has {size} bytes, its header promises {end} (shape "
-                    f"{shown((layout.rows, *layout.shape))}, {layout.dtype})"
-                )
-            return Flat(key, layout, at, etag)
-        case "raw":
-            assert size is not None
-            return Flat(key, raw_layout(file, size), etag=etag)
-        case "zarr":
-            from cachecd.sampler.sources.zarrays import open_zarr
 
-            return await open_zarr(file, key, content)
-        case "hdf5":
-            from cachecd.sampler.sources.hdf5 import open_hdf5
+async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[Layout, int]:
+    """Of a .npy object, from its header, and where row 0 begins. It has `size` bytes, or more."""
+    head = bytes(await read(0, min(_FIRST_READ, size)))
+    if head[:6] != _MAGIC or len(head) < 10:
+        raise UnitError(f"not a .npy file: it begins with {head[:8]!r}, expected {_MAGIC!r}")
+    version = head[6]
+    if version not in (1, 2, 3):
+        raise UnitError(f"a .npy file of version {version}, expected 1, 2 or 3")
+    wide = 2 if version == 1 else 4
+    length = int.from_bytes(head[8 : 8 + wide], "little")
+    at = 8 + wide + length
+    if length > _LONGEST:
+        raise UnitError(f"its header has {length} bytes, expected at most {_LONGEST}")
+    if at > size:
+        raise UnitError(f"truncated: the object has {size} bytes, its header ends at {at}")
+    if at > len(head):
+        head = bytes(await read(0, at))
+    found = _header(head[8 + wide : at].decode("utf-8" if version == 3 else "latin-1", "replace"))
+    if found["fortran_order"] and isinstance(found["shape"], tuple) and len(found["shape"]) > 1:
+        raise UnitError(
+            "it is in Fortran order, so that a row lies all over the file; save it as "
+            "numpy.ascontiguousarray(...)"
+        )
+    layout = layout_of(found["shape"], found["descr"], file)
+    return layout, at
 
-            assert size is not None
-            return await open_hdf5(file, key, size, etag, content)
+
+def _header(text: str) -> dict[str, Any]:
+    try:
+        found = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        found = None
+    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
+        raise UnitError(
+            f"its header is {shown(text)}, expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}"
+        )
+    return found

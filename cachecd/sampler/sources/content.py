@@ -7,9 +7,8 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.ahead import PIECE, in_pieces
+from cachecd.sampler.ahead import in_pieces
 
 
 class Reader(Protocol):
@@ -44,20 +43,6 @@ class Content(Protocol):
 
     async def find(self, key: str) -> ObjectInfo:
         """The object `key` of the same source as it is now: its size. GoneError if there is none."""
-
-
-async def whole_of(content: Content, key: str, likely: int, most: int) -> bytes:
-    """All of the object `key` of the same source, of one version: in one request, if it has not more than
-    `likely` bytes. UnitError if it has more than `most`."""
-    if likely <= PIECE:
-        size, data = await content.tail(likely, key)
-        if size <= min(likely, most):
-            return bytes(data)
-    # A question and, with its answer, requests that run at a time.
-    about = await content.find(key)
-    if about.size > most:
-        raise UnitError(f"{key} has {about.size} bytes, expected at most {most}")
-    return bytes(await content.read(0, about.size, key, about.etag))
 
 
 def whole(unit: UnitSlice) -> tuple[int, int]:

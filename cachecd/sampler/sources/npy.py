@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
@@ -56,8 +55,7 @@ class Arrays:
 
     def span(self, unit: UnitSlice) -> tuple[int, int] | None:
         first = next(iter(self._config.files.values()))
-        flat = kind_of(unit.key, first) in ("npy", "raw")
-        return whole(unit) if self._dense and flat else None
+        return whole(unit) if self._dense and kind_of(unit.key, first) else None
 
     async def read(
         self, unit: UnitSlice, content: Content
@@ -93,7 +91,7 @@ class Arrays:
         found = await open_aligned(self._config, unit.key, content, begun=begun)
         self._known[unit.key, unit.etag] = found
         if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)[1].close()
+            self._known.popitem(last=False)
         return found
 
     async def _groups(
@@ -119,13 +117,7 @@ class Arrays:
         def size(group: list[tuple[int, int]]) -> int:
             return (group[-1][1] + length - group[0][1]) * total
 
-        # Rows that are stored as chunks come a chunk at a time, whatever is asked for.
-        chunk = max(array.layout.chunk_rows for array in aligned.arrays.values())
-        gap = max(_GAP // total, chunk - 1)
-        most = max(PIECE // total, chunk + length if chunk > 1 else 0)
-        if chunk > 1 and self._dense:
-            gap = most = sys.maxsize  # so was the unit cut
-        groups = _together(aligned.cut.of(unit), length, gap, most)
+        groups = _together(aligned.cut.of(unit), length, _GAP // total, PIECE // total)
         following = next(groups, None)
         try:
             while following is not None or under_way:

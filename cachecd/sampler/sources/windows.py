@@ -74,7 +74,6 @@ class Cut:
     at: int
     row_bytes: int
     total_bytes: int
-    chunk_rows: int = 1
 
     def check(self) -> None:
         """UnitError if there are too many units."""
@@ -101,8 +100,7 @@ class Cut:
         if not self.dense:
             return range(0, windows.count, max(1, TARGET // (windows.window * each)))
         rows = max(TARGET // each, min(3 * windows.window, _OVERLAPPING // each), windows.stride)
-        # A chunk that two units share is decoded twice.
-        return range(0, windows.rows, -(-rows // self.chunk_rows) * self.chunk_rows)
+        return range(0, windows.rows, rows)
 
     def _unit(self, first: int, stop: int) -> tuple[int, int]:
         windows = self.windows

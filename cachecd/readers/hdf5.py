@@ -1,0 +1,126 @@
+"""Windows of HDF5 datasets, whose chunks h5py decodes.
+
+h5py holds a lock that all threads need that use it: so it must not wait for the store. It is given the
+bytes that are here; where it asks for others it fails, they are fetched, and it begins again.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.extras import extra
+from cachecd.readers.windows import ArrayWindows, Layout
+from cachecd.sampler.view import StoreView
+
+with extra("hdf5", "reader cachecd.readers.hdf5"):
+    import h5py
+
+_SUFFIXES = (".h5", ".hdf5", ".nwb")
+_BLOCK, _ROWS = 256 << 10, 4 << 20  # bytes of metadata, of rows, that are fetched together
+_MOST_TRIES = 1000
+_T = TypeVar("_T")
+
+
+class Windows(ArrayWindows):
+    """Files NAME.h5, .hdf5 and .nwb."""
+
+    def names(self, store: StoreView) -> Iterator[str]:
+        return (about.key for about in store.list() if about.key.lower().endswith(_SUFFIXES))
+
+    def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
+        self._file = _Remote(store, name)
+        return self._file.do(
+            lambda file: {f: _layout(_dataset(file, path)) for f, path in self.paths.items()},
+            _BLOCK,
+        )
+
+    def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
+        return self._file.do(
+            lambda file: {f: _dataset(file, p)[start:stop] for f, p in self.paths.items()}, _ROWS
+        )
+
+
+class _Remote(io.RawIOBase):
+    """An object as a file of which some parts are here: the version of it that is there now."""
+
+    def __init__(self, store: StoreView, name: str) -> None:
+        self._size = store.stat(name).size
+        self._remote = store.open(name)
+        self._parts: dict[int, bytes] = {}
+        self._at, self._missing = 0, -1
+
+    def do(self, work: Callable[[Any], _T], ahead: int) -> _T:
+        """What `work` makes of the file; `ahead` bytes are fetched where some are missing."""
+        for _ in range(_MOST_TRIES):
+            self._missing = -1
+            try:
+                with h5py.File(self, "r") as file:
+                    return work(file)
+            except Exception:
+                if self._missing < 0:
+                    raise
+            self._remote.seek(self._missing)
+            self._parts[self._missing] = self._remote.read(min(ahead, self._size - self._missing))
+        raise ValueError(f"h5py asked for more than {_MOST_TRIES} parts: is the file sound?")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        into = memoryview(buffer).cast("B")
+        done, stop = 0, min(len(into), self._size - self._at)
+        while done < stop:
+            at = self._at + done
+            for begin, part in self._parts.items():
+                if begin <= at < begin + len(part):
+                    piece = part[at - begin : at - begin + stop - done]
+                    break
+            else:
+                self._missing = at
+                raise OSError("these bytes are not here yet")
+            into[done : done + len(piece)] = piece
+            done += len(piece)
+        self._at += done
+        return done
+
+
+def _dataset(file: Any, path: str | None) -> Any:
+    """The dataset at a path, or the only one. Neither links nor datasets that lie in other files are
+    followed: they may name any file of this machine."""
+    if path is None:
+        names: list[str] = []
+        file.visititems(lambda n, item: names.append(n) if isinstance(item, h5py.Dataset) else None)
+        if len(names) != 1:
+            raise ValueError(f"it has {len(names)} datasets: {', '.join(names[:20])}; set path")
+        path = names[0]
+    found = file
+    for name in path.strip("/").split("/"):
+        if not isinstance(found, h5py.Group) or name not in found:
+            raise ValueError(f"it has no {path!r}")
+        if not isinstance(found.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name!r} of {path!r} is a link: set path to what it leads to")
+        found = found[name]
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        raise ValueError(f"{path!r} is no dataset with rows")
+    if found.is_virtual or found.external:
+        raise ValueError(f"{path!r} lies in other files, which are not read")
+    return found
+
+
+def _layout(dataset: Any) -> Layout:
+    return tuple(dataset.shape), np.dtype(dataset.dtype), (dataset.chunks or (1,))[0]

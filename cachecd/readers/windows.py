@@ -1,0 +1,111 @@
+"""Windows along axis 0 of arrays that lie in files: which there are, and which of them make a unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.errors import SourceUnreachableError
+from cachecd.sampler.view import StoreView
+
+UNIT = 4 << 20  # bytes
+_NAME = re.compile(r"(.*)\[(\d+):(\d+)\]", re.S)
+
+# Shape and dtype of an array, and how many rows are stored together.
+Layout = tuple[tuple[int, ...], np.dtype[Any], int]
+
+
+class ArrayWindows:
+    """A reader of windows of `window` rows, one every `stride` rows (`window` of them by default).
+
+    `match`: a pattern of the files' names. `path`: which array of a file; or feature -> path, for several
+    that have the same number of rows; left out, the only one. A record has `key` (bytes), `start` (its
+    first row) and `array`, or each array under its feature. Rows behind the last window are left out.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        stride: int | None = None,
+        match: str = "*",
+        path: str | Mapping[str, str] | None = None,
+    ) -> None:
+        self._window, self._stride, self._match = window, stride or window, match
+        if not all(type(n) is int and n > 0 for n in (self._window, self._stride)):
+            raise ValueError(f"window {window}, stride {stride}: expected whole numbers above 0")
+        self.paths = dict(path) if isinstance(path, Mapping) else {"array": path}
+
+    def names(self, store: StoreView) -> Iterator[str]:
+        """The names of all files."""
+        raise NotImplementedError
+
+    def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
+        """Feature -> layout of a file's arrays. Opens it."""
+        raise NotImplementedError
+
+    def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Feature -> rows [start, stop) of the file that was opened last."""
+        raise NotImplementedError
+
+    def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
+        """A file that cannot be opened is a unit by itself: reading it raises why."""
+        for name in self.names(store):
+            if not fnmatchcase(name, self._match):
+                continue
+            try:
+                stop, step, row_bytes = self._cut(self.layouts(store, name))
+            except SourceUnreachableError:
+                raise
+            except Exception:
+                yield {"name": name}
+                continue
+            for at in range(0, stop, step):
+                end = min(at + step, stop)
+                begin = -(-at // self._stride) * self._stride
+                if begin < end:
+                    size = (end - begin + self._window - 1) * row_bytes
+                    yield {"name": f"{name}[{begin}:{end}]", "size": size}
+
+    def read(self, unit: str, store: StoreView) -> Iterator[dict[str, Any]]:
+        found = _NAME.fullmatch(unit)
+        name, first = (found[1], int(found[2])) if found else (unit, 0)
+        layouts = self.layouts(store, name)
+        stop, _, _ = self._cut(layouts)
+        starts = range(first, min(int(found[3]), stop) if found else stop, self._stride)
+        if not starts:
+            raise ValueError(f"{name} has no window at row {first}: it changed since it was listed")
+        rows = self.rows(first, starts[-1] + self._window)
+        for start in starts:
+            record = {"key": name.encode("utf-8", "surrogateescape"), "start": start}
+            for feature, array in rows.items():
+                part = array[start - first : start - first + self._window]
+                record[feature] = np.ascontiguousarray(part, layouts[feature][1].newbyteorder("="))
+            yield record
+
+    def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
+        """The row behind the last one at which a window may begin, how many rows a unit is of, and the
+        bytes of a row."""
+        for feature, (shape, dtype, _) in layouts.items():
+            if dtype.kind not in "biuf" or dtype.itemsize > 8:
+                raise ValueError(f"{feature} is of dtype {dtype}, expected numbers")
+            if not shape:
+                raise ValueError(f"{feature} has no axis to take windows along")
+        counts = {shape[0] for shape, _, _ in layouts.values()}
+        if len(counts) > 1:
+            raise ValueError(f"the arrays have {sorted(counts)} rows, expected as many in each")
+        rows = counts.pop()
+        if rows < self._window:
+            raise ValueError(f"it has {rows} rows, fewer than window ({self._window})")
+        each = sum(
+            int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
+            for shape, dtype, _ in layouts.values()
+        )
+        step = max(UNIT // max(1, each), self._window, self._stride)
+        chunk = max(chunk for _, _, chunk in layouts.values())
+        # A chunk that two units share is fetched twice.
+        return rows - self._window + 1, -(-step // chunk) * chunk, each

@@ -1,0 +1,100 @@
+"""Windows of zarr arrays of version 2 and 3, sharded too, whose chunks the zarr library decodes.
+
+zarr reads in a thread of its own, which must not wait for the store: it is given what is here, and where it
+asks for more it fails, that is fetched, and it begins again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.extras import extra
+from cachecd.readers.windows import ArrayWindows, Layout
+from cachecd.sampler.stores.backend import GoneError
+from cachecd.sampler.view import StoreView
+
+with extra("zarr", "reader cachecd.readers.zarr"):
+    import zarr
+    from zarr.core.buffer import cpu
+    from zarr.storage import MemoryStore
+
+_AT_ONCE = 8  # requests
+_T = TypeVar("_T")
+
+
+class Windows(ArrayWindows):
+    """Folders NAME.zarr, each an array or a group of arrays."""
+
+    def names(self, store: StoreView) -> Iterator[str]:
+        seen = set()
+        for about in store.list():
+            name, suffix, _ = about.key.partition(".zarr/")
+            if suffix and name not in seen:
+                seen.add(name)
+                yield f"{name}.zarr"
+
+    def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
+        self._open = {f: _Folder(store, name, path) for f, path in self.paths.items()}
+        return {f: folder.do(_layout) for f, folder in self._open.items()}
+
+    def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
+        return {f: one.do(lambda a: np.asarray(a[start:stop])) for f, one in self._open.items()}
+
+
+def _layout(array: Any) -> Layout:
+    return tuple(array.shape), np.dtype(array.dtype), (array.shards or array.chunks or (1,))[0]
+
+
+class _Folder(dict[str, Any]):
+    """What was fetched of the folder of an array. ValueError if there is none, or if it needs the codec
+    `pickle`, which runs what the data says."""
+
+    def __init__(self, store: StoreView, name: str, path: str | None) -> None:
+        self._store = store
+        self._folder = f"{name}/{path.strip('/')}" if path else name
+        self._wanted: set[str] = set()
+        self._gone: set[str] = set()
+        for form, file in ((3, "zarr.json"), (2, ".zarray")):
+            if self._fetch(file):
+                self._form: Any = form
+                break
+        else:
+            raise ValueError(f"{self._folder} has neither zarr.json nor .zarray: set path")
+        about = json.loads(self[file].to_bytes())
+        if "pickle" in json.dumps([about.get(k) for k in ("codecs", "compressor", "filters")]):
+            raise ValueError(f"{self._folder} needs the codec pickle, which is not used")
+        if about.get("node_type", "array") != "array":
+            raise ValueError(f"{self._folder} is a zarr group: set path to an array in it")
+
+    def do(self, work: Callable[[Any], _T]) -> _T:
+        """What `work` makes of the array."""
+        while True:
+            try:
+                store = MemoryStore(self, read_only=True)
+                return work(zarr.open_array(store, mode="r", zarr_format=self._form))
+            except Exception:
+                if not self._wanted:
+                    raise
+            wanted = list(self._wanted)
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                list(threads.map(self._fetch, wanted))
+            self._wanted.difference_update(wanted)
+
+    def _fetch(self, key: str) -> bool:
+        try:
+            self[key] = cpu.Buffer.from_bytes(self._store.get(f"{self._folder}/{key}"))
+        except GoneError:
+            self._gone.add(key)  # of a chunk: all of it is the fill value
+        return key in self
+
+    def __missing__(self, key: str) -> Any:
+        if key in self._gone:
+            raise KeyError(key)
+        self._wanted.add(key)
+        raise OSError("this is not here yet")
