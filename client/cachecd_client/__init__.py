@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from cachecd_client.fileset import FileSet
     from cachecd_client.loader import Loader
     from cachecd_client.mixture import Mixture
-    from cachecd_client.report import EpochReport
     from cachecd_client.schema import Feature, Schema
     from cachecd_client.session import Cache, connect
 
@@ -55,7 +54,6 @@ __all__ = [
     "CorruptSidecarError",
     "DaemonUnreachableError",
     "Epoch",
-    "EpochReport",
     "Feature",
     "FileSet",
     "LeaseLostError",
@@ -79,7 +77,6 @@ _HOME = {
     "Bytes": "columns",
     "Cache": "session",
     "Epoch": "epoch",
-    "EpochReport": "report",
     "Feature": "schema",
     "FileSet": "fileset",
     "Loader": "loader",

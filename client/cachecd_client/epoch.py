@@ -21,7 +21,7 @@ from cachecd_client.loader import Loader
 from cachecd_client.options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
-from cachecd_client.report import EpochReport
+from cachecd_client.report import Report
 from cachecd_client.run import Part, Run, Selection
 from cachecd_client.schema import Schema
 from cachecd_client.standing import Standing, Telling
@@ -137,11 +137,12 @@ class Epoch(FileSet):
         """
         return self._passes.progress
 
-    def report(self) -> EpochReport:
-        """What the epoch's loaders gave and waited so far, in this process, and how its set grew.
+    def report(self) -> Report:
+        """The epoch's figures by name: what its loaders gave and waited so far in this process, and how its set
+        grew. docs/telemetry.md explains each.
 
-        At any time, after the release too. The last of it is logged when the epoch is released, at
-        level INFO by the logger `cachecd`, by the first rank of the node.
+        At any time, after the release too. When the epoch is released, the logger `cachecd` has a line of
+        them, at level INFO, by the first rank of the node.
         """
         return self._passes.telemetry.report()
 

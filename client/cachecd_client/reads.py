@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from cachecd_client.errors import CallerError
-from cachecd_client.report import EpochReport
+from cachecd_client.report import Report
 
 log = logging.getLogger("cachecd")
 
@@ -25,7 +25,7 @@ class Reads:
         self.dataset = dataset
         self.rank = rank
         #: What the epoch leased last tells, and when it was.
-        self.latest: tuple[float, Callable[[], EpochReport]] | None = None
+        self.latest: tuple[float, Callable[[], Report]] | None = None
         self._asked: float | None = None  # since when a set is wanted
         self._bytes: int | None = None  # of the set leased last
         self._shards: list[tuple[int, int]] = []  # of all sets: inclusive ranges, ascending
@@ -91,7 +91,7 @@ class JobReads:
         """What the job has read of the dataset; nothing yet, if it is not known."""
         return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
 
-    def report(self, dataset: str | None) -> EpochReport:
+    def report(self, dataset: str | None) -> Report:
         """Of the epoch that was leased last, of this dataset or of any; CallerError if none was."""
         chosen = [job for job in list(self._jobs.values()) if dataset in (None, job.dataset)]
         latest = max(

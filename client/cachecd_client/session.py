@@ -40,7 +40,7 @@ from cachecd_client.protocol import (
 )
 from cachecd_client.reading import place
 from cachecd_client.reads import JobReads
-from cachecd_client.report import EpochReport
+from cachecd_client.report import Report
 from cachecd_client.run import Run
 from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.transport import Conversation, Transport, endpoint_of
@@ -244,7 +244,7 @@ class Cache:
         """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
         return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
 
-    def report(self, dataset: str | None = None) -> EpochReport:
+    def report(self, dataset: str | None = None) -> Report:
         """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
 
         Also after its release. CallerError if this session has leased none.

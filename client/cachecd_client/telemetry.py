@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cachecd_client import resources
 from cachecd_client.reads import Reads
-from cachecd_client.report import DatasetReport, EpochReport, Waited, advice
+from cachecd_client.report import Report, Waited, advice, line
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader
@@ -164,7 +163,7 @@ class Telemetry:
         """A record was found to be."""
         self._corrupt.add((path, offset))
 
-    def report(self) -> EpochReport:
+    def report(self) -> Report:
         """All until now."""
         self._here()
         sums, most = _Sums(), self._most
@@ -174,31 +173,30 @@ class Telemetry:
             sums.add(found)
             if found.waited > most.seconds:
                 most = _most(loader, found)
-        queue = sums.queue / sums.steps if sums.steps else None
-        parts = self._parts(sums)
-        report = EpochReport(
-            dataset=self._name,
-            job=self._sets[0].manifest.job,
-            epoch=self._number,
-            steps=sums.steps,
-            records=sums.records,
-            bytes=sums.bytes,
-            seconds_waited=sums.waited,
-            seconds_elsewhere=max(0.0, sums.elapsed - sums.waited),
-            seconds_leasing=self._leasing,
-            queue=queue,
-            set_records=sum(part.set_records for part in parts),
-            set_bytes=sum(part.set_bytes for part in parts),
-            growth=_growth(parts),
-            coverage=_mean(parts, "coverage"),
-            reads_per_record=_mean(parts, "reads_per_record") or 0.0,
-            corrupt_records=len(self._corrupt),
-            lent=self._lent[0].to if self._lent else "",
-            advice="",
-            mixed=tuple(parts) if len(parts) > 1 else (),
-        )
-        said = advice(report, most, resources.processors())
-        return dataclasses.replace(report, advice=said) if said else report
+        whole = max(sums.waited, sums.elapsed)
+        sets = self._of_sets(sums)
+        report = {
+            "dataset": self._name,
+            "job": self._sets[0].manifest.job,
+            "epoch": self._number,
+            "steps": sums.steps,
+            "records": sums.records,
+            "bytes": sums.bytes,
+            "seconds_waited": sums.waited,
+            "seconds_elsewhere": whole - sums.waited,
+            "wait_share": sums.waited / whole if whole > 0 else 0.0,
+            "seconds_leasing": self._leasing,
+            "queue": sums.queue / sums.steps if sums.steps else None,
+            "set_records": sum(one["set_records"] for one in sets),
+            "set_bytes": sum(one["set_bytes"] for one in sets),
+            "growth": _growth(sets),
+            "coverage": _mean(sets, "coverage"),
+            "reads_per_record": _mean(sets, "reads_per_record") or 0.0,
+            "corrupt_records": len(self._corrupt),
+            "lent": self._lent[0].to if self._lent else "",
+            "mixed": sets if len(sets) > 1 else [],
+        }
+        return {**report, "advice": advice(report, most, resources.processors())}
 
     def close(self) -> None:
         """The epoch is over, and its passes have ended: says so, once."""
@@ -210,7 +208,7 @@ class Telemetry:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
         # What one rank waited the others do mostly too, and a launcher shows the lines of all.
         rank = self._sets[0].reads.rank
-        log.log(logging.DEBUG if rank else logging.INFO, "%s", self.report())
+        log.log(logging.DEBUG if rank else logging.INFO, "%s", line(self.report()))
 
     def _reads(self) -> int:
         """Records that were read over all ranks: as is counted, and as many as others were to read."""
@@ -220,18 +218,18 @@ class Telemetry:
         # likely is read once.
         return self._ended.reads if self._begun else self._length
 
-    def _parts(self, sums: _Sums) -> list[DatasetReport]:
+    def _of_sets(self, sums: _Sums) -> list[Report]:
         more = 0 if self._over else sums.reads
         return [
-            DatasetReport(
-                dataset=one.manifest.dataset,
-                weight=one.weight,
-                set_records=one.manifest.num_records,
-                set_bytes=one.manifest.num_bytes,
-                growth=growth,
-                coverage=one.coverage,
-                reads_per_record=one.reads.reads_per_record(more * one.weight),
-            )
+            {
+                "dataset": one.manifest.dataset,
+                "weight": one.weight,
+                "set_records": one.manifest.num_records,
+                "set_bytes": one.manifest.num_bytes,
+                "growth": growth,
+                "coverage": one.coverage,
+                "reads_per_record": one.reads.reads_per_record(more * one.weight),
+            }
             for one, growth in zip(self._sets, self._growth, strict=True)
         ]
 
@@ -261,20 +259,21 @@ class Telemetry:
         )
 
 
-def _growth(parts: Sequence[DatasetReport]) -> float | None:
+def _growth(sets: Sequence[Report]) -> float | None:
     """Of all sets together; of those that had one before."""
-    if len(parts) == 1:
-        return parts[0].growth
-    grown = [(part.set_bytes, part.growth) for part in parts if part.growth]
-    before = sum(size / growth for size, growth in grown)
-    return sum(size for size, _ in grown) / before if before else None
+    if len(sets) == 1:
+        growth: float | None = sets[0]["growth"]
+        return growth
+    grown = [one for one in sets if one["growth"]]
+    before = sum(one["set_bytes"] / one["growth"] for one in grown)
+    return sum(one["set_bytes"] for one in grown) / before if before else None
 
 
-def _mean(parts: Sequence[DatasetReport], name: str) -> float | None:
+def _mean(sets: Sequence[Report], name: str) -> float | None:
     """Of a figure, by the weights of those that have it."""
-    known = [(part.weight, value) for part in parts if (value := getattr(part, name)) is not None]
-    whole = sum(weight for weight, _ in known)
-    return sum(weight * value for weight, value in known) / whole if whole else None
+    known = [one for one in sets if one[name] is not None]
+    whole = sum(one["weight"] for one in known)
+    return sum(one["weight"] * one[name] for one in known) / whole if whole else None
 
 
 def _rows(loader: Loader, began: _Began) -> int:

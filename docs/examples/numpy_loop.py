@@ -24,7 +24,8 @@ with connect(Path(__file__).with_name("digits.yaml")) as cache:
             found /= found.sum(axis=1, keepdims=True)
             found[np.arange(len(label)), label] -= 1  # the gradient of the cross entropy
             weights -= 0.1 * (1 - epoch.progress) * image.T @ found / len(label)
-        print(epoch.report())
+        report = epoch.report()
+        print(f"epoch {epoch.epoch}: {report['steps']} steps, {report['wait_share']:.0%} waited")
 
     with cache.acquire("eval") as held_out:
         hits = sum(

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.tensorboard import SummaryWriter
 
 from cachecd_client import connect
-from cachecd_client.tensorboard import TelemetryWriter
+
+FIGURES = "wait_share", "queue", "set_records", "coverage", "reads_per_record"
 
 logging.basicConfig(format="%(message)s")
 logging.getLogger("cachecd").setLevel(logging.INFO)  # a line at the end of each epoch
@@ -22,15 +23,18 @@ with (
     connect(Path(__file__).with_name("digits.yaml")) as cache,
     SummaryWriter(os.environ.get("LOGS", "runs")) as writer,  # tensorboard --logdir runs
 ):
-    telemetry = TelemetryWriter(writer, lambda: cache.report("train"), every=10)
     for epoch in cache.epochs("train", 3):
         for batch in epoch.torch(batch_size=32):
             loss = cross_entropy(model(batch["image"].flatten(1) / 255), batch["label"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            writer.add_scalar("loss", loss.item(), step)
-            telemetry.step(step)
             step += 1
+            if step % 10 == 0:
+                writer.add_scalar("loss", loss.item(), step)
+                report = epoch.report()
+                for name in FIGURES:
+                    if report[name] is not None:
+                        writer.add_scalar(f"data/{name}", report[name], step)
         report = epoch.report()
-        print(f"{report.records} records at {report.bytes / 1e6:.1f} MB, queue {report.queue:.0%}")
+        print(f"{report['records']} records, queue {report['queue']:.0%}")

@@ -120,7 +120,7 @@ def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
         assert len(epoch.numpy(BATCH)) == 5
         loader = epoch.numpy(BATCH, pad_last=True)
         assert [int(batch["_valid"].sum()) for batch in loader] == [4, 4, 4, 4, 4, 0, 0, 0, 0]
-        assert epoch.report().records == 20, "padding is no record"
+        assert epoch.report()["records"] == 20, "padding is no record"
 
 
 def test_where_all_have_to_be_read_the_last_batches_of_a_smaller_set_have_a_row_each(cache):
@@ -129,7 +129,7 @@ def test_where_all_have_to_be_read_the_last_batches_of_a_smaller_set_have_a_row_
         batches = list(epoch.numpy(BATCH, drop_last=False))
         assert [len(batch["label"]) for batch in batches] == [4, 4, 4, 3, 1, 1, 1, 1, 1]
         assert sorted(labels(batches)) == list(range(20))
-        assert epoch.report().records == 20
+        assert epoch.report()["records"] == 20
         dataset = epoch.tf_dataset(BATCH, drop_last=False)
         rows = [len(batch["label"]) for batch in dataset]
         assert rows == [4, 4, 4, 3, 1, 1, 1, 1, 1]

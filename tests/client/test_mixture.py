@@ -115,7 +115,7 @@ def test_epoch_ends_with_the_first_dataset_that_is_through(cache):
         assert len(found) == 4 * len(loader) == epoch.length // 4 * 4
         assert len(set(found)) == len(found)
         counts = by_dataset(found)
-        sizes = {part.dataset: part.set_records for part in epoch.report().mixed}
+        sizes = {part["dataset"]: part["set_records"] for part in epoch.report()["mixed"]}
         assert any(sizes[name] - counts[name] < 4 for name in WEIGHTS)
         every += counts
     assert near(every, WEIGHTS)
@@ -339,19 +339,24 @@ def test_a_report_says_what_is_of_each_dataset(cache, caplog):
     for epoch in cache.epochs(WEIGHTS, 2, steps_per_epoch=20):
         list(epoch.numpy(batch_size=4))
         if epoch.epoch == 1:
-            assert [p.reads_per_record for p in epoch.report().mixed] == reads
+            assert [p["reads_per_record"] for p in epoch.report()["mixed"]] == reads
         assert cache.report("code") == cache.report("web") == cache.report() == epoch.report()
     report = epoch.report()
-    assert (report.dataset, report.steps, report.records) == ("web+code", 20, 80)
-    assert report.set_records == 70
-    assert report.bytes > 0
-    assert report.growth == pytest.approx(7 / 6, rel=0.01)
-    code, web = report.mixed
-    assert (code.dataset, code.weight, code.set_records, code.growth) == ("code", 0.25, 20, 1.0)
-    assert (web.dataset, web.weight, web.set_records) == ("web", 0.75, 50)
-    assert web.growth == pytest.approx(5 / 4, rel=0.01)
-    assert [code.reads_per_record, web.reads_per_record] == reads
-    assert report.reads_per_record == pytest.approx(0.25 * 2 + 0.75 * 2.4)
+    assert (report["dataset"], report["steps"], report["records"]) == ("web+code", 20, 80)
+    assert report["set_records"] == 70
+    assert report["bytes"] > 0
+    assert report["growth"] == pytest.approx(7 / 6, rel=0.01)
+    code, web = report["mixed"]
+    assert (code["dataset"], code["weight"], code["set_records"], code["growth"]) == (
+        "code",
+        0.25,
+        20,
+        1.0,
+    )
+    assert (web["dataset"], web["weight"], web["set_records"]) == ("web", 0.75, 50)
+    assert web["growth"] == pytest.approx(5 / 4, rel=0.01)
+    assert [code["reads_per_record"], web["reads_per_record"]] == reads
+    assert report["reads_per_record"] == pytest.approx(0.25 * 2 + 0.75 * 2.4)
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("epoch ")]
     assert [line.partition(",")[0] for line in lines] == [
         "epoch 0 of web+code: 20 steps",
@@ -386,7 +391,7 @@ def test_a_corrupt_record_is_reported_as_its_datasets(cache, granting, folders):
         found = labels(epoch.numpy(batch_size=1))
         assert len(found) == epoch.length
         assert 1013 not in found
-        assert epoch.report().corrupt_records == 1
+        assert epoch.report()["corrupt_records"] == 1
     (report,) = granting.of(ReportCorrupt)
     assert (report.dataset, report.shard, report.offset) == ("code", 2, offset)
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
+from cachecd_client.report import line
 from cachecd_client.schema import infer
 from tests.client.conftest import beside
 from tests.client.records import examples, schema, write, write_set
@@ -269,7 +270,7 @@ def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
 def test_report_names_tensorflow_as_the_reader(cache, graph):
     with tf.Graph().as_default() if graph else nullcontext(), cache.acquire("train") as epoch:
         epoch.tf_dataset(batch_size=5)
-    assert epoch.report().lent == "TensorFlow"
-    assert str(epoch.report()).startswith(
+    assert epoch.report()["lent"] == "TensorFlow"
+    assert line(epoch.report()).startswith(
         "epoch 0 of train: read by TensorFlow, which nobody times here; "
     )

@@ -238,7 +238,7 @@ def test_a_global_seed_of_zero_is_one_like_any_other(cache, seed):
 def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
     dataset = cache.tf_dataset("train", 10)
     del dataset
-    assert cache.report("train").reads_per_record == 0
+    assert cache.report("train")["reads_per_record"] == 0
 
 
 def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):

@@ -353,10 +353,10 @@ def test_a_look_at_another_dataset_does_not_hide_what_workers_read(cache):
 def test_a_dataset_that_is_read_without_workers_is_lent_to_nobody(cache):
     with cache.acquire("train") as epoch:
         dataset = epoch.to_dataset(4)
-        assert epoch.report().lent == "a dataset's workers"
+        assert epoch.report()["lent"] == "a dataset's workers"
         list(DataLoader(dataset, batch_size=None))
         report = epoch.report()
-    assert (report.lent, report.records) == ("", 20)
+    assert (report["lent"], report["records"]) == ("", 20)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

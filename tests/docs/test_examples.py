@@ -90,9 +90,8 @@ if "CACHECD_LONG" in os.environ:  # it takes 6 s of CPU time
             capture_output=True, text=True, timeout=100, check=True,
         )  # fmt: skip
         found = re.findall(r"epoch \d: (\d+) clean, .*; (\d+) noisy, loss", done.stdout)
-        assert [(int(clean), int(noisy)) for clean, noisy in found] == [
-            (1164, 116), (901, 379), (640, 640), (379, 901),
-        ]  # fmt: skip
+        shares = [int(noisy) / (int(clean) + int(noisy)) for clean, noisy in found]
+        assert shares == pytest.approx([0.1, 0.3, 0.5, 0.7], abs=0.06)
         (accuracy,) = re.findall(r"accuracy ([\d.]+)% of 360", done.stdout)
         assert float(accuracy) > 75
 

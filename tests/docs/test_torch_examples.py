@@ -7,11 +7,13 @@ for 10 s of CPU time. It needs pip install '.[trainers]'.
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -130,13 +132,47 @@ if LONG:
     def step_of(line):
         return tuple(map(int, re.match(r"epoch (\d+) step (\d+) of", line).groups()))
 
-    def test_tensorboard_has_the_figures_beside_the_loss(run, tmp_path, monkeypatch):
+    FIGURES = "wait_share", "queue", "set_records", "coverage", "reads_per_record"
+
+    def test_tensorboard_example_writes_each_figure(run, tmp_path, monkeypatch):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         monkeypatch.setenv("LOGS", str(tmp_path))
-        found = re.findall(
-            r"(\d+) records at ([\d.]+) MB, queue (\d+)%", run("telemetry_tensorboard.py")
-        )
-        assert len(found) == 3
-        assert list(tmp_path.glob("events.*"))
+        printed = run("telemetry_tensorboard.py")
+        assert len(re.findall(r"(\d+) records, queue (\d+)%", printed)) == 3
+        events = EventAccumulator(str(tmp_path))
+        events.Reload()
+        assert set(events.Tags()["scalars"]) == {"loss", *(f"data/{name}" for name in FIGURES)}
+        steps = {tag: [e.step for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        assert all(at == steps["loss"] for at in steps.values())
+
+    def test_lightning_example_logs_each_figure(run, tmp_path, monkeypatch):
+        import pytorch_lightning
+
+        # One code under two names, of which the tests install the other.
+        monkeypatch.setitem(sys.modules, "lightning", pytorch_lightning)
+        monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch_lightning)
+        for module in ("callbacks", "loggers"):
+            name = f"lightning.pytorch.{module}"
+            monkeypatch.setitem(sys.modules, name, getattr(pytorch_lightning, module))
+        monkeypatch.setenv("LOGS", str(tmp_path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Lightning says to a model of one layer
+            run("telemetry_lightning.py")
+        (path,) = tmp_path.rglob("metrics.csv")
+        with open(path) as table:
+            rows = list(csv.DictReader(table))
+        for name in ("loss", *(f"data/{name}" for name in FIGURES)):
+            assert all(row[name] for row in rows), name
+
+    def test_keras_example_logs_each_figure(tmp_path):
+        log = tmp_path / "log.csv"
+        printed_by("telemetry_keras.py", CACHE=str(tmp_path / "cache"), LOG=str(log))
+        with open(log) as table:
+            rows = list(csv.DictReader(table))
+        assert len(rows) == 3
+        for name in ("loss", *(f"data_{name}" for name in FIGURES)):
+            assert all(float(row[name]) >= 0 for row in rows), name
 
     @pytest.mark.parametrize("name", ["keras_fit.py", "keras_growing.py"])
     def test_keras_learns(name, tmp_path):

@@ -133,7 +133,7 @@ def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(full: Dae
                 assert opened <= leased
                 seen |= opened
             assert len(batch["key"]) == 4
-            sets.add(cache.report("train").epoch)
+            sets.add(cache.report("train")["epoch"])
             if evicted(full) >= before + 8:
                 break
     assert len(sets) > 3

@@ -63,7 +63,8 @@ def test_ranks_share_a_mixture_of_sets_that_grow_and_resume_in_its_middle(
         resumed.load_state_dict(loaders[0].state_dict())
         read = begun + texts(resumed) + texts(loaders[1])
         assert len(read) == 200
-        sizes.append({part.dataset: part.set_records for part in first.report().mixed})
+        mixed = first.report()["mixed"]
+        sizes.append({part["dataset"]: part["set_records"] for part in mixed})
         every += read
         one.settle()
     # What comes new comes first, of each dataset by itself, whatever the others have.

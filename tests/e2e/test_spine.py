@@ -73,7 +73,7 @@ def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object
                 seen |= assert_every_reader_gets(objects, epoch)
                 sets.append(numbers(epoch.files))
                 most = max(most, epoch.num_records)
-                assert 0 < epoch.report().coverage <= 1
+                assert 0 < epoch.report()["coverage"] <= 1
                 on_disk = inventory(served.cache)
                 assert set(sets[-1]) <= on_disk.keys()
                 assert not repeated(on_disk)

@@ -278,12 +278,23 @@ class Droppers {
   std::vector<std::thread> threads_;
 };
 
+// One file, read again and again, and the others, by weights of 1 and 3.
+Mixture TwoDatasets(uint64_t window) {
+  const Stage first{{0, 0, kRecordsPerFile}};
+  const Stage others{{1, 0, kRecordsPerFile}, {2, 0, kRecordsPerFile}};
+  return {{Draws::kWhole / 4, Draws::kWhole},
+          3,
+          kRecords,
+          {{window, {first, first}}, {window, {others, others}}}};
+}
+
 // From wherever the pass is, the next one is as a new reader would make it; batches of the pass
 // before may still be anywhere, and go while the new ones are made.
-void RestartingBeginsAnew(uint64_t window) {
+void RestartingBeginsAnew(uint64_t window, bool mixed = false) {
   constexpr uint64_t kBatchSize = 7;
   ReaderOptions options = Options(kBatchSize, 3);
   options.order.window = window;
+  if (mixed) options.order.mixture = TwoDatasets(window);
   const std::vector<int64_t> expected = ReadAll(Spoilt(), options);
   const uint64_t batches = kRecords / kBatchSize;
   EXPECT(expected.size() == batches * kBatchSize);
@@ -339,6 +350,7 @@ int main(int count, char** arguments) {
     ErrorsEndAPass();
     RestartingBeginsAnew(0);
     RestartingBeginsAnew(10000);  // less than a file: each is opened and closed in its turn
+    RestartingBeginsAnew(10000, true);
     ManySmallPasses();
   }
   std::printf("%d rounds\n", rounds);
