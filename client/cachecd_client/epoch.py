@@ -138,8 +138,8 @@ class Epoch(FileSet):
         return self._passes.progress
 
     def report(self) -> Report:
-        """The epoch's figures by name: what its loaders gave and waited so far in this process, and how its set
-        grew. docs/telemetry.md explains each.
+        """The epoch's figures by name: what its loaders gave and waited so far in this process, and how
+        its set grew. docs/telemetry.md explains them.
 
         At any time, after the release too. When the epoch is released, the logger `cachecd` has a line of
         them, at level INFO, by the first rank of the node.
