@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.disk import allocated
+from cachecd.parts import unpacked
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
 from tests.e2e.inventory import Found, inventory, repeated
@@ -93,10 +94,10 @@ def units_to_come(cache: Path) -> set[int]:
     """Those that the saved plan remembers: of open assignments, and what did not fit."""
     found: set[int] = set()
     for (packed,) in _asked(cache, "SELECT units FROM assignments"):
-        found |= {unit for unit, *_ in json.loads(zlib.decompress(packed))}
+        found |= {part.unit for part in unpacked(packed)}
     for (packed,) in _asked(cache, "SELECT plan FROM plans"):
         plan = json.loads(zlib.decompress(packed))["plan"]
-        parts = [plan["remainder"], *(outcome[3] for outcome in plan["outcomes"].values())]
+        parts = [plan["remainder"], *(outcome[-1] for outcome in plan["outcomes"].values())]
         found |= {unit for part in parts for unit, *_ in part}
     return found
 
