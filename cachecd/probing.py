@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from cachecd.acquire import LeaseState
 from cachecd.complaints import Complaints
 from cachecd.errors import DiskError
 from cachecd.events import Event, LeaseUnheld
-from cachecd.grant import LeaseState
 from cachecd.layout import Layout
 from cachecd.leases import probe
 

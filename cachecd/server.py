@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -18,7 +19,6 @@ import zmq
 import zmq.asyncio
 from pydantic import BaseModel, FailFast, ValidationError, create_model
 
-from cachecd.answered import Answered
 from cachecd_client import protocol
 
 
@@ -42,7 +42,32 @@ def _form(request: type[Any]) -> type[BaseModel]:
 
 
 _FORMS = {name: _form(request) for name, request in protocol.REQUESTS.items()}
+_REPLIES = 8192  # of 100 jobs of 8 ranks that wait, asking twice a second each: 5 s
+_BYTES = 4 * protocol.MAX_MESSAGE_BYTES
 _log = structlog.get_logger("cachecd.server")
+
+
+class Answered:
+    """Replies by request; the oldest is forgotten when there are too many.
+
+    A request is all its bytes: two clients that chose the same id asked two questions.
+    """
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[bytes, protocol.Reply] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, request: bytes) -> protocol.Reply | None:
+        """The reply that this request got; None if it was never answered, or too long ago."""
+        return self._replies.get(request)
+
+    def keep(self, request: bytes, reply: protocol.Reply) -> None:
+        """Notes what a request was answered, for the first time."""
+        self._replies[request] = reply
+        self._bytes += len(request)
+        while len(self._replies) > _REPLIES or self._bytes > _BYTES:
+            forgotten, _ = self._replies.popitem(last=False)
+            self._bytes -= len(forgotten)
 
 
 class Server:

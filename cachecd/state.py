@@ -17,9 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cachecd import events as ev
-from cachecd.asking import begin_at, may_stand, no_delivery, refusal, set_again
+from cachecd.acquire import (
+    GRACE,
+    LeaseState,
+    begin_at,
+    may_stand,
+    new_lease,
+    no_delivery,
+    refusal,
+    set_again,
+)
 from cachecd.dataset import DatasetState
-from cachecd.grant import GRACE, LeaseState, new_lease
 from cachecd.ingest import Ingest, exclude, finish
 from cachecd.ledger import Ledger
 from cachecd.model import Held, Lease, Outcome, Shard, ShardId

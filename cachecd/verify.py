@@ -164,7 +164,7 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     except OSError as error:
         faults.append(_unreadable(path, error))
     try:
-        if why := disagreement(path, offsets, of_cache=of_cache):
+        if why := _disagreement(path, offsets, of_cache=of_cache):
             faults.append(why)
     except FileNotFoundError:
         if of_cache:
@@ -180,7 +180,9 @@ def check_file(path: Path, *, of_cache: bool) -> Checked | None:
     return Checked(path, len(offsets), size, tuple(faults))
 
 
-def disagreement(path: Path, offsets: NDArray[np.uint64] | None, *, of_cache: bool) -> Fault | None:
+def _disagreement(
+    path: Path, offsets: NDArray[np.uint64] | None, *, of_cache: bool
+) -> Fault | None:
     """Where the sidecar says something else than the file; `offsets` None: that is not known.
 
     CorruptSidecarError, FileNotFoundError, OSError.

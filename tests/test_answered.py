@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cachecd.answered import Answered
+from cachecd.server import Answered
 from cachecd_client.protocol import Done
 
 

@@ -52,13 +52,12 @@ PARTS = {
     "dataset": "contradictions doubt errors excluded generations live model pause plan "
     "progress rate rules second_chance shardtable unitcount walk",
     "ledger": "model",
-    "grant": "model rules shardtable",
     "room": "dataset ledger",
     "waiting": "dataset events model room",
     "ingest": "dataset events ledger model pause room",
     "rotation": "dataset events model room shardtable",
-    "asking": "dataset events grant model shardtable",
-    "state": "asking dataset events grant ingest ledger model pause restraint room rotation rules "
+    "acquire": "dataset events model rules shardtable",
+    "state": "acquire dataset events ingest ledger model pause restraint room rotation rules "
     "shardtable waiting",
     # The disk
     "locks": "",
@@ -94,8 +93,7 @@ PARTS = {
     "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
     # The daemon
     "notify": "",
-    "answered": "client.protocol",
-    "server": "answered client.protocol client.errors",
+    "server": "client.protocol client.errors",
     "status": "dataset model state waiting",
     "relisting": "errors index marks model",
     "progress": "",
@@ -128,7 +126,7 @@ PARTS = {
     "aside": "events model unittext",
     "exclusions": "catalog dataset errors events index model saving unittext client "
     "client.protocol",
-    "probing": "complaints errors events grant layout leases",
+    "probing": "complaints errors events acquire layout leases",
     "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
     "leases ledger listings meter model preflight probing reconcile "
     "recovery replies rules saving selection shards sidecarwalk sampler.messages state status "
@@ -148,7 +146,7 @@ PARTS = {
 ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
 
 PURE = {
-    "asking",
+    "acquire",
     "restraint",
     "rotation",
     "backlog",
@@ -163,7 +161,6 @@ PURE = {
     "excluded",
     "generations",
     "ledger",
-    "grant",
     "ingest",
     "live",
     "deliveries",

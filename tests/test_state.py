@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cachecd import events as ev
-from cachecd.grant import GRACE
+from cachecd.acquire import GRACE
 from cachecd.model import Outcome, ShardId
 from cachecd.rules import DatasetRules
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers, train, world

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from cachecd import events as ev
-from cachecd.grant import walk_of
+from cachecd.acquire import walk_of
 from cachecd.model import MOST_CURSOR, Resume, ShardId
 from cachecd.recovery import saved_plan
 from cachecd.rules import DatasetRules

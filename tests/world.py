@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from cachecd import events as ev
+from cachecd.acquire import GRACE
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
-from cachecd.grant import GRACE
 from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.model import Assignment, Held, Lease, Outcome, SetAside, Shard, ShardId
 from cachecd.parts import digest_of, part_of

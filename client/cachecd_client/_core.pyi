@@ -145,12 +145,11 @@ def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
 class FrameScanner:
     """Finds the frames of a TFRecord stream that comes piece by piece; keeps their offsets alone.
 
-    Checks the CRC of each length, and with `verify` that of each payload, which are otherwise left to
-    whoever reads them. `path` is what errors call the stream; no length is believed that would make
-    it longer than `at_most` bytes.
+    Checks the CRC of each length; those of payloads are left to whoever reads them. `path` is what errors
+    call the stream; no length is believed that would make it longer than `at_most` bytes.
     """
 
-    def __init__(self, path: str, at_most: int, verify: bool = False) -> None: ...
+    def __init__(self, path: str, at_most: int) -> None: ...
     def feed(self, piece: Buffer) -> None:
         """The next piece, of any size. CorruptRecordError for a frame, after which it is of no use."""
     @property

@@ -4,13 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include "crc32c.h"
 #include "errors.h"
 
 namespace cachecd {
 
-FrameScanner::FrameScanner(std::string name, uint64_t at_most, bool verify)
-    : name_(std::move(name)), at_most_(at_most), verify_(verify) {}
+FrameScanner::FrameScanner(std::string name, uint64_t at_most)
+    : name_(std::move(name)), at_most_(at_most) {}
 
 // The header of the current frame is complete.
 void FrameScanner::Begin() {
@@ -24,20 +23,6 @@ void FrameScanner::Begin() {
                             std::to_string(left) + " more bytes");
   }
   rest_ = length + kFrameFooter;
-  crc_ = 0;
-}
-
-// `size` bytes of what follows the header, of which `rest_` are to come: payload, then footer.
-void FrameScanner::Check(const uint8_t* at, size_t size) {
-  const uint64_t payload = rest_ > kFrameFooter ? rest_ - kFrameFooter : 0;
-  const auto mine = static_cast<size_t>(std::min<uint64_t>(size, payload));
-  crc_ = Crc32c(at, mine, crc_);
-  if (mine == size) return;
-  const size_t known = kFrameFooter - static_cast<size_t>(rest_ - payload);
-  std::memcpy(footer_ + known, at + mine, size - mine);
-  if (known + size - mine < kFrameFooter) return;
-  const std::string why = CompareCrc(footer_, crc_);
-  if (!why.empty()) throw CorruptRecord(name_, start_, why);
 }
 
 void FrameScanner::Feed(ByteSpan piece) {
@@ -52,7 +37,6 @@ void FrameScanner::Feed(ByteSpan piece) {
       if (header_size_ == kFrameHeader) Begin();
     } else {
       taken = static_cast<size_t>(std::min<uint64_t>(left, rest_));
-      if (verify_) Check(at, taken);
       rest_ -= taken;
     }
     at += taken;

@@ -13,13 +13,12 @@
 namespace cachecd {
 
 // Finds where the frames start, in memory for their offsets alone, however long they are. Checks
-// the CRC of each length, and with `verify` that of each payload, which are otherwise left to
-// whoever reads them.
+// the CRC of each length; those of payloads are left to whoever reads them.
 class FrameScanner {
  public:
   // `name` is what errors call the stream. A length is only believed if the stream can hold it:
   // `at_most` bytes in all.
-  FrameScanner(std::string name, uint64_t at_most, bool verify = false);
+  FrameScanner(std::string name, uint64_t at_most);
 
   // Takes the next piece of any size. CorruptRecord for the first frame that is wrong.
   void Feed(ByteSpan piece);
@@ -32,18 +31,14 @@ class FrameScanner {
 
  private:
   void Begin();
-  void Check(const uint8_t* at, size_t size);
 
   std::string name_;
   uint64_t at_most_;
-  bool verify_;
   uint64_t start_ = 0;      // of the current frame
   uint64_t seen_ = 0;       // bytes fed
   uint64_t rest_ = 0;       // of the current frame, beyond its header, still to come
   size_t header_size_ = 0;  // bytes in header_
   uint8_t header_[kFrameHeader];
-  uint32_t crc_ = 0;  // of the payload so far, if that is verified
-  uint8_t footer_[kFrameFooter];
   std::vector<uint64_t> offsets_;
 };
 

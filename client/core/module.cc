@@ -121,8 +121,7 @@ class PyWriter {
 // A FrameScanner that several threads may call, one after the other.
 class PyFrameScanner {
  public:
-  PyFrameScanner(nb::object path, uint64_t at_most, bool verify)
-      : scanner_(PathArgument(path), at_most, verify) {}
+  PyFrameScanner(nb::object path, uint64_t at_most) : scanner_(PathArgument(path), at_most) {}
 
   void Feed(nb::object piece) {
     const BytesArgument bytes(piece);
@@ -252,8 +251,7 @@ void BindFiles(nb::module_& module) {
       .def("__len__", [](const PySidecar& self) { return self.contents.offsets.size(); });
 
   nb::class_<PyFrameScanner>(module, "FrameScanner", nb::is_final())
-      .def(nb::init<nb::object, uint64_t, bool>(), nb::arg("path"), nb::arg("at_most"),
-           nb::arg("verify") = false)
+      .def(nb::init<nb::object, uint64_t>(), nb::arg("path"), nb::arg("at_most"))
       .def("feed", &PyFrameScanner::Feed, nb::arg("piece"))
       .def_prop_ro("offset", &PyFrameScanner::Offset)
       .def("finish", &PyFrameScanner::Finish);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachecd import events as ev
-from cachecd.grant import GRACE, LeaseState
+from cachecd.acquire import GRACE, LeaseState
 from cachecd.ledger import Ledger
 from cachecd.model import Lease
 from cachecd.state import State
