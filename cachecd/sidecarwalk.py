@@ -31,15 +31,12 @@ def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
     }
 
 
-def of_listing(kept: Kept, index: Index) -> bool:
-    """Whether the shard's unit numbers are those of this listing."""
-    walk = kept.adopted or {}
-    return walk.get("most", -1) < len(index) and walk.get("index") == index.id
-
-
 def speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
-    """Whether the shard is of this plan's walk: of its listing and its generation."""
-    return kept.shard.generation == plan.generation and of_listing(kept, index)
+    """Whether the shard is of this plan's walk: its generation is the plan's, and its unit numbers are those
+    of this listing."""
+    walk = kept.adopted or {}
+    of_listing = walk.get("most", -1) < len(index) and walk.get("index") == index.id
+    return of_listing and kept.shard.generation == plan.generation
 
 
 def begun_in(kept: Iterable[Kept]) -> set[Begin]:
