@@ -26,7 +26,7 @@ from cachecd.database import Database
 from cachecd.disk import refusing
 from cachecd.excludedfile import ExcludedFile
 from cachecd.live import flags_of
-from cachecd.model import Assignment, ExcludedName, SetAside, Shard, ShardId
+from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitName
 from cachecd.parts import Part, packed, part_of, unpacked
 from cachecd.shardtable import ROW, Rows
 from cachecd.unittext import decoded, encoded
@@ -273,7 +273,7 @@ class Catalog:
             for unit, key, why, passing in rows
         ]
 
-    def excluded(self, *datasets: str) -> list[ExcludedName]:
+    def excluded(self, *datasets: str) -> list[UnitName]:
         """The units that a person has taken out under these names; they outlast plans, listings, sources
         and the catalog."""
         return sorted({unit for dataset in datasets for unit in self._excluded(dataset)})
@@ -319,7 +319,7 @@ class Catalog:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
-        excluded: Iterable[ExcludedName] = (),
+        excluded: Iterable[UnitName] = (),
         removed: int | None = None,
     ) -> None:
         """The plan has moved on. Assignment `done` is closed: its row goes, and the rows of its shard, if

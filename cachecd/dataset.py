@@ -16,12 +16,12 @@ from cachecd.live import LiveShards
 from cachecd.model import (
     EXCLUDED,
     Assignment,
-    ExcludedName,
     Held,
     Lease,
     Outcome,
     SetAside,
     Shard,
+    UnitName,
     UnitSlice,
 )
 from cachecd.pause import LONGEST, Pause
@@ -83,7 +83,7 @@ class DatasetState:
     source: Pause = field(default_factory=Pause)
     second_chances: SecondChances = field(init=False)
     egress: int = 0  # bytes fetched in all
-    excluded: Excluded = field(init=False)
+    excluded: Excluded = field(default_factory=Excluded)
     rate: Rate = field(default_factory=Rate)
     began_at: int | None = None  # the place in the source that a resumed run named last
     listings: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,6 @@ class DatasetState:
         self.live = LiveShards(self.rules.name)
         self.allowed = self._least_allowed()
         self.second_chances = SecondChances(self.rules.pin)
-        self.excluded = Excluded(self.rules.source)
 
     def _least_allowed(self) -> float:
         unbounded = self.rules.pin or (self.rules.per_epoch is None and not self.rules.wait)
@@ -413,9 +412,9 @@ class DatasetState:
 
     def exclude(
         self, units: tuple[UnitSlice, ...]
-    ) -> tuple[tuple[SetAside, ...], tuple[ExcludedName, ...]]:
+    ) -> tuple[tuple[SetAside, ...], tuple[UnitName, ...]]:
         """Sets these units aside for good, under whatever number they are listed again, by these names."""
-        names = self.excluded.add(units)
+        self.excluded.add(units)
         numbers = {unit.unit for unit in units}
         self.plan.set_aside(numbers)
         left = {(u.unit, u.ordinal) for u in self.plan.left_over if u.unit in numbers}
@@ -425,7 +424,7 @@ class DatasetState:
             asides |= {aside.unit: aside for aside in self.take_out(number)}
             if number in self.retry:
                 self._try_at(self.retry[number], number)
-        return tuple(asides.values()), names
+        return tuple(asides.values()), tuple(unit.name for unit in units)
 
     def take_out(self, number: int) -> tuple[SetAside, ...]:
         """Takes the excluded units out of an open assignment that nobody is at."""

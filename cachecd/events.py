@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from cachecd.model import (
     Assignment,
-    ExcludedName,
     Held,
     Lease,
     Outcome,
@@ -20,6 +19,7 @@ from cachecd.model import (
     SetAside,
     Shard,
     ShardId,
+    UnitName,
     UnitSlice,
 )
 from cachecd.parts import Part
@@ -294,7 +294,7 @@ class SavePlan:
     set_aside: tuple[SetAside, ...] = ()
     again: tuple[int, ...] = ()
     barred: int | None = None
-    excluded: tuple[ExcludedName, ...] = ()
+    excluded: tuple[UnitName, ...] = ()
     removed: int | None = None
 
 

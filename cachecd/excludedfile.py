@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cachecd.disk import refusing, sync_directory
+from cachecd.model import UnitName
 from cachecd_client.errors import CallerError
 
-# Dataset, source, key, and where in the object the unit begins.
-Row = tuple[str, str, str, int]
+# Dataset, key, and where in the object the unit begins.
+Row = tuple[str, str, int]
 
 
 class ExcludedFile:
@@ -54,7 +55,7 @@ class ExcludedFile:
             self._cut = sum(map(len, lines[:-1]))
             self._written = {_parsed(line) for line in lines[:-1]}
 
-    def __call__(self, dataset: str) -> list[tuple[str, str, int]]:
+    def __call__(self, dataset: str) -> list[UnitName]:
         """A dataset's, sorted."""
         return sorted(row[1:] for row in self._rows if row[0] == dataset)
 
@@ -94,20 +95,16 @@ def _write(fd: int, text: bytes) -> None:
 
 
 def _lines(rows: Iterable[Row]) -> bytes:
-    lines = (
-        {"dataset": dataset, "source": source, "key": key, "begin": begin}
-        for dataset, source, key, begin in rows
-    )
+    lines = ({"dataset": dataset, "key": key, "begin": begin} for dataset, key, begin in rows)
     return b"".join(json.dumps(line).encode("ascii") + b"\n" for line in lines)
 
 
 def _parsed(line: bytes) -> Row:
     """The exclusion in a line. Raises for what is none."""
     told = json.loads(line)
-    row = told["dataset"], told["source"], told["key"], told["begin"]
-    begin = row[3]
-    if not all(isinstance(text, str) for text in row[:3]) or type(begin) is not int:
+    dataset, key, begin = told["dataset"], told["key"], told["begin"]
+    if not (isinstance(dataset, str) and isinstance(key, str)) or type(begin) is not int:
         raise ValueError("another type")
     if not 0 <= begin < 1 << 63:
         raise ValueError("no unit begins there")
-    return row
+    return dataset, key, begin

@@ -44,8 +44,6 @@ class ObjectInfo:
 
 
 UnitName = tuple[str, int]
-# (source, key in it, begin): what stays a unit's name where sources come, go and change places.
-ExcludedName = tuple[str, str, int]
 EXCLUDED = "excluded by hand"  # why a unit is set aside that a person has taken out
 MISFIT = (
     "record does not fit the schema"  # how the reason begins of one whose records are of another

@@ -135,7 +135,7 @@ def take_up(
         dataset.evict(shard)
         if retired and shard.generation == rules.generation:
             dataset.debt += shard.allocated
-    dataset.excluded.keep(catalog.excluded(*rules.excluded_names))
+    dataset.excluded.names.update(catalog.excluded(*rules.excluded_names))
     dataset.excluded.sought = bool(dataset.excluded.names)
     asides, let_in = _asides(catalog, dataset, index, None if saved else standing.excluded)
     plan.set_aside(aside.unit for aside in asides)

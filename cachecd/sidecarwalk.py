@@ -32,7 +32,7 @@ def meta_of(assignment: Assignment, plan: Plan, index: Index) -> dict[str, Any]:
 
 
 def speaks_of(kept: Kept, plan: Plan, index: Index) -> bool:
-    """Whether the shard is of this plan's walk: its generation is the plan's, and its unit numbers are those
+    """Whether the shard is of this plan's walk: it is of the generation, and its unit numbers are those
     of this listing."""
     walk = kept.adopted or {}
     of_listing = walk.get("most", -1) < len(index) and walk.get("index") == index.id

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cachecd.catalog import SavedPlan
 from cachecd.errors import DiskError
-from cachecd.model import ExcludedName, SetAside, Shard, ShardId
+from cachecd.model import SetAside, Shard, ShardId, UnitName
 from cachecd.parts import Part, part_of, parts_written
 from cachecd.reconcile import Found, Kept, Written
 from tests.policy_model import Records
@@ -40,7 +40,7 @@ class Rows:
         self._plans: dict[str, str] = {}
         self._open: dict[tuple[str, int], tuple[str, list[Part]]] = {}
         self._aside: dict[tuple[str, int], SetAside] = {}
-        self._excluded: set[tuple[str, ExcludedName]] = set()
+        self._excluded: set[tuple[str, UnitName]] = set()
 
     def egress(self, dataset: str) -> int:
         return 0
@@ -90,15 +90,15 @@ class Rows:
     def set_aside(self, dataset: str) -> list[SetAside]:
         return [aside for (name, _), aside in sorted(self._aside.items()) if name == dataset]
 
-    def excluded(self, *datasets: str) -> list[ExcludedName]:
+    def excluded(self, *datasets: str) -> list[UnitName]:
         return sorted({unit for name, unit in self._excluded if name in datasets})
 
     def let_in(self, dataset: str, numbers: Iterable[int]) -> None:
-        self._excluded -= {(dataset, ("", f"key-{number}", 0)) for number in numbers}
+        self._excluded -= {(dataset, (f"key-{number}", 0)) for number in numbers}
 
     def excluded_units(self, dataset: str) -> set[int]:
         """Their numbers, as `Units` names them."""
-        return {int(key.removeprefix("key-")) for _, key, _ in self.excluded(dataset)}
+        return {int(key.removeprefix("key-")) for key, _ in self.excluded(dataset)}
 
     def holders(
         self, dataset: str, units: Container[int], generations: Container[str]
@@ -157,7 +157,7 @@ class Rows:
         set_aside: Iterable[SetAside] = (),
         again: Iterable[int] = (),
         barred: int | None = None,
-        excluded: Iterable[ExcludedName] = (),
+        excluded: Iterable[UnitName] = (),
         removed: int | None = None,
     ) -> None:
         self._write()

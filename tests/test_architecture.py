@@ -72,7 +72,7 @@ PARTS = {
     "index": "blockfile disk errors known marks model unittext",
     "indexroom": "errors ledger",
     "database": "disk errors",
-    "excludedfile": "disk client.errors",
+    "excludedfile": "disk model client.errors",
     "catalog": "database disk excludedfile live model parts shardtable unittext",
     "reconcile": "catalog disk errors layout live model parts shardtable client._core "
     "client.errors",

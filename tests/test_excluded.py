@@ -8,9 +8,8 @@ import pytest
 
 from cachecd import events as ev
 from cachecd.catalog import Catalog, SavedPlan
-from cachecd.excluded import Excluded
 from cachecd.index import Index
-from cachecd.model import EXCLUDED, ObjectInfo, SetAside, Shard, ShardId, UnitSlice
+from cachecd.model import EXCLUDED, ObjectInfo, SetAside, Shard, ShardId
 from cachecd.rules import DatasetRules
 from tests.test_index import SOURCE
 from tests.units import full
@@ -179,7 +178,7 @@ def test_what_an_older_generations_shards_hold_is_known_though_the_catalog_was_l
 
 def test_a_unit_that_turns_up_in_a_listing_under_a_known_name_is_not_fetched():
     w = world(shards=12, units=3)
-    w.state.datasets["train"].excluded.keep([("", f"key-{n}", 0) for n in (*range(3, 13), 15)])
+    w.state.datasets["train"].excluded.names.update([(f"key-{n}", 0) for n in (*range(3, 13), 15)])
     w.settle()
     w.sources["train"].append([UNIT] * 17)
     w.feed(ev.Listed("train", complete=True))
@@ -221,14 +220,14 @@ def test_the_catalog_keeps_names_over_plans_and_finds_the_shards_that_hold_a_uni
         catalog.save_progress(plan, shard=shard, units=units)
     assert [n for some in catalog.holders("train", [2], ["g"]) for n in some] == [1, 3]
     assert [n for some in catalog.holders("train", [2], ["h"]) for n in some] == []
-    catalog.save_progress(plan, barred=3, excluded=[("u", "k", 0), ("u", "k", 5)])
+    catalog.save_progress(plan, barred=3, excluded=[("k", 0), ("k", 5)])
     assert [n for some in catalog.holders("train", [2, 7], ["g", "h"]) for n in some] == [1]
     catalog.bar("train", [1, 2])
     assert [n for some in catalog.holders("train", [2, 3, 9], ["g"]) for n in some] == []
     catalog.start_over(plan)
     catalog.close()
     again = Catalog(tmp_path / "catalog.sqlite")
-    assert again.excluded("train") == [("u", "k", 0), ("u", "k", 5)]
+    assert again.excluded("train") == [("k", 0), ("k", 5)]
     assert again.excluded("eval") == []
     again.close()
 
@@ -250,18 +249,6 @@ def test_the_units_of_an_object_are_found_by_its_key_beside_who_writes_the_index
     assert index.path.stat().st_size > length, "nothing is cut off by who only looks"
     beside.close()
     index.close()
-
-
-def unit_of(key: str, begin: int = 0) -> UnitSlice:
-    return UnitSlice(5, key, 10, begin=begin)
-
-
-def test_exclusions_of_another_source_count():
-    excluded = Excluded("s3://copy/")
-    excluded.keep([("s3://a", "x", 0), ("s3://b", "x", 7)])
-    assert set(excluded.names) == {("x", 0), ("x", 7)}
-    assert excluded.add([unit_of("y")]) == (("s3://copy", "y", 0),)
-    assert set(excluded.names) == {("x", 0), ("x", 7), ("y", 0)}
 
 
 def test_while_it_is_looked_for_what_holds_an_excluded_unit_nothing_is_leased_and_nothing_is_whole():

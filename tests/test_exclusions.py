@@ -141,7 +141,7 @@ def test_a_disk_that_fails_is_told_and_the_next_request_looks_again(search, monk
 def test_a_start_names_the_shards_of_what_was_excluded_before_anybody_is_answered(search):
     async def start():
         excluded = search.train.excluded
-        excluded.keep([("", "b", 1)])
+        excluded.names.update([("b", 1)])
         excluded.numbers.add(2)
         search.exclusions.start()
         return list(search.events)
@@ -167,7 +167,7 @@ def test_a_start_whose_disk_fails_looks_until_it_does_not(search, monkeypatch):
     async def start():
         monkeypatch.setattr(search.index, "find", fail)
         excluded = search.train.excluded
-        excluded.keep([("", "b", 1)])
+        excluded.names.update([("b", 1)])
         search.exclusions.start()
         while len(search.events) < 2:
             await asyncio.sleep(0.001)
@@ -178,7 +178,7 @@ def test_a_start_whose_disk_fails_looks_until_it_does_not(search, monkeypatch):
 
 def test_a_start_looks_again_for_what_was_excluded_before(search):
     async def start():
-        search.train.excluded.keep([("", "b", 1), ("", "gone", 0)])
+        search.train.excluded.names.update([("b", 1), ("gone", 0)])
         search.exclusions.start()
         while len(search.events) < 2:
             await asyncio.sleep(0.001)
@@ -195,7 +195,7 @@ def test_a_start_lets_nothing_be_leased_before_all_that_holds_something_excluded
     """Where numbers are not known any more, as after the loss of the catalog, they are looked for."""
 
     async def start():
-        search.train.excluded.keep([("", "b", 1)])
+        search.train.excluded.names.update([("b", 1)])
         search.train.excluded.numbers |= numbers
         search.train.excluded.sought = True
         search.exclusions.start()
@@ -214,7 +214,7 @@ def test_a_start_that_cannot_ask_the_catalog_lets_nothing_be_leased_until_it_can
     search, monkeypatch
 ):
     async def start():
-        search.train.excluded.keep([("", "b", 1)])
+        search.train.excluded.names.update([("b", 1)])
         search.train.excluded.numbers.add(2)
         search.train.excluded.sought = True
         with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_a_start_finds_what_only_an_earlier_listing_has(search, tmp_path):
     older(search, tmp_path, "c", "gone", source='["s3://another/"]')
 
     async def start():
-        search.train.excluded.keep([("", "gone", 0)])
+        search.train.excluded.names.update([("gone", 0)])
         search.train.excluded.sought = True
         search.exclusions.start()
         while ExclusionsKnown("train") not in search.events:

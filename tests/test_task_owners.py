@@ -51,7 +51,6 @@ OWNERS = {
     "executors/local.py _keep": "starts what `start` gives it",
     "sampler/worker.py make": "a process that is silent is judged by that; test_unknown_failures.py",
     "sampler/sources/parquet/rows.py": "awaited by the unit's reader",
-    "sampler/sources/parquet/pieces.py": "awaited by the unit's reader",
     "sampler/sources/npy.py": "awaited by the unit's reader",
     "sampler/sources/lockstep.py": "awaited by the unit's reader",
     "sampler/sources/aligned.py": "awaited by the unit's reader",
@@ -156,7 +155,7 @@ def test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought(
 ):
     monkeypatch.setattr(exclusions, "_POLL", 0.001)
     monkeypatch.setattr(search.index, "find", failing_once(search.index.find))
-    search.train.excluded.keep([("", "b", 1)])
+    search.train.excluded.names.update([("b", 1)])
 
     async def start() -> None:
         search.exclusions.start()
