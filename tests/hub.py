@@ -78,10 +78,10 @@ class Hub:
         return revision if revision in self.commits else self.branches.get(revision, "")
 
     def _tree(self, commit: str, folder: str, path: str, query: dict[str, list[str]]) -> Answer:
-        assert query["recursive"] == ["true"], query
-        files = self.commits[commit]
+        recursive = query["recursive"] == ["true"]
+        files = self.commits[self._commit(commit)]
         under = f"{folder}/" if folder else ""
-        entries: dict[str, object] = {}
+        entries: dict[str, dict[str, object]] = {}
         # Not in the order of the names: nobody has promised that.
         for name in sorted((n for n in files if n.startswith(under)), reverse=True):
             above = name.rpartition("/")[0]
@@ -90,8 +90,10 @@ class Hub:
         if not entries:
             return refused(404, "EntryNotFound")
         found = [entry for name, entry in entries.items() if name not in ("", folder)]
+        if not recursive:
+            found = [e for e in found if "/" not in str(e["path"]).removeprefix(under)]
         begin = int(query.get("cursor", ["0"])[0])
-        further = f"{self.server.endpoint}{path}?recursive=true&cursor={begin + _PAGE}"
+        further = f"{self.server.endpoint}{path}?recursive={str(recursive).lower()}&cursor={begin + _PAGE}"
         link = {"Link": f'<{further}>; rel="next"'} if begin + _PAGE < len(found) else {}
         return said(found[begin : begin + _PAGE], **link)
 

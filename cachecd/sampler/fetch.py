@@ -261,7 +261,7 @@ def open_store(
     """The store that `source` names, for up to `connections` requests at a time.
 
     Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads by
-    obstore; gs://, az:// and http(s):// are obstore's; hf:// lists by huggingface_hub and reads by obstore;
+    obstore; gs://, az:// and http(s):// are obstore's; hf:// is HfFileSystem's;
     file:// and absolute paths are read directly; every other URL is fsspec's. ConfigError for a URL that
     nothing installed can read.
 
@@ -315,9 +315,9 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
 
             return WebBackend(source, connections, retry.silence, threads)
         case "hf":
-            from cachecd.sampler.stores.hub import HubBackend
+            from cachecd.sampler.stores.filesystem import HubBackend
 
-            return HubBackend(source, connections, retry.silence, threads)
+            return HubBackend(source, connections)
         case _:
             from cachecd.sampler.stores.filesystem import FsspecBackend
 

@@ -1,20 +1,40 @@
-"""Every store that fsspec knows and this package does not: sftp, hdfs, memory ..."""
+"""Every store that fsspec knows and this package does not: sftp, hdfs, memory, the Hugging Face Hub ..."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import fsspec.core
 
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.extras import extra
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.answers import redacted, without_secrets
+from cachecd.sampler.stores.answers import redacted, refusal, seconds_of, without_secrets
 from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
+
+if TYPE_CHECKING:
+    from cachecd.config import SourceConfig
+
+_log = logging.getLogger(__name__)
+# A revision with slashes is one of the Hub's own references, or has them as %2F.
+_HUB_URL = re.compile(
+    r"hf://(?:(?P<kind>datasets|models|spaces)/)?(?!(?:datasets|models|spaces|buckets)/)(?P<repo>[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<folder>.*))?"
+)
+_COMMIT = re.compile("[0-9a-f]{40}")
+# Seconds between two questions for a branch's commit: the Hub allows 500 in five minutes.
+_PAUSE = 1.0
+_OLD = 60.0  # seconds from which on what is missing, and nobody has listed, is worth a question
 
 
 class FsspecBackend:
@@ -38,17 +58,28 @@ class FsspecBackend:
         # Some connect at once, and what their libraries raise then is no OSError.
         except Exception as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
-        self._root = str(root).rstrip("/") + "/"
+        self._folder = str(root).rstrip("/") + "/"
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")
+
+    def _root(self, since: float = float("-inf")) -> str:
+        """The folder's path, as it was at `since` or later."""
+        return self._folder
+
+    def _etag(self, about: dict[str, Any]) -> str:
+        """The version that fsspec's answer tells; "" if it tells none."""
+        return ""
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
-            found: dict[str, Any] = self._fs.find(self._root, detail=True)
+            root = self._root(since=time.monotonic())
+            found: dict[str, Any] = self._fs.find(root, detail=True)
+        except SourceUnreachableError:
+            raise
         except Exception as error:
             raise SourceUnreachableError(f"{self.where}: cannot list: {_told(error)}") from error
         objects = []
         for path, about in found.items():
-            key = path.removeprefix(self._root)
+            key = path.removeprefix(root)
             if any(name.startswith(".") for name in key.split("/")):
                 continue
             if os.fsencode(key) <= os.fsencode(start_after):
@@ -57,7 +88,7 @@ class FsspecBackend:
                 raise SourceUnreachableError(
                     f"{self.where}: the store does not tell the size of {key}"
                 )
-            objects.append(ObjectInfo(key, int(about["size"])))
+            objects.append(ObjectInfo(key, int(about["size"]), self._etag(about)))
         objects.sort(key=lambda o: os.fsencode(o.key))
         for start in range(0, len(objects), PAGE):
             yield objects[start : start + PAGE]
@@ -69,30 +100,27 @@ class FsspecBackend:
         # One byte more than was listed tells what has grown, however far.
         end = stop + 1 if size and stop == size else stop
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, key, start, end)
+        return await loop.run_in_executor(self._threads, self._read, key, start, end, etag)
 
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
-        size = await loop.run_in_executor(self._threads, self._size, key)
-        start = max(0, size - length)
-        return size, await loop.run_in_executor(self._threads, self._read, key, start, size)
+        found = await self.find(key)
+        start, etag = max(0, found.size - length), etag or found.etag
+        data = loop.run_in_executor(self._threads, self._read, key, start, found.size, etag)
+        return found.size, await data
 
-    def _size(self, key: str) -> int:
+    def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
         with self._explained():
-            size: int | None = self._fs.size(self._root + key)
-        if size is None:
-            raise UnitError("the store does not tell the object's size")
-        return size
-
-    def _read(self, key: str, start: int, stop: int) -> bytes:
-        with self._explained():
-            data: bytes = self._fs.cat_file(self._root + key, start=start or None, end=stop)
+            path = self._root() + key
+            data: bytes = self._fs.cat_file(path, start=start or None, end=stop)
         return data
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except SourceError:
+            raise
         except FileNotFoundError as error:
             raise GoneError("the object is gone since it was listed") from error
         except (PermissionError, IsADirectoryError) as error:
@@ -104,18 +132,122 @@ class FsspecBackend:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._find, key)
 
-    def _find(self, key: str) -> ObjectInfo:
-        try:
-            found: dict[str, Any] = self._fs.info(self._root + key)
-        except FileNotFoundError as error:
-            raise GoneError("there is no such object") from error
-        except Exception as error:
-            raise TransientError(f"cannot look at the object: {_told(error)}") from error
+    def _find(self, key: str, since: float = float("-inf")) -> ObjectInfo:
+        with self._explained():
+            found: dict[str, Any] = self._fs.info(self._root(since) + key)
         if found.get("type") == "directory":
             raise GoneError("there is no such object, but a folder of that name")
         if found.get("size") is None:
             raise UnitError("the store does not tell the object's size")
-        return ObjectInfo(key, int(found["size"]))
+        return ObjectInfo(key, int(found["size"]), self._etag(found))
+
+
+class HubBackend(FsspecBackend):
+    """The files below an hf:// URL, at a commit.
+
+    A branch or tag is asked once for its commit, and everything is listed and read at that one: a commit
+    never changes. ETags are the Hub's hashes of contents. Where the commit does not have what was listed
+    (another process listed a later one), the branch is asked again. The token is the one that
+    huggingface_hub finds.
+    """
+
+    def __init__(self, source: SourceConfig, connections: int) -> None:
+        self.where = self._url = source.url
+        if (found := _HUB_URL.fullmatch(source.url)) is None:
+            raise ConfigError(
+                f"source {source.url}: expected hf://datasets/OWNER/NAME[@REVISION]/FOLDER/"
+            )
+        with extra("hf", "sources on the Hub"):
+            from huggingface_hub import HfApi, HfFileSystem, get_token
+        self._kind = (found["kind"] or "models").removesuffix("s")
+        self._repo, self._revision = found["repo"], unquote(found["revision"] or "main")
+        self._prefix = unquote(found["folder"] or "").strip("/")
+        self._token = False if source.anonymous else get_token() or False
+        hub = os.environ.get("HF_ENDPOINT")
+        self._api = HfApi(hub, self._token, "cachecd")
+        self._fs = HfFileSystem(endpoint=hub, token=self._token, skip_instance_cache=True)
+        self._folder, self._asked_at = "", float("-inf")
+        self._asking = threading.Lock()
+        self._threads = ThreadPoolExecutor(connections, "read-hub")
+
+    def _root(self, since: float = float("-inf")) -> str:
+        with self._asking:
+            fixed = _COMMIT.fullmatch(self._revision)
+            if not self._folder or (self._asked_at < since and not fixed):
+                commit = self._revision if fixed else self._commit()
+                kind = "" if self._kind == "model" else f"{self._kind}s/"
+                folder = f"{self._prefix}/" if self._prefix else ""
+                self._folder = f"{kind}{self._repo}@{commit}/{folder}"
+                self.where = f"{self._url} (commit {commit})"
+                _log.warning("%s is read at commit %s", self._url, commit)
+            return self._folder
+
+    def _commit(self) -> str:
+        """The commit that the revision is now."""
+        from huggingface_hub import errors
+
+        time.sleep(max(0.0, self._asked_at + _PAUSE - time.monotonic()))
+        self._asked_at = time.monotonic()
+        try:
+            with self._explained():
+                return str(
+                    self._api.repo_info(
+                        self._repo, revision=self._revision, repo_type=self._kind
+                    ).sha
+                )
+        except SourceError as error:
+            told = (
+                "with the token that was found" if self._token else "without a token: set HF_TOKEN"
+            )
+            match cause := error.__cause__:
+                case errors.GatedRepoError():
+                    why = "access to this repository has to be asked for on its page"
+                case errors.RepositoryNotFoundError():
+                    why = "there is no such repository, or it is private"
+                case errors.RevisionNotFoundError():
+                    why = f"the repository has no revision {self._revision!r}"
+                case _:
+                    raise
+            status = cause.response.status_code
+            raise SourceUnreachableError(f"{self._url}: {why} ({status}, {told})") from None
+
+    def _etag(self, about: dict[str, Any]) -> str:
+        return str(about["lfs"]["sha256"] if about.get("lfs") else about.get("blob_id") or "")
+
+    def _find(self, key: str, since: float = float("-inf"), etag: str = "") -> ObjectInfo:
+        """UnitError if no commit has it, with this ETag if it is given."""
+        began = time.monotonic()
+        try:
+            found = super()._find(key, since)
+            if etag in ("", found.etag):
+                return found
+        except GoneError:
+            if began - self._asked_at < _OLD and not etag:
+                raise
+        found = super()._find(key, began)
+        if etag not in ("", found.etag):
+            raise refusal(412, "", self.where)
+        return found
+
+    def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
+        self._find(key, etag=etag)
+        with self._explained():
+            data: bytes = self._fs.cat_file(
+                self._root() + key, start=start or None, end=stop, cache_type="none"
+            )
+        return data
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        with super()._explained():
+            try:
+                yield
+            except Exception as error:
+                answer = getattr(error, "response", None)
+                if answer is None:
+                    raise
+                headers = {name.lower(): value for name, value in answer.headers.items()}
+                raise refusal(answer.status_code, "", self.where, seconds_of(headers)) from error
 
 
 def _told(error: Exception) -> str:
