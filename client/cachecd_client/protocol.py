@@ -22,7 +22,7 @@ from typing import Any
 
 from cachecd_client.errors import ProtocolVersionError
 
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
@@ -66,7 +66,7 @@ class Held:
 class Delivered:
     """Says which records of a lease trainers were given, over all ranks of the node: of each of these
     ascending ranges of its shards so many thousandths, 0 to 1000. What another request says again counts
-    again. Nothing else counts: a client that reads files without counting says 1000 of all. Since 1.3."""
+    again. Nothing else counts: a client that reads files without counting says 1000 of all."""
 
     id: str
     lease: str
@@ -116,7 +116,7 @@ class Exclude:
 class Granted:
     """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
 
-    `coverage`: the share of the source's units that were in a shard at least once, 0..1; since 1.1.
+    `coverage`: the share of the source's units that were in a shard at least once, 0..1.
     """
 
     id: str
@@ -279,7 +279,7 @@ class Manifest:
 
     `shards` are inclusive ranges of shard numbers; a shard's file is
     ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``. `cursor`: where the
-    sampler's walk named `walk` was when the lease was granted; since 1.2.
+    sampler's walk named `walk` was when the lease was granted.
     """
 
     version: int

@@ -198,7 +198,7 @@ def test_the_wait_for_the_set_is_told(granting):
 
 
 def test_coverage_is_what_the_daemon_said_with_the_grant(granting, cache):
-    assert cache.acquire("train", job="of an older daemon").report()["coverage"] is None
+    assert cache.acquire("train", job="another").report()["coverage"] is None
     grant = granting.answer
 
     def answer(request):

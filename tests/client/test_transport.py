@@ -254,7 +254,7 @@ REPLIES = st.fixed_dictionaries(
 @given(
     frames=st.lists(st.binary(max_size=30), max_size=3)
     | REPLIES.map(lambda body: [protocol.VERSION_FRAME, json.dumps(body).encode()])
-    | st.binary(max_size=60).map(lambda body: [b"cachecd/1.3", body])
+    | st.binary(max_size=60).map(lambda body: [b"cachecd/1.0", body])
     | st.binary(max_size=12).map(lambda version: [b"cachecd/" + version, b"{}"])
 )
 def test_whatever_answers_it_is_a_reply_that_fits_or_a_clear_error(frames):
