@@ -141,23 +141,6 @@ def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
     CRC or a truncated tail; an empty file has no records.
     """
 
-@final
-class FrameScanner:
-    """Finds the frames of a TFRecord stream that comes piece by piece; keeps their offsets alone.
-
-    Checks the CRC of each length; those of payloads are left to whoever reads them. `path` is what errors
-    call the stream; no length is believed that would make it longer than `at_most` bytes.
-    """
-
-    def __init__(self, path: str, at_most: int) -> None: ...
-    def feed(self, piece: Buffer) -> None:
-        """The next piece, of any size. CorruptRecordError for a frame, after which it is of no use."""
-    @property
-    def offset(self) -> int:
-        """Where the first frame starts that is not whole yet."""
-    def finish(self) -> NDArray[np.uint64]:
-        """Offsets of all frames, when the stream has ended; CorruptRecordError if within one."""
-
 def drawn(bounds: Sequence[int], key: int, positions: int) -> list[int]:
     """How many of a mixture's first `positions` are drawn of each dataset.
 
@@ -293,7 +276,6 @@ class BatchReader:
     window: bytes of files that are read from at a time; 0: all. If the files have more, they are
       shuffled as whole files and within a sliding window (client/core/order.h), opened when they
       are wanted, and closed when the window has passed; their errors then come from next().
-    names: what errors and `corrupt` call each file, where it is a copy; by default its path.
     wrap: from a column's name to what is called with its arrays, in place of which the batch holds
       what it returns. It must not refer to the reader. What it raises is raised when its batch's
       turn comes; that batch is lost, so every later call is a RuntimeError until restart().
@@ -337,7 +319,6 @@ class BatchReader:
         on_corrupt: Literal["replace", "raise"] = "replace",
         ids: bool = False,
         window: int = 0,
-        names: Sequence[str] | None = None,
         wrap: dict[str, Callable[..., Any] | None] = {},
         dlpack: set[str] = set(),
         one_by_one: bool = False,

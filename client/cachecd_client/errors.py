@@ -13,7 +13,6 @@
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
         ├── ReplicasDifferError    processes of one replica of the model have different sets
-        ├── NoSpaceError           a disk has no room for what has to be written
         └── CorruptError           bytes on disk are not what was written
             ├── CorruptRecordError a record of a TFRecord file
             └── CorruptSidecarError a shard's sidecar
@@ -77,10 +76,6 @@ class OtherNodeError(WorldError):
 class ReplicasDifferError(WorldError):
     """Processes that hold one replica of the model, on several nodes, have sets that differ, or would
     read them in different orders; the message says which processes, and what to set."""
-
-
-class NoSpaceError(WorldError, OSError):
-    """A disk has no room; the message names the directory and what to set."""
 
 
 class CorruptError(WorldError):

@@ -19,7 +19,7 @@ from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
-from cachecd_client.locating import Located, Whereabouts, check
+from cachecd_client.locating import Located, locate
 from cachecd_client.options import Options, flag, integer
 from cachecd_client.reading import Reading, place
 from cachecd_client.schema import Schema
@@ -32,20 +32,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cachecd")
 
-# What TensorFlow reads: it is told paths, and holds nothing that says for how long.
-_until_the_end: set[object] = set()
-
 Path = str | os.PathLike[str]
 
 
 class FileSet:
     """TFRecord files of `tf.train.Example` records, in the order given.
 
-    Any TFRecord files will do, compressed ones (GZIP, ZLIB) too. Where a file has a sidecar
-    (`FILE.idx`), its records are found there; otherwise it is looked through once, many files at a
-    time. A compressed file cannot be read at random: it is inflated once, into a temporary
-    directory ($TMPDIR, else /tmp) that goes with this set and its loaders. Nothing is read before
-    it is asked for, and then only for reading: the files and their folder are never written to.
+    Any plain TFRecord files will do. Where a file has a sidecar (`FILE.idx`), its records are found there;
+    otherwise each set walks through it once, many files at a time. `python -m cachecd_client.index`
+    writes sidecars, and inflates compressed files, which cannot be read at random. Nothing is read
+    before it is asked for, and the files and their folder are never written to.
     """
 
     def __init__(
@@ -54,7 +50,6 @@ class FileSet:
         *,
         schema: Schema | None = None,
         window: int | Literal["auto"] | None = "auto",
-        cache_index: Path | None = None,
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
@@ -63,10 +58,6 @@ class FileSet:
             exactly; a larger one within a sliding window of whole files, read ahead in one sweep
             each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
             no more than 16,384 files. None or 0: the whole set, whatever its size.
-        cache_index: a directory that keeps what was found about files without a sidecar, inflated
-            copies included, for later runs and for other processes, which wait for each other
-            instead of doing it twice. What belongs to a file that changed is found anew. If it
-            cannot be written to, that is said in the log and nothing is kept.
 
         CallerError if there are no paths, one names no file, or an option cannot be.
         """
@@ -88,8 +79,6 @@ class FileSet:
         self._asked: int | str | None = window
         if window is not None and window != "auto":
             self._asked = integer("window", window, 0) or None
-        index = None if cache_index is None else os.fsdecode(cache_index)
-        self._whereabouts = Whereabouts(self._files, index)
 
     @property
     def files(self) -> list[str]:
@@ -113,7 +102,7 @@ class FileSet:
 
     @cached_property
     def num_bytes(self) -> int:
-        """Bytes of all files, without sidecars; of compressed ones, what they inflate to."""
+        """Bytes of all files, without sidecars."""
         return sum(file.num_bytes for file in self._located)
 
     @cached_property
@@ -256,7 +245,6 @@ class FileSet:
             self._look_for_other_nodes()
         reading = self._reading(self.schema)
         reading.begin()
-        _until_the_end.update(reading.keep)
         shuffle, seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         made, lent = tf_pipeline.dataset(
             reading,
@@ -278,10 +266,10 @@ class FileSet:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._files)} files>"
 
-    @property
+    @cached_property
     def _located(self) -> Sequence[Located]:
         """The files and where their records are."""
-        return self._whereabouts.get()
+        return locate(self._files)
 
     def _schema_for(self, options: Options) -> Schema:
         """Of the records, for a loader of these options, which may select of it."""
@@ -289,17 +277,13 @@ class FileSet:
 
     def _reading(self, schema: Schema) -> Reading:
         """What a loader needs to know of this set."""
-        located = self._located
         return Reading(
-            files=[(os.path.abspath(file.data), file.offsets) for file in located],
-            names=self._files,
+            files=[(os.path.abspath(file.path), file.offsets) for file in self._located],
             schema=schema,
             num_records=self.num_records,
             num_bytes=self.num_bytes,
             fingerprint=self.fingerprint,
             window=self.window,
-            keep={file.keep for file in located if file.keep is not None},
-            begin=partial(check, located),
             share=self._share,
         )
 

@@ -94,7 +94,7 @@ def _sample(files: Sequence[Located]) -> Iterator[tuple[str, bytes]]:
             if number and size > _BYTES:
                 break
             try:
-                record = _core.read_record(file.data, begin)
+                record = _core.read_record(file.path, begin)
             except CorruptRecordError as error:
                 corrupt = corrupt or CorruptRecordError(file.path, begin, error.why)
                 continue

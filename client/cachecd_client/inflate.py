@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
-from threading import Event
-from typing import BinaryIO, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator
+from typing import Literal
 
 from cachecd_client import _core
-from cachecd_client.errors import CorruptRecordError
 
 Compression = Literal["GZIP", "ZLIB"]
 
 _WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's names of the two formats
-_HEADER = 12  # bytes of a frame's length and the length's CRC
 _READ = 64 << 10  # compressed bytes at a time: what a member's end leaves over is copied
 _STEP = 1 << 20  # inflated bytes at a time
-_RATIO = 1032  # Deflate cannot do better: 258 bytes by two codes of one bit
-HEAD = _HEADER
-"""Bytes of a file that tell how it is compressed."""
-
-
-class Inflated(NamedTuple):
-    """What an inflated file turned out to hold."""
-
-    offsets: NDArray[np.uint64]  # of each record's frame
-    num_bytes: int
+HEAD = 12
+"""Bytes of a file that tell how it is compressed: those of a record's length and its CRC."""
 
 
 def compression_of(path: str) -> Compression | None:
@@ -44,10 +28,7 @@ def compression_of(path: str) -> Compression | None:
 
 def compression_of_head(head: bytes) -> Compression | None:
     """The same, of the first HEAD bytes, or of all that there are."""
-    if len(head) >= _HEADER:
-        if _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:_HEADER], "little"):
-            return None
-    elif len(head) < 2:
+    if len(head) < 2 or begins_a_record(head):
         return None
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
@@ -57,36 +38,11 @@ def compression_of_head(head: bytes) -> Compression | None:
     return None
 
 
-def inflate(
-    path: str, compression: Compression, write: Callable[[bytes], object], stopped: Event
-) -> Inflated:
-    """Hands the inflated file to `write`, piece by piece; returns where its records are.
-
-    The stream's own checksums and the lengths of the records are checked on the way, so what is no
-    TFRecord file ends at its first wrong length: CorruptRecordError with `path`, the offset in the
-    inflated stream of the first record that is not there whole, and why. A GZIP file may have
-    several members, and zeros after them. Memory: some MB, and 8 bytes per record.
-    CancelledError soon after `stopped` is set.
-    """
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        scanner = _core.FrameScanner(path, _RATIO * size)
-        try:
-            for piece in _inflated(file, compression):
-                if stopped.is_set():
-                    raise CancelledError
-                scanner.feed(piece)
-                write(piece)
-        except DamagedError as error:
-            raise CorruptRecordError(path, scanner.offset, str(error)) from None
-    return Inflated(scanner.finish(), scanner.offset)
-
-
-def _inflated(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    inflater = Inflater(compression)
-    while piece := file.read(_READ):
-        yield from inflater.feed(piece)
-    yield from inflater.finish()
+def begins_a_record(head: bytes) -> bool:
+    """Whether these HEAD bytes are the length of a record and the length's CRC."""
+    if len(head) < HEAD:
+        return False
+    return _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:HEAD], "little")
 
 
 class DamagedError(ValueError):

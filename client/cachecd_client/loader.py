@@ -414,7 +414,6 @@ class Loader:
             on_corrupt=self._on_corrupt,
             ids=self._ids,
             window=self._reading.window or 0,
-            names=self._reading.names,
             wrap={name: wrap.call for name, wrap in self._wraps.items()},
             dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
             one_by_one=self._framework.copies,

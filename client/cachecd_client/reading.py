@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,7 @@ class Reading:
     opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
     it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
     `part` says of steps of so many records over all ranks, and for a seed, which are read, None if it is
-    one pass of the set; `about` what a loader's state says beside its position. The files stay while
-    anything refers to what is in `keep`.
+    one pass of the set; `about` what a loader's state says beside its position.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -48,7 +47,6 @@ class Reading:
     num_records: int
     num_bytes: int
     fingerprint: str
-    names: Sequence[str] | None = None  # what errors call each file; None: its path
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = True
@@ -57,7 +55,6 @@ class Reading:
     datasets: NDArray[np.int64] | None = (
         None  # what `_dataset` calls each file's; None: there is one
     )
-    keep: Collection[object] = ()
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
     ended: Callable[[Loader], None] = _ignore

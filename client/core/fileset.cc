@@ -74,7 +74,7 @@ FileSet::FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
   });
   const auto is_there = [](const Counted& one) { return one.lost.empty(); };
   if (!counted.empty() && std::none_of(counted.begin(), counted.end(), is_there)) {
-    throw CorruptRecord(NameOf(0), 0, counted[0].lost);
+    throw CorruptRecord(inputs_[0].path, 0, counted[0].lost);
   }
   if (totals) Complete(*totals, &counted);
   for (size_t i = 0; i < counted.size(); ++i) extents_[i] = counted[i].extent;
@@ -139,25 +139,21 @@ std::shared_ptr<const RecordFile> FileSet::OpenNew(size_t file) const {
   const Input& input = inputs_[file];
   std::string why;
   try {
-    return std::make_shared<RecordFile>(input.path, input.offsets, tolerant_, input.name);
+    return std::make_shared<RecordFile>(input.path, input.offsets, tolerant_);
   } catch (const IoError& error) {
     why = Lost(file, error);
   } catch (const CorruptRecord& error) {
     if (!known_ || !tolerant_) throw;
     why = error.why;
   }
-  return std::make_shared<RecordFile>(input.offsets, NameOf(file), why);
+  return std::make_shared<RecordFile>(input.offsets, input.path, why);
 }
 
 std::string FileSet::Lost(size_t file, const IoError& error) const {
   if (!known_ || !error.IsDamage()) throw error;
   const std::string why = std::string("cannot be opened: ") + std::strerror(error.code);
-  if (!tolerant_) throw CorruptRecord(NameOf(file), 0, why);
+  if (!tolerant_) throw CorruptRecord(inputs_[file].path, 0, why);
   return why;
-}
-
-const std::string& FileSet::NameOf(size_t file) const {
-  return inputs_[file].name.empty() ? inputs_[file].path : inputs_[file].name;
 }
 
 }  // namespace cachecd

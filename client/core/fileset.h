@@ -19,8 +19,7 @@ class FileSet {
  public:
   struct Input {
     std::string path;
-    Offsets offsets;   // null: the sidecar's, or a walk if there is none
-    std::string name;  // what errors call it, if not `path`
+    Offsets offsets;  // null: the sidecar's, or a walk if there is none
   };
 
   struct Totals {
@@ -64,7 +63,6 @@ class FileSet {
   std::shared_ptr<const RecordFile> OpenNew(size_t file) const;
   // Why a file that cannot be opened is lost, unless that is an error.
   std::string Lost(size_t file, const IoError& error) const;
-  const std::string& NameOf(size_t file) const;
 
   std::vector<Input> inputs_;
   const bool tolerant_;

@@ -5,13 +5,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <mutex>
 #include <stdexcept>
 
 #include "crc32c.h"
 #include "draws.h"
 #include "errors.h"
-#include "frames.h"
 #include "permutation.h"
 #include "sidecar.h"
 #include "tfrecord.h"
@@ -118,39 +116,6 @@ class PyWriter {
   bool busy_ = false;
 };
 
-// A FrameScanner that several threads may call, one after the other.
-class PyFrameScanner {
- public:
-  PyFrameScanner(nb::object path, uint64_t at_most) : scanner_(PathArgument(path), at_most) {}
-
-  void Feed(nb::object piece) {
-    const BytesArgument bytes(piece);
-    const WithoutGil release;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    scanner_.Feed(bytes.span());
-  }
-
-  uint64_t Offset() {
-    const WithoutGil release;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return scanner_.offset();
-  }
-
-  nb::object Finish() {
-    std::vector<uint64_t> offsets;
-    {
-      const WithoutGil release;
-      const std::lock_guard<std::mutex> lock(mutex_);
-      offsets = scanner_.Finish();
-    }
-    return ToNumpy(std::move(offsets), true);
-  }
-
- private:
-  std::mutex mutex_;
-  FrameScanner scanner_;
-};
-
 // A Sidecar with its meta as Python's text.
 struct PySidecar {
   SidecarContents contents;
@@ -200,7 +165,7 @@ nb::object PyScan(nb::object path, bool verify) {
 }
 
 nb::object PyCountRecords(nb::sequence files, std::optional<std::pair<uint64_t, uint64_t>> of) {
-  std::vector<FileSet::Input> inputs = FilesArgument(files, nb::none());
+  std::vector<FileSet::Input> inputs = FilesArgument(files);
   std::vector<uint64_t> records;
   {
     const WithoutGil release;
@@ -249,12 +214,6 @@ void BindFiles(nb::module_& module) {
       .def_prop_ro("ordinals",
                    [](const PySidecar& self) { return ToNumpy(self.contents.ordinals, false); })
       .def("__len__", [](const PySidecar& self) { return self.contents.offsets.size(); });
-
-  nb::class_<PyFrameScanner>(module, "FrameScanner", nb::is_final())
-      .def(nb::init<nb::object, uint64_t>(), nb::arg("path"), nb::arg("at_most"))
-      .def("feed", &PyFrameScanner::Feed, nb::arg("piece"))
-      .def_prop_ro("offset", &PyFrameScanner::Offset)
-      .def("finish", &PyFrameScanner::Finish);
 
   module.def("write_sidecar", &PyWriteSidecar, nb::arg("path"), nb::arg("meta"),
              nb::arg("data_bytes"), nb::arg("offsets"));

@@ -74,7 +74,7 @@ nb::object PathObject(const std::string& path);
 std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
 
 // BatchReader's, as _core.pyi describes them. TypeError, ValueError, SchemaMismatch.
-std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names);
+std::vector<FileSet::Input> FilesArgument(nb::sequence files);
 std::vector<Stage> StagesArgument(nb::object stages);
 std::optional<Mixture> MixtureArgument(nb::object mixture);
 // A number for each of so many files, or none at all.

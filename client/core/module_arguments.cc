@@ -67,27 +67,17 @@ FeatureOptions FeatureOptionsArgument(nb::handle given) {
 
 }  // namespace
 
-std::vector<FileSet::Input> FilesArgument(nb::sequence files, nb::object names) {
+std::vector<FileSet::Input> FilesArgument(nb::sequence files) {
   std::vector<FileSet::Input> inputs;
   for (nb::handle item : files) {
     const nb::tuple file = TupleArgument(item, 2, "files: expected (path, offsets or None) tuples");
-    FileSet::Input input{PathArgument(file[0]), nullptr, {}};
+    FileSet::Input input{PathArgument(file[0]), nullptr};
     const nb::object offsets = file[1];
     if (!offsets.is_none()) {
       input.offsets =
           std::make_shared<const std::vector<uint64_t>>(OffsetsArgument(offsets, "files"));
     }
     inputs.push_back(std::move(input));
-  }
-  if (names.is_none()) return inputs;
-  size_t named = 0;
-  for (nb::handle name : nb::iter(names)) {
-    if (named < inputs.size()) inputs[named].name = PathArgument(name);
-    ++named;
-  }
-  if (named != inputs.size()) {
-    throw std::invalid_argument(std::to_string(named) + " names for " +
-                                std::to_string(inputs.size()) + " files");
   }
   return inputs;
 }

@@ -393,8 +393,8 @@ void BindReader(nb::module_& module) {
           [](PyReader* self, nb::sequence files, nb::sequence features, uint64_t batch_size,
              uint64_t seed, bool shuffle, uint64_t rank, uint64_t world, const std::string& last,
              uint64_t start, uint64_t every, uint64_t threads, uint64_t prefetch_bytes,
-             const std::string& on_corrupt, bool ids, uint64_t window, nb::object names,
-             nb::dict wrap, nb::set dlpack, bool one_by_one, nb::object report, nb::object stages,
+             const std::string& on_corrupt, bool ids, uint64_t window, nb::dict wrap,
+             nb::set dlpack, bool one_by_one, nb::object report, nb::object stages,
              nb::object mixture, nb::object datasets,
              std::optional<std::pair<uint64_t, uint64_t>> nodes,
              std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
@@ -415,7 +415,7 @@ void BindReader(nb::module_& module) {
             options.processors = processors.value_or(options.processors);
             options.prefetch_bytes = prefetch_bytes;
             options.replace = ReplaceArgument(on_corrupt);
-            new (self) PyReader(FilesArgument(files, names), std::move(options), std::move(wrap),
+            new (self) PyReader(FilesArgument(files), std::move(options), std::move(wrap),
                                 std::move(dlpack), one_by_one ? 1 : kMostAtOnce, std::move(report));
           },
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
@@ -423,12 +423,12 @@ void BindReader(nb::module_& module) {
           nb::arg("last") = "drop", nb::arg("start") = 0, nb::arg("every") = 1,
           nb::arg("threads") = 0, nb::arg("prefetch_bytes") = uint64_t{64} << 20,
           nb::arg("on_corrupt") = "replace", nb::arg("ids") = false, nb::arg("window") = 0,
-          nb::arg("names") = nb::none(), nb::arg("wrap") = nb::dict(),
-          nb::arg("dlpack") = nb::set(), nb::arg("one_by_one") = false,
-          nb::arg("report") = nb::none(), nb::arg("stages") = nb::none(),
-          nb::arg("mixture") = nb::none(), nb::arg("datasets") = nb::none(),
-          nb::arg("nodes") = nb::none(), nb::arg("totals") = nb::none(),
-          nb::arg("memory") = nb::none(), nb::arg("processors") = nb::none())
+          nb::arg("wrap") = nb::dict(), nb::arg("dlpack") = nb::set(),
+          nb::arg("one_by_one") = false, nb::arg("report") = nb::none(),
+          nb::arg("stages") = nb::none(), nb::arg("mixture") = nb::none(),
+          nb::arg("datasets") = nb::none(), nb::arg("nodes") = nb::none(),
+          nb::arg("totals") = nb::none(), nb::arg("memory") = nb::none(),
+          nb::arg("processors") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })

@@ -12,8 +12,8 @@
 
 namespace cachecd {
 
-RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name)
-    : data_(path), name_(name.empty() ? path : std::move(name)), end_(data_.size()) {
+RecordFile::RecordFile(const std::string& path, Offsets offsets, bool tolerant)
+    : data_(path), name_(path), end_(data_.size()) {
   if (offsets) {
     UseOffsets(std::move(offsets));
   } else {

@@ -21,13 +21,12 @@ using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
 // Immutable once constructed, so thread-safe.
 class RecordFile {
  public:
-  // By `offsets`, unless null: std::invalid_argument if they do not ascend. `name` is what errors
-  // call the file: the one that it is a copy of; if empty, its path. If `tolerant`, what is
+  // By `offsets`, unless null: std::invalid_argument if they do not ascend. If `tolerant`, what is
   // damaged costs the records that it makes unreadable and no more, and is listed in findings(): a
   // sidecar that cannot be used is replaced by a walk, a file cut short keeps what is left.
   // Otherwise CorruptSidecar or CorruptRecord. A file without sidecar that does not start with a
   // record is no TFRecord file: CorruptRecord in any case. IoError.
-  RecordFile(const std::string& path, Offsets offsets, bool tolerant, std::string name = {});
+  RecordFile(const std::string& path, Offsets offsets, bool tolerant);
 
   // A file of which no record can be read, for this reason. `offsets` of its records, or null.
   RecordFile(Offsets offsets, std::string name, const std::string& why);

@@ -111,12 +111,11 @@ def test_nothing_but_corrupt_records_is_an_error_that_names_the_first(tmp_path):
 
 
 def test_no_records_at_all_are_an_error_that_says_so(tmp_path):
-    paths = [put(tmp_path / "a", []), put(tmp_path / "b", [], "GZIP")]
+    paths = [put(tmp_path / "a", []), put(tmp_path / "b", [])]
     with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
         _ = FileSet(paths).schema
 
 
-@pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize(
     ("last", "said"),
     [
@@ -126,11 +125,11 @@ def test_no_records_at_all_are_an_error_that_says_so(tmp_path):
     ],
 )
 def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
-    tmp_path, compression, last, said
+    tmp_path, last, said
 ):
     records = [encode({"a": 1, "b": 1})] * 200
     records[100] = encode(last)  # between those that are looked at
-    path = put(tmp_path / "a", records, compression)
+    path = put(tmp_path / "a", records)
     at = len(frames(records[:100]))
     files = FileSet(path)
     assert files.schema["a"].shape == ()

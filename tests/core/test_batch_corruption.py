@@ -317,28 +317,3 @@ def test_errors_of_a_file_whose_name_is_not_utf8_name_it(odd, feature, offsets, 
     with pytest.raises(error) as caught:
         BatchReader([(str(odd), located)], [feature], batch_size=1).next()
     assert str(odd) in str(caught.value)
-
-
-# Copies
-
-
-@pytest.mark.parametrize("window", [0, 1])
-def test_a_copy_is_called_what_it_is_a_copy_of(shard, window):
-    spoil(shard, [3])
-    shard.with_name("a.tfrecord.idx").write_bytes(b"damaged")
-    reader = read(shard, names=["original"], window=window)
-    assert len(labels(reader)) == N
-    found = [(path, why.partition(" ")[0]) for path, _, why in reader.corrupt]
-    assert set(found) == {("original", "sidecar:"), ("original", "data")}
-
-
-def test_a_copy_that_is_no_tfrecord_file_is_called_so_too(tmp_path):
-    (tmp_path / "copy").write_bytes(bytes(100))
-    with pytest.raises(CorruptRecordError) as caught:
-        read(tmp_path / "copy", names=["original"])
-    assert caught.value.path == "original"
-
-
-def test_each_file_has_a_name_or_none_has(shard):
-    with pytest.raises(ValueError, match="2 names for 1 files"):
-        read(shard, names=["one", "two"])

@@ -1,11 +1,10 @@
-// Any bytes as a TFRecord file: walked, read, streamed, carried over.
+// Any bytes as a TFRecord file: walked, read, carried over.
 
 #include <algorithm>
 #include <string>
 
 #include "../native/harness.h"
 #include "errors.h"
-#include "frames.h"
 #include "fuzzer.h"
 #include "memory.h"
 #include "mutate.h"
@@ -59,37 +58,6 @@ void FrameAgrees(const Bytes& frame) {
   EXPECT(payload.data == frame.data() + kFrameHeader);
   EXPECT(payload.size == frame.size() - kFrameOverhead);
   EXPECT(CheckPayload(payload, payload.end()).empty() == FrameAt(frame, 0).has_value());
-}
-
-// Feeds the file in pieces of up to `most` bytes.
-void StreamAgrees(const Bytes& file, const Walked& expected, uint64_t at_most, size_t most) {
-  // Where frames begin and the last ends, or what is none begins.
-  std::vector<uint64_t> bounds = expected.offsets;
-  bounds.push_back(expected.fault.value_or(file.size()));
-  FrameScanner scanner("stream", at_most);
-  Random chance(file.size() + most);
-  std::optional<uint64_t> fault;
-  try {
-    for (size_t at = 0; at < file.size();) {
-      const size_t size = std::min<size_t>(file.size() - at, 1 + chance.Below(most));
-      scanner.Feed({file.data() + at, size});
-      at += size;
-      EXPECT(scanner.offset() == *(std::upper_bound(bounds.begin(), bounds.end(), at) - 1));
-    }
-    EXPECT(scanner.Finish() == expected.offsets);
-  } catch (const CorruptRecord& error) {
-    EXPECT(error.path == "stream" && !error.why.empty() && error.offset == scanner.offset());
-    fault = error.offset;
-  }
-  EXPECT(fault == expected.fault);
-}
-
-void StreamsAgree(const Bytes& file) {
-  const Walked expected = WalkFrames(file, false);
-  for (const size_t most : {1, 7, 16, 300, 1 << 20}) {
-    StreamAgrees(file, expected, file.size(), most);
-    StreamAgrees(file, expected, UINT64_MAX, most);  // of a size that is not known
-  }
 }
 
 uint64_t Blocks(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -156,7 +124,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ScanAgrees(path, file, true);
   ScanAgrees(path, file, false);
   FrameAgrees(file);
-  StreamsAgree(file);
   for (const uint64_t offset : WalkFrames(file, false).offsets) {
     RecordAgrees(path, file, offset);
     RecordAgrees(path, file, offset + 1);

@@ -175,7 +175,7 @@ void Read(const Setting& setting, const std::string& path) {
   const Expected expected(setting);
   bool opened = false;
   try {
-    BatchReader reader({{path, {}, {}}}, setting.options());
+    BatchReader reader({{path, {}}}, setting.options());
     opened = true;
     EXPECT(!expected.refused && reader.num_records() == expected.good.size());
     Pass pass = ReadPass(setting, path, expected, &reader);

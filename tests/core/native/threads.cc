@@ -65,7 +65,7 @@ std::vector<FileSet::Input> Shards(const std::string& name, uint64_t spoil) {
     Bytes bytes = ReadFile(path);
     for (const uint64_t at : spoilt) bytes[at] ^= 1;
     WriteFile(path, Span(bytes));
-    inputs.push_back({path, {}, {}});
+    inputs.push_back({path, {}});
   }
   return inputs;
 }

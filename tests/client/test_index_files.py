@@ -1,0 +1,361 @@
+"""python -m cachecd_client.index: sidecars and inflated files, whole or not at all, made once."""
+
+import gzip
+import os
+import signal
+import struct
+import threading
+
+import pytest
+import tensorflow as tf
+
+from cachecd_client import _core, locating
+from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.fileset import FileSet
+from cachecd_client.index import main
+from tests.client.foreign import KILLED_BEYOND, files_limited_to, numbers, put, python
+from tests.client.records import write
+from tests.core.shards import flip, frames
+
+COMPRESSIONS = [None, "GZIP", "ZLIB"]
+KILLED = (
+    KILLED_BEYOND
+    + """
+from cachecd_client.index import main
+main([*sys.argv[2:]])
+"""
+)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def index(out):
+    """Indexes files; the exit status."""
+    return lambda *paths: main([*map(str, paths), "--out", str(out)])
+
+
+@pytest.fixture
+def no_scans(monkeypatch):
+    """From now on a walk through a file fails the test."""
+
+    def forbid():
+        def scan(path):
+            raise AssertionError(f"{path} was walked")
+
+        monkeypatch.setattr(_core, "scan", scan)
+
+    return forbid
+
+
+def labels(loader) -> list[int]:
+    return [int(label) for batch in loader for label in batch["label"]]
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_indexed_files_open_without_a_scan(tmp_path, index, out, no_scans, capsys, compression):
+    ending = {"GZIP": ".gz", "ZLIB": ".zlib"}.get(compression, "")
+    paths = [
+        put(tmp_path / f"{i}.tfrecord{ending}", numbers(5 * i, 5), compression) for i in range(4)
+    ]
+    assert index(*paths) == 0
+    size = len(frames(numbers(0, 20)))
+    assert capsys.readouterr().out == f"{out}: 4 files, 20 records, {size} bytes; 0 were there\n"
+    indexed = [out / f"{i}.tfrecord" for i in range(4)]
+    assert names(out) == sorted(
+        path.name for i in indexed for path in (i, i.with_name(i.name + ".idx"))
+    )
+    no_scans()
+    files = FileSet(indexed)
+    assert (files.num_records, files.num_bytes) == (20, size)
+    assert labels(files.numpy(batch_size=5, shuffle=False)) == list(range(20))
+    assert index(*paths) == 0
+    assert "4 were there" in capsys.readouterr().out
+
+
+def test_the_order_is_that_of_the_same_files_uncompressed(tmp_path, index, out):
+    plain = [put(tmp_path / f"{i}", numbers(9 * i, 9)) for i in range(4)]
+    packed = [put(tmp_path / f"{i}.gz", numbers(9 * i, 9), "GZIP") for i in range(4)]
+    assert index(*packed) == 0
+    inflated = [out / path.name for path in plain]
+    orders = [
+        labels(FileSet(paths, window=window).numpy(batch_size=4, seed=3))
+        for window in (None, 600)
+        for paths in (plain, inflated)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[2] == orders[3]
+    assert orders[0] != orders[2]
+
+
+def by_tensorflow(path, records, compression):
+    options = tf.io.TFRecordOptions(compression_type=compression or "")
+    with tf.io.TFRecordWriter(str(path), options) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, compression):
+    texts = [os.urandom(size) for size in (0, 1, 100, 70_000, 3)]
+    records = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text])),
+                    "sizes": tf.train.Feature(int64_list=tf.train.Int64List(value=[len(text)])),
+                }
+            )
+        ).SerializeToString()
+        for text in texts
+    ]
+    assert index(by_tensorflow(tmp_path / "a", records, compression)) == 0
+    [batch] = FileSet(out / "a").numpy(batch_size=5, shuffle=False)
+    assert list(batch["text"]) == texts
+    assert batch["sizes"].tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_tensorflow_wrote_without_records_is_empty(tmp_path, index, out, compression):
+    assert index(by_tensorflow(tmp_path / "a", [], compression)) == 0
+    assert FileSet(out / "a").num_records == 0
+
+
+def test_in_its_own_folder_a_plain_file_gets_a_sidecar_alone(tmp_path, out, index, no_scans):
+    out.mkdir()
+    plain = put(out / "a", numbers(0, 3))
+    packed = put(out / "b.gz", numbers(3, 3), "GZIP")
+    assert index(plain, packed) == 0
+    assert names(out) == ["a", "a.idx", "b", "b.gz", "b.idx"]
+    assert not plain.is_symlink()
+    no_scans()
+    assert labels(FileSet([plain, out / "b"]).numpy(1, shuffle=False)) == list(range(6))
+    assert index(plain, packed) == 0
+
+
+def test_a_schema_that_a_sidecar_has_is_kept(tmp_path, index, out):
+    path = write(tmp_path / "a", numbers(0, 3))
+    described = FileSet(path).schema
+    assert index(path) == 0
+    assert FileSet(out / "a").schema == described
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys, compression):
+    path = put(tmp_path / "a", numbers(0, 3), compression)
+    assert index(path) == 0
+    put(path, numbers(7, 4), compression)
+    assert index(path) == 0
+    assert capsys.readouterr().out.count("0 were there") == 2
+    assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("damage", ["sidecar", "copy", "no copy"])
+def test_what_is_not_whole_is_made_anew(tmp_path, index, out, capsys, damage):
+    path = put(tmp_path / "a.gz", numbers(0, 3), "GZIP")
+    assert index(path) == 0
+    if damage == "no copy":
+        (out / "a").unlink()
+    elif damage == "copy":
+        os.truncate(out / "a", 40)
+    else:
+        (out / "a.idx").unlink()
+        (out / "a").unlink()
+    assert index(path) == 0
+    assert capsys.readouterr().out.count("0 were there") == 2
+    assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [0, 1, 2]
+
+
+def test_a_damaged_sidecar_in_the_files_own_folder_is_written_anew(tmp_path, index, out):
+    out.mkdir()
+    path = write(out / "a", numbers(0, 3))
+    flip(out / "a.idx", 30)
+    assert index(path) == 0
+    assert labels(FileSet(path).numpy(1, shuffle=False)) == [0, 1, 2]
+
+
+def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
+    path = put(tmp_path / "a.gz", numbers(0, 3), "GZIP")
+    out.mkdir()
+    (out / "a").write_bytes(b"mine")
+    assert index(path) == 1
+    assert "does not say that it was made from" in capsys.readouterr().err
+    assert (out / "a").read_bytes() == b"mine"
+    (out / "b").write_bytes(frames(numbers(0, 3)))
+    (out / "b.idx").write_bytes(b"0 116\n116 90\n")
+    assert index(out / "b") == 1
+    assert "another tool's index" in capsys.readouterr().err
+    assert names(out) == ["a", "b", "b.idx"]
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (["missing"], "is no file"),
+        (["a.gz", "a"], "would both be"),
+        (["out/packed"], "would replace itself"),
+    ],
+)
+def test_files_that_cannot_be_indexed_together_are_refused(
+    tmp_path, index, out, capsys, files, why
+):
+    out.mkdir()
+    put(tmp_path / "a", numbers(0, 3))
+    put(tmp_path / "a.gz", numbers(0, 3), "GZIP")
+    put(out / "packed", numbers(0, 3), "GZIP")
+    with pytest.raises(SystemExit) as ended:
+        index(*(tmp_path / name for name in files))
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+    assert names(out) == ["packed"]
+
+
+def damaged_stream(path):
+    put(path, numbers(0, 3), "GZIP")
+    flip(path, -3)
+    return f"byte {path.stat().st_size}: GZIP stream: incorrect length check"
+
+
+def damaged_record(path):
+    records = numbers(0, 3)
+    content = bytearray(frames(records))
+    at = len(frames(records[:1]))
+    content[at + 8] ^= 1
+    path.write_bytes(gzip.compress(content))
+    return f"byte {at}: length CRC"
+
+
+def cut_record(path):
+    path.write_bytes(gzip.compress(frames(numbers(0, 3))[:-1]))
+    return f"byte {len(frames(numbers(0, 2)))}: cut short"
+
+
+def large_length(path):
+    length = struct.pack("<Q", 1 << 40)
+    header = length + struct.pack("<I", _core.masked_crc32c(length))
+    path.write_bytes(gzip.compress(header + bytes(1 << 20)))
+    return "byte 0: "
+
+
+def no_records(path):
+    path.write_bytes(b"neither one nor the other")
+    return "byte 0: length CRC"
+
+
+@pytest.mark.parametrize(
+    "damage", [damaged_stream, damaged_record, cut_record, large_length, no_records]
+)
+def test_a_damaged_file_is_named_with_its_byte_and_the_others_are_indexed(
+    tmp_path, index, out, capsys, damage
+):
+    paths = [put(tmp_path / f"{i}", numbers(0, 3), "GZIP") for i in range(20)]
+    expected = damage(paths[7])
+    assert index(*paths) == 1
+    found = capsys.readouterr()
+    assert found.err.startswith(f"{paths[7]}: ")
+    assert expected in found.err
+    assert found.err.count("\n") == 1
+    assert "; 1 failed" in found.out
+    assert names(out) == sorted(f"{i}{end}" for i in range(20) if i != 7 for end in ("", ".idx"))
+
+
+def test_a_full_disk_leaves_nothing_of_the_file(tmp_path, index, out, capsys):
+    path = put(tmp_path / "a", [os.urandom(50_000)], "GZIP")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with files_limited_to(5000):
+            assert index(path) == 1
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
+    assert "File too large" in capsys.readouterr().err
+    assert names(out) == []
+
+
+@pytest.mark.parametrize("limit", [0, 3000, 500_000])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_killed_in_the_middle_the_next_run_goes_on(
+    tmp_path, index, out, environment, limit, compression
+):
+    paths = [
+        put(tmp_path / f"{i}", [os.urandom(900_000), *numbers(i, 1)], compression) for i in range(3)
+    ]
+    killed = python(KILLED, limit, *paths, "--out", out, environment=environment)
+    killed.communicate(timeout=60)
+    if compression is not None or limit == 0:
+        assert killed.returncode == -signal.SIGXFSZ
+    for left in names(out):
+        assert left.startswith(".") or not left.endswith(".idx") or (out / left[:-4]).exists()
+    assert index(*paths) == 0
+    assert [name for name in names(out) if name.startswith(".")] == []
+    assert FileSet([out / path.name for path in paths]).num_records == 6
+
+
+def test_two_runs_at_once_index_the_same_files(tmp_path, index, out):
+    paths = [put(tmp_path / f"{i}.gz", numbers(i, 1), "GZIP") for i in range(20)]
+    found = []
+    runs = [threading.Thread(target=lambda: found.append(index(*paths))) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert found == [0, 0]
+    assert FileSet([out / f"{i}" for i in range(20)]).num_records == 20
+    assert len(names(out)) == 40
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_compressed_files_in_a_set_name_the_command(tmp_path, out, compression, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plain = put(tmp_path / "plain", numbers(0, 3))
+    packed = [put(tmp_path / f"a {i}.gz", numbers(0, 3), compression) for i in range(2)]
+    with pytest.raises(CallerError, match=rf"a 0.gz is compressed \({compression}\)") as caught:
+        FileSet([plain, *packed]).numpy(1)
+    *_, command = str(caught.value).splitlines()
+    assert command == f"python -m cachecd_client.index '{packed[0]}' '{packed[1]}' --out DIR"
+    assert os.system(command.replace("DIR", str(out))) == 0
+    assert FileSet([plain, *(out / f"a {i}" for i in range(2))]).num_records == 9
+
+
+def test_many_compressed_files_are_named_by_a_pattern(tmp_path, out):
+    packed = [put(tmp_path / f"{i}.gz", numbers(0, 3), "GZIP") for i in range(9)]
+    with pytest.raises(CallerError) as caught:
+        FileSet(packed).numpy(1)
+    *_, command = str(caught.value).splitlines()
+    assert command == f"python -m cachecd_client.index {tmp_path}/*.gz --out DIR"
+    assert os.system(command.replace("DIR", str(out))) == 0
+    assert len(names(out)) == 18
+
+
+def test_a_long_scan_names_the_command(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(locating, "_SAY_EVERY", 0.01)
+    scan, said = _core.scan, threading.Event()
+    monkeypatch.setattr(locating.log, "warning", lambda text, *_: said.set() or texts.append(text))
+    texts = []
+
+    def slow(path):
+        assert said.wait(10)
+        return scan(path)
+
+    monkeypatch.setattr(_core, "scan", slow)
+    assert FileSet(put(tmp_path / "a", numbers(0, 2))).num_records == 2
+    assert "python -m cachecd_client.index does it once" in texts[0]
+
+
+def test_an_altered_inflated_file_is_found_when_it_is_read(tmp_path, index, out):
+    assert index(put(tmp_path / "a.gz", numbers(0, 10), "GZIP")) == 0
+    flip(out / "a", 14)
+    loader = FileSet(out / "a").numpy(batch_size=5, shuffle=False)
+    assert 0 not in labels(loader)
+    [(path, offset, why)] = loader.corrupt
+    assert (path, offset) == (str(out / "a"), 0)
+    assert "data CRC" in why
+    with pytest.raises(CorruptRecordError):
+        labels(FileSet(out / "a").numpy(batch_size=5, on_corrupt="raise"))
