@@ -19,10 +19,10 @@ GRACE = 0.6  # seconds that a grant stands unheld
 
 
 def prepare() -> None:
-    from cachecd import daemon, grant, state
+    from cachecd import acquire, daemon, state
     from cachecd.executors import local
 
-    grant.GRACE = state.GRACE = GRACE
+    acquire.GRACE = state.GRACE = GRACE
     daemon._PROBE_EVERY = 0.02
     daemon._MEASURE_EVERY = 0.1
     local.subprocess = SimpleNamespace(Popen=_ForkedSampler, PIPE=subprocess.PIPE)  # type: ignore[assignment]
