@@ -157,8 +157,9 @@ def find_shards(
                 path, shard_id, (retired, barred), found.schemas, number in opened
             )
         except (ValueError, CorruptSidecarError) as error:
-            if known and number in by_plan and pair[0] and in_use(number):
-                kept, units = Kept(known, retired, True), np.zeros(0, np.uint64)
+            if pair[0] and in_use(number):
+                kept = Kept(known or _without_row(path, shard_id), retired, True)
+                units = np.zeros(0, np.uint64)
                 found.in_use.append(f"{path}: {error}")
             else:
                 if known and (retired or barred):
@@ -219,6 +220,12 @@ def _read_before(
 def _shard_of(row: np.void, shard: ShardId, generations: Sequence[str]) -> Shard:
     figures = (int(row[name]) for name in ("records", "data_bytes", "allocated", "digest"))
     return Shard(shard, generations[row["generation"]], *figures)
+
+
+def _without_row(path: Path, shard: ShardId) -> Shard:
+    """A shard of which nothing but its file is known."""
+    file = path.stat()
+    return Shard(shard, "", 0, file.st_size, file.st_blocks * 512)
 
 
 def _on_disk(folder: Path) -> tuple[Numbers, Numbers]:

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 
+from cachecd import events as ev
 from cachecd.leases import write_manifest
 from cachecd.model import ShardId
 from cachecd.recovery import recover_leases
@@ -92,3 +93,25 @@ def test_a_shard_found_damaged_at_a_start_goes_at_once_if_its_lease_is_not_held(
     cache.restart()
     assert not cache.layout.shard(ShardId("train", 1)).exists()
     assert cache.numbers() == [2]
+
+
+@pytest.mark.parametrize("how", ["cut", "without its sidecar", "with a sidecar cut short"])
+def test_a_damaged_leased_shard_stays_though_the_catalog_is_lost(cache, how):
+    cache.make(), cache.make()
+    path = cache.layout.shard(ShardId("train", 1))
+    with contextlib.closing(HeldLease(write_manifest(cache.layout, MANIFEST))):
+        damage(cache, how)
+        content = path.read_bytes()
+        cache.stop()
+        cache.layout.catalog.unlink()
+        cache.start()
+        for _ in range(2):
+            assert path.read_bytes() == content
+            live = cache.found.state.live
+            assert (live[1].served, live[2].served) == (False, True)
+            recover_leases(cache.layout, cache.state, now=0.0)
+            assert LEASE in cache.state.leases
+            cache.restart()
+    cache.restart()
+    going = cache.state.handle(ev.Tick(), 100.0)
+    assert not path.exists() or ev.UnlinkShard(ShardId("train", 1)) in going

@@ -189,7 +189,7 @@ def exclude(cache: Cache, unit: int) -> None:
     cache.catalog.save_progress(
         saved_plan(cache.found.state, cache.index),
         set_aside=[SetAside(unit, f"key-{unit}", EXCLUDED), SetAside(11, "key-11", "404")],
-        excluded=[("", f"key-{unit}", 0)],
+        excluded=[(f"key-{unit}", 0)],
     )
 
 
