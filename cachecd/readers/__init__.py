@@ -1,6 +1,1 @@
-"""Classes for format `python` that are imported by name: `reader: cachecd.readers.hdf5:Windows`.
-
-windows     cuts arrays into windows, and windows into units of about 4 MiB
-hdf5        datasets of HDF5 files
-zarr        zarr arrays of version 2 and 3
-"""
+"""Classes for format `python` to import by name: windows of HDF5 (hdf5.py) and zarr (zarr.py) arrays."""

@@ -22,7 +22,6 @@ with extra("hdf5", "reader cachecd.readers.hdf5"):
 
 _SUFFIXES = (".h5", ".hdf5", ".nwb")
 _BLOCK, _ROWS = 256 << 10, 4 << 20  # bytes of metadata, of rows, that are fetched together
-_MOST_TRIES = 1000
 _T = TypeVar("_T")
 
 
@@ -34,10 +33,10 @@ class Windows(ArrayWindows):
 
     def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
         self._file = _Remote(store, name)
-        return self._file.do(
-            lambda file: {f: _layout(_dataset(file, path)) for f, path in self.paths.items()},
-            _BLOCK,
-        )
+        return self._file.do(self._layouts, _BLOCK)
+
+    def _layouts(self, file: Any) -> dict[str, Layout]:
+        return {feature: _layout(_dataset(file, path)) for feature, path in self.paths.items()}
 
     def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
         return self._file.do(
@@ -56,7 +55,7 @@ class _Remote(io.RawIOBase):
 
     def do(self, work: Callable[[Any], _T], ahead: int) -> _T:
         """What `work` makes of the file; `ahead` bytes are fetched where some are missing."""
-        for _ in range(_MOST_TRIES):
+        while True:  # each miss adds a part
             self._missing = -1
             try:
                 with h5py.File(self, "r") as file:
@@ -66,13 +65,6 @@ class _Remote(io.RawIOBase):
                     raise
             self._remote.seek(self._missing)
             self._parts[self._missing] = self._remote.read(min(ahead, self._size - self._missing))
-        raise ValueError(f"h5py asked for more than {_MOST_TRIES} parts: is the file sound?")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def tell(self) -> int:
         return self._at

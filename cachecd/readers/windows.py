@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,7 +27,14 @@ class ArrayWindows:
     `match`: a pattern of the files' names. `path`: which array of a file; or feature -> path, for several
     that have the same number of rows; left out, the only one. A record has `key` (bytes), `start` (its
     first row) and `array`, or each array under its feature. Rows behind the last window are left out.
+
+    A subclass has `names(store)`, the names of all files; `layouts(store, name)`, which opens a file and
+    gives feature -> Layout; and `rows(start, stop)` of the file that was opened last, feature -> array.
     """
+
+    names: Callable[[StoreView], Iterator[str]]
+    layouts: Callable[[StoreView, str], dict[str, Layout]]
+    rows: Callable[[int, int], dict[str, NDArray[Any]]]
 
     def __init__(
         self,
@@ -36,21 +44,9 @@ class ArrayWindows:
         path: str | Mapping[str, str] | None = None,
     ) -> None:
         self._window, self._stride, self._match = window, stride or window, match
-        if not all(type(n) is int and n > 0 for n in (self._window, self._stride)):
+        if any(type(n) is not int or n < 1 for n in (self._window, self._stride)):
             raise ValueError(f"window {window}, stride {stride}: expected whole numbers above 0")
         self.paths = dict(path) if isinstance(path, Mapping) else {"array": path}
-
-    def names(self, store: StoreView) -> Iterator[str]:
-        """The names of all files."""
-        raise NotImplementedError
-
-    def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
-        """Feature -> layout of a file's arrays. Opens it."""
-        raise NotImplementedError
-
-    def rows(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
-        """Feature -> rows [start, stop) of the file that was opened last."""
-        raise NotImplementedError
 
     def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
         """A file that cannot be opened is a unit by itself: reading it raises why."""
@@ -101,10 +97,7 @@ class ArrayWindows:
         rows = counts.pop()
         if rows < self._window:
             raise ValueError(f"it has {rows} rows, fewer than window ({self._window})")
-        each = sum(
-            int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
-            for shape, dtype, _ in layouts.values()
-        )
+        each = sum(math.prod(s[1:]) * dtype.itemsize for s, dtype, _ in layouts.values())
         step = max(UNIT // max(1, each), self._window, self._stride)
         chunk = max(chunk for _, _, chunk in layouts.values())
         # A chunk that two units share is fetched twice.

@@ -69,8 +69,6 @@ class _Folder(dict[str, Any]):
         about = json.loads(self[file].to_bytes())
         if "pickle" in json.dumps([about.get(k) for k in ("codecs", "compressor", "filters")]):
             raise ValueError(f"{self._folder} needs the codec pickle, which is not used")
-        if about.get("node_type", "array") != "array":
-            raise ValueError(f"{self._folder} is a zarr group: set path to an array in it")
 
     def do(self, work: Callable[[Any], _T]) -> _T:
         """What `work` makes of the array."""
