@@ -13,7 +13,8 @@ from cachecd.executors.lister import Lister
 from cachecd.extras import extra
 from cachecd.model import ObjectInfo
 from cachecd.preflight import lister_of
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
 from cachecd.selection import Takes, empty_side, selection_of

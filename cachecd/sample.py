@@ -25,8 +25,9 @@ from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.layout import Layout
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.preflight import sampler_setup
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
 from cachecd.sampler.messages import FromSampler, Made, Make
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units

@@ -40,7 +40,7 @@ def command(
     from cachecd.config import SourceConfig
     from cachecd.errors import ConfigError
     from cachecd.proposal import propose
-    from cachecd.sampler.fetch import open_store
+    from cachecd.sampler.opening import open_store
     from cachecd.survey import survey
 
     if "://" not in url and Path(url).is_dir():

@@ -20,8 +20,9 @@ from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler import messages, pages
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
 from cachecd.sampler.lanes import Lanes
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sweep import Sweep
 from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 

@@ -52,7 +52,7 @@ class Store:
     """
 
     def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
-        self._backend = backend
+        self.backend = backend
         self._retry = retry
         self._connections = connections
         self._budget = Budget()
@@ -68,7 +68,7 @@ class Store:
 
     @property
     def where(self) -> str:
-        return self._backend.where
+        return self.backend.where
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         """All objects in pages of at most PAGE, in the store's order (object stores and files: by
@@ -79,13 +79,13 @@ class Store:
         files, so are those whose name, or whose folder's name, starts with a dot.
         SourceUnreachableError says what to do.
         """
-        return self._backend.list(start_after)
+        return self.backend.list(start_after)
 
     def sweep(self, lanes: Lanes) -> Sweep | None:
         """The same by several requests at a time, as `lanes` has it; None if the store has no way to ask
         for what comes after any key, or none that is quick. The lanes tell of a store that lists in
         another order."""
-        page: Callable[[Ask], Page] | None = getattr(self._backend, "page", None)
+        page: Callable[[Ask], Page] | None = getattr(self.backend, "page", None)
         if page is None:
             return None
         return Sweep(page, lanes, self.where, self._connections, self._retry)
@@ -108,7 +108,7 @@ class Store:
             return b""
 
         async def read() -> Buffer:
-            body = await self._backend.read(key, start, stop, size, etag)
+            body = await self.backend.read(key, start, stop, size, etag)
             if (length := memoryview(body).nbytes) != stop - start:
                 raise resized(start + length, stop if size is None else size)
             return self._was_read(key, body)
@@ -120,7 +120,7 @@ class Store:
         does."""
 
         async def read() -> tuple[int, Buffer]:
-            size, body = await self._backend.tail(key, length, etag)
+            size, body = await self.backend.tail(key, length, etag)
             if (found := memoryview(body).nbytes) != min(length, size):
                 raise resized(found, min(length, size))
             return size, self._was_read(key, body)
@@ -130,7 +130,7 @@ class Store:
     async def find(self, key: str) -> ObjectInfo:
         """The object as it is now, as a listing would name it. Raises as `get` does; GoneError if there
         is none."""
-        found = await self._insist(key, 0, lambda: self._backend.find(key))
+        found = await self._insist(key, 0, lambda: self.backend.find(key))
         if found.size and not self._witness:
             self._witness = key  # who only looks things up has read none
         return found
@@ -222,7 +222,7 @@ class Store:
                         return True
                 # Of a source whose first object is the bad one, no other is known yet.
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._glimpsing, self._backend.glimpse)
+                found = await loop.run_in_executor(self._glimpsing, self.backend.glimpse)
                 keys = [o.key for o in found if o.size and o.key not in (but, *candidates)]
                 for candidate in keys[:3]:
                     if await self._readable(candidate):
@@ -234,7 +234,7 @@ class Store:
 
     async def _readable(self, key: str) -> bool:
         try:
-            return memoryview(await self._backend.read(key, 0, 1, None, "")).nbytes == 1
+            return memoryview(await self.backend.read(key, 0, 1, None, "")).nbytes == 1
         except UnitError:
             return False
 
@@ -255,31 +255,12 @@ class Store:
         return found
 
 
-def open_store(
-    source: SourceConfig, connections: int, retry: Retry | None = None, *, mortal: bool = True
+def open_plain_store(
+    source: SourceConfig, connections: int, retry: Retry | None = None, threads: int = 0
 ) -> Store:
-    """The store that `source` names, for up to `connections` requests at a time.
-
-    Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads by
-    obstore; gs://, az:// and http(s):// are obstore's; hf:// is HfFileSystem's;
-    file:// and absolute paths are read directly; every other URL is fsspec's. ConfigError for a URL that
-    nothing installed can read.
-
-    `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
-    does not (CloudBackend says why).
-    """
-    threads = 0 if mortal else connections
+    """The store that `source.url` names, without the tables that list or label its objects."""
     retry = retry or Retry()
-    backend = _open_backend(source, connections, retry, threads)
-    if source.manifest is not None:
-        from cachecd.sampler.manifest import ManifestBackend
-
-        backend = ManifestBackend(backend, source, Store(backend, retry, connections))
-    if source.label is not None and source.label.manifest is not None:
-        from cachecd.sampler.labels import LabelledBackend
-
-        backend = LabelledBackend(backend, source)
-    return Store(backend, retry, connections)
+    return Store(_open_backend(source, connections, retry, threads), retry, connections)
 
 
 def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads: int) -> Backend:

@@ -21,7 +21,7 @@ from cachecd.config import EVERY_HOST, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store, open_plain_store
 from cachecd.sampler.inventory import rows_of_inventory
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores import urls
@@ -180,7 +180,7 @@ def _open(source: SourceConfig, url: str) -> tuple[StoreView, str, Callable[[], 
         region=source.region,
         anonymous=source.anonymous,
     )
-    direct = Direct(open_store(place, _CONNECTIONS, _TRIES))
+    direct = Direct(open_plain_store(place, _CONNECTIONS, _TRIES))
     return StoreView(direct), name, direct.close
 
 

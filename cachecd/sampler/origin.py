@@ -9,7 +9,8 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo, SetAside, UnitSlice
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.sources import Source, open_source
 from cachecd.sampler.throttle import Throttle

@@ -26,7 +26,7 @@ from cachecd.plan import Plan
 from cachecd.preflight import figures, listing_of
 from cachecd.recovery import saved_plan
 from cachecd.rules import DatasetRules
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.opening import open_store
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema
 

@@ -12,7 +12,7 @@ from PIL import Image
 from cachecd import cli, proposal
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.opening import open_store
 from cachecd.survey import Survey, suffix_of, survey
 from cachecd_client._core import ShardWriter, encode_example
 

@@ -16,7 +16,8 @@ from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.units import list_units
 from cachecd_client._core import decode_example

@@ -10,8 +10,9 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
 from cachecd.sampler.lanes import Lanes
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google

@@ -18,7 +18,7 @@ from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.firstlook import check_sources
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd.sampler.units import list_units

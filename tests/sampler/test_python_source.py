@@ -15,7 +15,7 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.fetch import open_store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.lockstep import Lockstep

@@ -15,7 +15,8 @@ from moto.server import ThreadedMotoServer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from tests import scripted
 from tests.contracts.store import get, listed

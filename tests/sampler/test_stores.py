@@ -14,8 +14,9 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
 from cachecd.sampler.lanes import Ask, Lanes
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.cloud import CloudBackend
 from tests.contracts.store import Filled, StoreContract, get, listed
@@ -79,7 +80,7 @@ class TestS3(StoreContract):
         whole = [found for page in store.list() for found in page]
         asked, more, after = [], True, ""
         while more:
-            page = store._backend.page(Ask(after, 7))  # type: ignore[attr-defined]
+            page = store.backend.page(Ask(after, 7))  # type: ignore[attr-defined]
             asked += page.objects
             more, after = page.more, page.objects[-1].key
             assert len(page.objects) == 7 or not more

@@ -12,7 +12,8 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.units import list_units

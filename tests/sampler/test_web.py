@@ -15,7 +15,8 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store, open_store
+from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.backend import GoneError
 from tests import scripted
