@@ -103,7 +103,7 @@ class Attacker:
     def _request(self) -> dict[str, Any]:
         """A message whose fields are of the right types, and mostly name what there is."""
         pick, lease, most = self._chance.choice, self._lease(), self._chance.randrange
-        place = [pick([0, 7, 10**6, most(1 << 40), (1 << 62) - 1])]
+        place = pick([0, 7, 10**6, most(1 << 40), (1 << 62) - 1])
         ranges = [pick([[1, 1], [3, 5], [10**6, 10**6], [1, 10**7], [10**9, 10**9]])]
         request = pick(
             [
@@ -211,7 +211,12 @@ def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str,
         for path in more:
             path.write_bytes(path.name.encode() * 1000)
         served.start()
-        wait_until(lambda: train()["whole"] and train()["units"] == state["units"] + len(more))
+
+        def has_all() -> bool:
+            now = train()  # one status: between two the listing may gain the new units
+            return bool(now["whole"]) and now["units"] == state["units"] + len(more)
+
+        wait_until(has_all)
         state["shards"] = {n: found.sha256 for n, found in inventory(served.cache).items()}
         for path in more:
             path.unlink()
