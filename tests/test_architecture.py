@@ -337,7 +337,6 @@ LONG: dict[str, str] = {
     "cachecd/dataset.py": "all that the policy knows of a dataset is in one place",
     "cachecd/live.py": "all sums over a dataset's shards are in one place",
     "tests/world.py": "disk, samplers and trainers share one clock and one account",
-    "client/cachecd_client/loader.py": "the life of a pass, and all that is told of it, is in one place",
 }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cachecd")
 
-# Gives some numbers to each process that trains, and returns those of all, in the processes' order.
+# Sends some numbers to each process that trains, and returns all processes' numbers, in their order.
 AllGather = Callable[[tuple[int, ...]], Sequence[Sequence[int]]]
 
 _LONG = 10.0  # seconds of waiting for other nodes that are worth a line
@@ -39,7 +39,7 @@ class Agreed(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a process sends to all: once before its first epoch, and once it has the set of each epoch."""
+    """What a process sends to all: before its first epoch, and whenever it has leased a set."""
 
     rank: int
     world: int

@@ -12,7 +12,7 @@
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
-        ├── ReplicasDifferError    processes of one replica of the model have different sets
+        ├── ReplicasDifferError    processes have wrong ranks, or different sets for one rank
         └── CorruptError           bytes on disk are not what was written
             ├── CorruptRecordError a record of a TFRecord file
             └── CorruptSidecarError a shard's sidecar
@@ -74,8 +74,8 @@ class OtherNodeError(WorldError):
 
 
 class ReplicasDifferError(WorldError):
-    """Processes that hold one replica of the model, on several nodes, have sets that differ, or would
-    read them in different orders; the message says which processes, and what to set."""
+    """The ranks of a run's processes are not those of replicas, or processes of one rank have different
+    sets, or read them in different orders. The message has a table of all processes."""
 
 
 class CorruptError(WorldError):

@@ -71,7 +71,7 @@ class Job:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """What the sidecar beside the file says, if it describes the file."""
+        """The records by the sidecar beside the file; None if the sidecar is absent or damaged."""
         try:
             known = by_sidecar(self.source)
         except CorruptSidecarError:
@@ -89,8 +89,8 @@ class Job:
         if not os.path.lexists(self.target) and not os.path.lexists(sidecar):
             return None
         try:
-            found = _core.Sidecar.read(sidecar)
-            origin = json.loads(found.meta)["source"]
+            contents = _core.Sidecar.read(sidecar)
+            origin = json.loads(contents.meta)["source"]
             is_ours = origin["path"] == os.path.realpath(self.source)
         except (OSError, CorruptSidecarError, ValueError, KeyError, TypeError):
             is_ours = False
@@ -101,15 +101,15 @@ class Job:
             )
         if origin != self._origin() or not os.path.exists(self.target):
             return None
-        if os.path.getsize(self.target) != found.data_bytes:
+        if os.path.getsize(self.target) != contents.data_bytes:
             return None
-        return Indexed(len(found), found.data_bytes, True)
+        return Indexed(len(contents), contents.data_bytes, True)
 
     def _origin(self) -> dict[str, Any]:
         """Names the file as it is now."""
-        found = os.stat(self.source)
+        status = os.stat(self.source)
         path = os.path.realpath(self.source)
-        return {"path": path, "size": found.st_size, "mtime_ns": found.st_mtime_ns}
+        return {"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
     def _make(self, temporary: str) -> Indexed:
         meta: dict[str, Any] = {"source": self._origin()}
@@ -222,12 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(folder, fcntl.LOCK_EX)  # until the process ends: another run waits
-    found, failed = [], 0
+    indexed, failed = [], 0
     threads = ThreadPoolExecutor(min(len(jobs), resources.processors()), "cachecd-index")
     try:
         for job, each in [(job, threads.submit(job.run)) for job in jobs]:
             try:
-                found.append(each.result())
+                indexed.append(each.result())
             except (CallerError, CorruptRecordError, OSError) as error:
                 failed += 1
                 sys.stderr.write(f"{job.source}: {error}\n")
@@ -236,8 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads.shutdown()
     os.close(folder)
     sys.stdout.write(
-        f"{options.out}: {len(found)} files, {sum(one.records for one in found)} records, "
-        f"{sum(one.num_bytes for one in found)} bytes; {sum(one.was_there for one in found)} were there"
+        f"{options.out}: {len(indexed)} files, {sum(one.records for one in indexed)} records, "
+        f"{sum(one.num_bytes for one in indexed)} bytes; {sum(one.was_there for one in indexed)} were there"
         f"{f'; {failed} failed' if failed else ''}\n"
     )
     return 1 if failed else 0

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd_client import _core, resources
+from cachecd_client import _core, passstate, resources
 from cachecd_client.ahead import OneAhead
 from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError, SchemaError
 from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
 from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
-from cachecd_client.reading import LARGEST_SEED, CorruptRecord, Reading
+from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Feature, Schema
 
 log = logging.getLogger("cachecd")
 
 Batch = dict[str, Any]
 
-_STATE_VERSION = 1
 _PREFETCH = 64 << 20
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 _IDS = ("_shard", "_record", "_dataset")
 _NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Taken(NamedTuple):
-    """Of each file of a set, how many records were delivered, and how many a whole pass has of it."""
-
-    records: NDArray[np.float64]
-    of: NDArray[np.float64]
 
 
 class Loader:
@@ -144,7 +135,8 @@ class Loader:
         self._number = 0  # of the pass that runs, or ran last
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._next: tuple[int, int] | None = (0, 0)  # the next pass's number, and where it begins
-        self._start = 0  # where the pass that runs, or ran last, began
+        #: The batch at which the pass that runs, or ran last, began.
+        self.start = 0
         self._reader: _core.BatchReader | None = None  # of the pass that runs
         self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
         self._pass = 0  # how many there were, to tell one from another
@@ -216,31 +208,11 @@ class Loader:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
         return self._position if (pass_ := self._delivering()) is None else pass_.position
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the current pass has delivered the set here, or its part of it; the last pass, when none
-        runs. What `drop_last` leaves out, less than a step, is no reason not to."""
-        return not self._start and self.position == self._batches and not self._is_cut
-
-    @property
-    def _is_cut(self) -> bool:
-        """Whether a pass leaves out a step or more, since another node has fewer records."""
-        step = self.batch_size * self.world
-        return self.part is None and self.division.records - self.division.steps * step >= step
-
-    def delivered(self) -> Taken | None:
-        """What the current pass, or the last one, has delivered here, over all ranks; what came before a
-        resume is left out. None where another process reads."""
-        if (reader := self._running() or self._idle) is None:
-            return None
-        step, in_all = self.batch_size * self.world, reader.num_records
-        ends = self.position == self._batches and not self._is_cut
-        end = in_all if ends else min(self.position * step, in_all)
-        before, now, every = (
-            np.array(reader.records_before(at))
-            for at in (min(self._start * step, in_all), end, in_all)
-        )
-        return Taken(now - before, every)
+    def records_before(self, position: int) -> NDArray[np.float64] | None:
+        """Records of each file that the order of the current pass, or of the last one, has before this
+        position, over all ranks. None where another process reads."""
+        reader = self._running() or self._idle
+        return None if reader is None else np.array(reader.records_before(position))
 
     @property
     def seconds_waited(self) -> float:
@@ -313,13 +285,7 @@ class Loader:
 
     def pass_state(self) -> dict[str, Any]:
         """Of `state_dict` what concerns the pass alone: nobody is asked for it."""
-        return {
-            "version": _STATE_VERSION,
-            "pass": self._number,
-            "position": self.position,
-            "seed": self.seed,
-            **self._order(),
-        }
+        return passstate.write(self._number, self.position, self.seed, self._order())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next pass continue after the batch that `state` had delivered last.
@@ -327,23 +293,7 @@ class Loader:
         CallerError if the state belongs to another file set or to another division into batches
         and ranks, or is no state: there is no such position here.
         """
-        if state.get("version") != _STATE_VERSION:
-            raise CallerError(
-                f"loader state version {state.get('version')!r}, expected {_STATE_VERSION}"
-            )
-        differing = [
-            f"{name} {state.get(name)!r} (here {here!r})"
-            for name, here in self._order().items()
-            if state.get(name) != here
-        ]
-        if differing:
-            raise CallerError(
-                f"the state belongs to another loader: {', '.join(differing)}; resume with the "
-                "same file set and options, or begin the pass anew"
-            )
-        seed = integer("the state's seed", state.get("seed"), 0, LARGEST_SEED)
-        position = integer("the state's position", state.get("position"), 0, self._batches)
-        number = integer("the state's pass", state.get("pass"), 0)
+        number, position, seed = passstate.read(state, self._order(), self._batches)
         self._stop()
         self.seed = seed
         self._next = self._number, self._position = number, position
@@ -382,7 +332,7 @@ class Loader:
             self.warn_of_same_order(number)
         seed = self.seed
         if self.shuffle and self.reshuffle:
-            seed = _seed_of(self.seed, number)
+            seed = passstate.seed_of(self.seed, number)
         if self._idle is not None and os.getpid() == self._process:
             self._idle.restart(start, seed)  # with the files that it has open
             self._reader = self._idle
@@ -392,7 +342,7 @@ class Loader:
         self._idle = None
         # Not before: a start that failed is tried again where it was.
         self._number, self._position, self._next = number, start, None
-        self._start = start
+        self.start = start
         self._pass += 1
         self._reading.began(self)
         return self._reader
@@ -493,11 +443,3 @@ class Loader:
             "world": self.world,
             "part": None if self.part is None else self.part.fingerprint,
         }
-
-
-def _seed_of(seed: int, number: int) -> int:
-    """A pass's. The first one's is the loader's own, so that it is the order of reshuffle=False too."""
-    if not number:
-        return seed
-    digest = hashlib.sha256(f"cachecd pass {seed} {number}".encode()).digest()
-    return int.from_bytes(digest[:8], "little")

@@ -6,11 +6,21 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cachecd_client.run import Part, Run
 from cachecd_client.telemetry import Lent, Telemetry
 
 if TYPE_CHECKING:
-    from cachecd_client.loader import Loader, Taken
+    from cachecd_client.loader import Loader
+
+
+class Taken(NamedTuple):
+    """Of each file of a set, how many records were delivered, and how many a whole pass has of it."""
+
+    records: NDArray[np.float64]
+    of: NDArray[np.float64]
 
 
 class _Read(NamedTuple):
@@ -142,9 +152,9 @@ class Passes:
     ) -> None:  # fmt: skip
         """Adds what the pass of a loader has delivered."""
         drawn = loader.part is not None and loader.part.selection.mixture is not None
-        if loader.is_whole and not drawn:
+        if _is_whole(loader) and not drawn:
             self._add(shares, loader.part, 1.0)
-        elif (found := loader.delivered()) is not None:
+        elif (found := _taken(loader)) is not None:
             for at, (part, before) in enumerate(taken):
                 if part is loader.part:
                     taken[at] = part, found._replace(records=before.records + found.records)
@@ -199,6 +209,31 @@ def _read(loader: Loader) -> _Read:
     """What its pass has delivered, in an earlier process too."""
     step = loader.batch_size * loader.world
     return _Read(loader.position * step, step, loader.part, len(loader))
+
+
+def _is_cut(loader: Loader) -> bool:
+    """Whether a pass leaves out a step or more, since another node has fewer records."""
+    step = loader.batch_size * loader.world
+    return loader.part is None and loader.division.records - loader.division.steps * step >= step
+
+
+def _is_whole(loader: Loader) -> bool:
+    """Whether the loader's pass has delivered the set here, or its part of it. What `drop_last` leaves out,
+    less than a step, is no reason not to."""
+    return not loader.start and loader.position == len(loader) and not _is_cut(loader)
+
+
+def _taken(loader: Loader) -> Taken | None:
+    """What the loader's pass has delivered here, over all ranks, since it was resumed. None where another
+    process reads."""
+    step, records = loader.batch_size * loader.world, loader.division.records
+    ends = loader.position == len(loader) and not _is_cut(loader)
+    end = records if ends else min(loader.position * step, records)
+    before = loader.records_before(min(loader.start * step, records))
+    now, every = loader.records_before(end), loader.records_before(records)
+    if before is None or now is None or every is None:
+        return None
+    return Taken(now - before, every)
 
 
 def _most(passes: Iterable[_Read | None]) -> _Read | None:

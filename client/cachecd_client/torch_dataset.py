@@ -130,7 +130,7 @@ class BatchDataset(IterableDataset["Batch"]):
         return turn
 
     def _share(self) -> None:
-        """Makes the loader's next pass that of workers, too."""
+        """Lets workers begin with the loader's next pass."""
         self._next = self.loader.next_pass
         self._shared[:] = torch.tensor((*self._next, 0))
 

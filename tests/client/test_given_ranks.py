@@ -134,7 +134,7 @@ def mixing(daemon, tmp_path) -> Callable[[str], ScriptedDaemon]:
 
 
 @EACH_WAY
-def test_replicas_of_a_mixture_read_the_whole(mixing, four, ranks):
+def test_replicas_divide_a_mixture(mixing, four, ranks):
     nodes = mixing("one"), mixing("other")
 
     def run(rank):
@@ -148,8 +148,8 @@ def test_replicas_of_a_mixture_read_the_whole(mixing, four, ranks):
     one, other = (found[ranks.index(replica)] for replica in range(2))
     assert found == [found[ranks.index(replica)] for replica in ranks]
     read = one + other if ranks is SPANNING else one
-    steps = 50 // (BATCH * len(read) // len(one))  # drop_last
-    assert len(read) == len(set(read)) == steps * BATCH * len(read) // len(one)
+    assert len(one) == len(other)
+    assert 30 <= len(read) == len(set(read)) <= 50, "until one dataset is through"
     assert set(read) <= {*range(20), *range(1000, 1030)}
 
 
