@@ -15,19 +15,20 @@ Draws::Draws(std::vector<uint64_t> bounds, uint64_t key, uint64_t positions)
       !std::is_sorted(bounds_.begin(), bounds_.end())) {
     throw std::invalid_argument("the bounds of a draw have to ascend to 2**62");
   }
-  std::vector<uint64_t> counts(bounds_.size());
-  for (uint64_t position = 0; position < positions_; ++position) {
-    if (position % kMarkEvery == 0) marks_.insert(marks_.end(), counts.begin(), counts.end());
-    ++counts[(*this)[position]];
+  Cursor cursor{0, std::vector<uint64_t>(bounds_.size())};
+  for (uint64_t mark = 0; mark <= positions_ / kMarkEvery; ++mark) {
+    Count(mark * kMarkEvery, &cursor);
+    marks_.insert(marks_.end(), cursor.before.begin(), cursor.before.end());
   }
-  if (positions_ % kMarkEvery == 0) marks_.insert(marks_.end(), counts.begin(), counts.end());
 }
 
 size_t Draws::operator[](uint64_t position) const {
   const uint64_t drawn = Mix(base_ + kGolden * position) >> 2;  // below kWhole
+  const uint64_t* bounds = bounds_.data();
+  const size_t last = bounds_.size() - 1;
   size_t dataset = 0;
   // Without a branch, which nobody could predict.
-  for (size_t i = 0; i + 1 < bounds_.size(); ++i) dataset += drawn >= bounds_[i];
+  for (size_t i = 0; i < last; ++i) dataset += drawn >= bounds[i];
   return dataset;
 }
 
@@ -39,9 +40,13 @@ void Draws::MoveTo(uint64_t position, Cursor* cursor) const {
     cursor->before.assign(counts, counts + static_cast<ptrdiff_t>(bounds_.size()));
     cursor->position = mark * kMarkEvery;
   }
-  for (; cursor->position < position; ++cursor->position) {
-    ++cursor->before[(*this)[cursor->position]];
-  }
+  Count(position, cursor);
+}
+
+void Draws::Count(uint64_t position, Cursor* cursor) const {
+  uint64_t* before = cursor->before.data();
+  for (uint64_t at = cursor->position; at < position; ++at) ++before[(*this)[at]];
+  cursor->position = position;
 }
 
 Draws::Cursor Draws::At(uint64_t position) const {

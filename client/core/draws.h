@@ -46,6 +46,9 @@ class Draws {
  private:
   static constexpr uint64_t kMarkEvery = 1024;
 
+  // Repeats the draws from the cursor to a position.
+  void Count(uint64_t position, Cursor* cursor) const;
+
   std::vector<uint64_t> bounds_;
   uint64_t base_;
   uint64_t positions_;
