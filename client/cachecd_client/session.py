@@ -160,9 +160,9 @@ class Cache:
         a large one what was not read comes first in the next epoch, also when the set has grown or
         rotated by then. What nobody here counts is taken to be what was asked for, or the whole set.
 
-        `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of each
-        record is drawn by weight. The dict is read anew at each boundary, or is what a function returns that
-        is called there with the run's progress, 0..1. An epoch ends with the first dataset that is through;
+        `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of
+        each record is drawn by weight. The dict is read anew at each boundary; a function in its place is
+        called there with the run's progress, 0..1. An epoch ends with the first dataset that is through;
         `records` and `steps_per_epoch` are as for one dataset. A dataset of weight 0 is not leased.
         `timeout` is for each dataset.
 

@@ -1,4 +1,4 @@
-"""What the data costs, in what Keras logs of each epoch: python docs/examples/telemetry_keras.py"""
+"""Figures of the data in the logs of Keras: python docs/examples/telemetry_keras.py"""
 
 import os
 from pathlib import Path

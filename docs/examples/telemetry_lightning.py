@@ -1,4 +1,4 @@
-"""What the data costs, in Lightning's loggers: python docs/examples/telemetry_lightning.py"""
+"""Figures of the data in Lightning's loggers: python docs/examples/telemetry_lightning.py"""
 
 import os
 from pathlib import Path

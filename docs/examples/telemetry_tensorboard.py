@@ -1,4 +1,4 @@
-"""What the data costs, in TensorBoard beside the loss: python docs/examples/telemetry_tensorboard.py"""
+"""Figures of the data in TensorBoard, beside the loss: python docs/examples/telemetry_tensorboard.py"""
 
 import logging
 import os

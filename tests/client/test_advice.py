@@ -24,8 +24,8 @@ MOST = Waited(30.0, 1200, 12_000_000, 100.0, threads=0, prefetch_bytes=64 << 20)
 
 
 def test_a_run_that_hardly_waits_is_told_in_one_line():
-    said = "epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x"
-    assert line(REPORT) == said
+    expected = "epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x"
+    assert line(REPORT) == expected
     assert advice(REPORT, MOST, 2) == ""
 
 
@@ -46,8 +46,8 @@ def test_the_size_of_the_cache_is_told_against_the_set_before(growth, said):
 
 
 def test_what_went_wrong_is_told_after_it():
-    told = {**REPORT, "corrupt_records": 1, "seconds_leasing": 12.3, "advice": "do this"}
-    assert line(told) == (
+    report = {**REPORT, "corrupt_records": 1, "seconds_leasing": 12.3, "advice": "do this"}
+    assert line(report) == (
         "epoch 3 of train: 1,200 steps, waited 3 % on data and 12 s for the set; the cache grew 1.4x; "
         "1 record corrupt; do this"
     )

@@ -225,10 +225,10 @@ def test_each_corrupt_record_counts_once(leased):
 
 def test_a_report_is_plain_values(leased):
     list(leased.numpy(batch_size=5))
-    told = leased.report()
-    assert json.loads(json.dumps(told)) == told
-    assert told["steps"] == 4
-    assert told["wait_share"] == leased.report()["wait_share"]
+    report = leased.report()
+    assert json.loads(json.dumps(report)) == report
+    assert report["steps"] == 4
+    assert report["wait_share"] == leased.report()["wait_share"]
 
 
 def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog):
