@@ -24,18 +24,11 @@ class Taken(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """By one pass so many records over all ranks, in steps of so many, of the set or of a part of it, which
-    takes so many `steps`."""
+    """The records that one pass read over all ranks, in steps of so many, of the set or of a part of it."""
 
     records: int
     step: int
     part: Part | None
-    steps: int
-
-    @property
-    def share(self) -> float:
-        """Of what the pass would read, 0..1."""
-        return min(1.0, self.records / max(1, self.steps * self.step))
 
 
 class _Elsewhere(NamedTuple):
@@ -49,7 +42,7 @@ class _Elsewhere(NamedTuple):
     def read(self) -> _Read:
         """All of it, as nobody counts."""
         lent = self.lent
-        return _Read(lent.steps * lent.step, lent.step, self.part, lent.steps)
+        return _Read(lent.steps * lent.step, lent.step, self.part)
 
 
 class Passes:
@@ -208,7 +201,7 @@ class Passes:
 def _read(loader: Loader) -> _Read:
     """What its pass has delivered, in an earlier process too."""
     step = loader.batch_size * loader.world
-    return _Read(loader.position * step, step, loader.part, len(loader))
+    return _Read(loader.position * step, step, loader.part)
 
 
 def _is_cut(loader: Loader) -> bool:
