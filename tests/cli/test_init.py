@@ -177,6 +177,7 @@ def test_what_samples_of_a_tar_are_made_of_is_told(put, tmp_path, capsys):
     _, text = proposed(put({"a.tar": tar()}), tmp_path, capsys)
     assert "# members are cls, jpg; to cache pixels" in text
     assert "# transform: [{decode_image: jpg}, {resize: 256}]" in text
+    assert "pip install 'cachecd[images]'" in text
 
 
 def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put):
