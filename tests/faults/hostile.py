@@ -186,7 +186,7 @@ def attack(folder: Path, seconds: float, seed: int) -> tuple[int, float]:
 
 def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str, Any]:
     """What users see of a dataset that is whole, after so many messages and a restart: its state, the next
-    set, and every shard, by number, once the source has more."""
+    set, every shard by number; and once the source has more, how many records, and of numbers unused."""
     folder.mkdir()
     with Daemon(folder, dataset_of(source), {}, limit="16MiB", shard_size="64KiB") as served:
         served.start()
@@ -206,6 +206,7 @@ def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str,
         state = {name: train()[name] for name in _STATE}
         with served.connect() as cache, cache.acquire("train", 0, job="new") as epoch:
             state["set"] = epoch.fingerprint, [Path(name).name for name in epoch.files]
+        shards = {n: found.sha256 for n, found in inventory(served.cache).items()}
         served.kill()
         more = [source / f"more-{number}.bin" for number in range(40)]
         for path in more:
@@ -217,7 +218,10 @@ def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str,
             return bool(now["whole"]) and now["units"] == state["units"] + len(more)
 
         wait_until(has_all)
-        state["shards"] = {n: found.sha256 for n, found in inventory(served.cache).items()}
+        found = inventory(served.cache)
+        # What is new is cut into shards as the listing comes.
+        state["shards"] = shards == {n: found[n].sha256 for n in shards} and shards
+        state["then"] = train()["records"], max(found) - len(found)
         for path in more:
             path.unlink()
         return state
