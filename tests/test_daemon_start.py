@@ -26,7 +26,7 @@ def exclude(cache: CacheFolder, unit: int) -> None:
     catalog = Catalog(cache.layout.catalog)
     plan = SavedPlan(DATASET, catalog.plan(DATASET) or {}, ())
     aside = SetAside(unit, key, EXCLUDED)
-    catalog.save_progress(plan, set_aside=[aside], excluded=[("", key, 0)])
+    catalog.save_progress(plan, set_aside=[aside], excluded=[(key, 0)])
     catalog.close()
 
 

@@ -36,7 +36,7 @@ def test_every_text_is_saved_and_two_keys_never_become_one(tmp_path_factory, key
     catalog = Catalog(path)
     saver = PlanSaver(catalog, plan_of)
     asides = tuple(SetAside(n, key, reason) for n, key in enumerate(keys))
-    names = tuple(("file:///source", key, 0) for key in keys)
+    names = tuple((key, 0) for key in keys)
     saver.save(SavePlan("train", set_aside=asides, excluded=names))
     assert not saver.behind
     catalog.close()
