@@ -150,9 +150,7 @@ def bearer(token: str) -> Allowed:
 def service_account() -> str:
     """The key file of the account SERVICE."""
     pem = _PRIVATE.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return json.dumps(
         {

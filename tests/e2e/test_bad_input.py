@@ -371,10 +371,7 @@ def test_where_most_images_have_another_shape_than_the_first_the_trainer_gets_an
     said = r"60 of the 90 units .*'\d\d.png': feature 'image': record has uint8\[.*raise datasets.train.gen"
     wait_until(lambda: train_of(served)["contradicted"], what="it is stopped")
     for _ in range(2):
-        with (
-            served.connect() as cache,
-            pytest.raises(ContradictedError, match=said),
-        ):
+        with served.connect() as cache, pytest.raises(ContradictedError, match=said):
             cache.acquire("train", timeout=30)
         assert re.search(said, train_of(served)["stopped"])
         assert served.terminate() == 0

@@ -67,8 +67,7 @@ def test_a_pinned_dataset_is_leased_only_when_whole_and_then_each_record_once(
     pinned = {key: body for key, body in objects.items() if key.startswith("class-3/")}
     source = {"url": "s3://spine/train/class-3/", "format": "files"}
     served = daemon(
-        {"train": train(), "eval": {"source": source, "pin": True}},
-        sampler={"bandwidth": "3MB/s"},
+        {"train": train(), "eval": {"source": source, "pin": True}}, sampler={"bandwidth": "3MB/s"}
     ).start()
     size = sum(map(len, pinned.values()))
     with served.connect() as cache:

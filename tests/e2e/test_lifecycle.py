@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemons import (
-    Daemon,
-    alive,
-    descendants,
-    said_line,
-    trainer,
-    wait_until,
-)
+from tests.e2e.daemons import Daemon, alive, descendants, said_line, trainer, wait_until
 from tests.e2e.inventory import Found, Peak, inventory, repeated
 from tests.e2e.link import Link
 from tests.e2e.reading import by_numpy, expected
@@ -231,8 +224,7 @@ os.kill(os.getpid(), int(sys.argv[2]))
 
 
 @pytest.mark.parametrize(
-    ("how", "code"),
-    [(("exit", "3"), 3), (("signal", str(int(signal.SIGKILL))), 128 + 9)],
+    ("how", "code"), [(("exit", "3"), 3), (("signal", str(int(signal.SIGKILL))), 128 + 9)]
 )
 def test_the_trainers_exit_code_is_passed_on_and_nothing_is_left(daemon, train, how, code):
     served: Daemon = daemon({"train": train()}, limit=8 * MIB)

@@ -43,11 +43,7 @@ def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_s
     objects |= {"cut.parquet": objects["part-0.parquet"][:-100], "README.md": b"# read me"}
     s3.bucket("parquet")
     upload(s3, "parquet", {f"train/{key}": body for key, body in objects.items()})
-    source = {
-        "url": "s3://parquet/train",
-        "format": "parquet",
-        "columns": ["image", "label"],
-    }
+    source = {"url": "s3://parquet/train", "format": "parquet", "columns": ["image", "label"]}
     steps = [{"decode_image": "image"}]
     dataset = {"source": source, "transform": steps, "grow": {"first": "64KiB"}}
     served = daemon({"train": dataset}).start()

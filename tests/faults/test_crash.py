@@ -49,7 +49,7 @@ STEPS = {
         Kill("rotation", "release", "sync", "shards/train"),
     ],
     "unlinked": [  # by itself: after the others nothing may be left to remove
-        Kill("rotation", "release", "write", LOG, 0),  # the files are gone, the row is not
+        Kill("rotation", "release", "write", LOG, 0)  # the files are gone, the row is not
     ],
     "first start": [
         Kill("growth", "start", "write", "catalog.sqlite-journal"),

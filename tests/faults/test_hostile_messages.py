@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachecd_client.errors import RequestError
-from cachecd_client.protocol import (
-    Acquire,
-    Done,
-    Released,
-    Reply,
-    ReportCorrupt,
-    Request,
-)
+from cachecd_client.protocol import Acquire, Done, Released, Reply, ReportCorrupt, Request
 from cachecd_client.transport import Transport
 from tests.faults.hostile import LONGEST, aftermath, attack
 from tests.faults.rotating import Rotating, source_of

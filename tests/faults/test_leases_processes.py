@@ -179,9 +179,7 @@ def test_two_runs_of_one_name_share_their_set_and_the_end_of_one_is_not_the_othe
         ends_by_itself(manifest)
 
 
-def test_a_holder_that_stays_is_named_with_its_age_while_the_others_rotate_within_the_limit(
-    served,
-):
+def test_a_holder_that_stays_is_named_with_its_age_while_the_others_rotate_within_the_limit(served):
     with trainer(served, HOLDER, "stays", "0") as stays:
         kept = {path: Path(path).read_bytes() for path in said_line(stays)["files"]}
         stays.send_signal(signal.SIGSTOP)

@@ -48,10 +48,7 @@ def dataset(folder: Path, objects: int = 60) -> dict[str, object]:
     chance = random.Random(folder.name)
     for number in range(objects):
         (source / f"{number:04d}.bin").write_bytes(chance.randbytes(20_000))
-    return {
-        "source": {"url": f"file://{source}/", "format": "files"},
-        "grow": {"first": "256KiB"},
-    }
+    return {"source": {"url": f"file://{source}/", "format": "files"}, "grow": {"first": "256KiB"}}
 
 
 @pytest.fixture

@@ -59,11 +59,7 @@ def served(store: ScriptedServer, tmp_path: Path) -> Iterator[Daemon]:
         "AWS_ENDPOINT_URL": store.endpoint,
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    source = {
-        "url": "s3://b/train/",
-        "format": "files",
-        "label": {"pattern": r"^class-(\d+)/"},
-    }
+    source = {"url": "s3://b/train/", "format": "files", "label": {"pattern": r"^class-(\d+)/"}}
     grow = {"first": "256KiB", "per_epoch": "256KiB"}
     with Daemon(
         tmp_path, {"train": {"source": source, "grow": grow}}, environ, sampler={"workers": 2}

@@ -228,10 +228,7 @@ def test_what_it_started_dies_with_its_process_whatever_its_session(workers: Wor
 
 def test_a_child_that_comes_back_from_the_fork_ends_there(workers: Workers):
     found, reasons = workers.made("fine", "fork-twice twice", "fine", "fork-twice again", "fine")
-    assert (found, reasons) == (
-        {0: b"", 1: b"parent", 2: b"", 3: b"parent", 4: b""},
-        {},
-    )
+    assert (found, reasons) == ({0: b"", 1: b"parent", 2: b"", 3: b"parent", 4: b""}, {})
     children = [workers.noted(name) for name in ("twice", "again")]
     workers.poll(lambda: not any(map(is_alive, children)))
 

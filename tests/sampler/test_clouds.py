@@ -153,12 +153,7 @@ class TestGoogle(OfACloud):
 
     @pytest.mark.parametrize("name", ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"])
     def test_a_service_account_signs_by_its_key(
-        self,
-        filled: Filled,
-        cloud: Cloud,
-        environ: pytest.MonkeyPatch,
-        tmp_path: Path,
-        name: str,
+        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path, name: str
     ):
         environ.delenv("GOOGLE_BEARER_TOKEN")
         key = tmp_path / "key.json"

@@ -232,10 +232,7 @@ def test_units_are_names_dicts_or_a_count():
     assert listed(source("Named", names=["a", "b", 7])) == unsized
     assert listed(
         source("Named", names=[{"name": "a", "size": 3}, {"name": "b", "label": "x"}])
-    ) == [
-        ObjectInfo("a", 3),
-        ObjectInfo("b", UNSIZED, label="x"),
-    ]
+    ) == [ObjectInfo("a", 3), ObjectInfo("b", UNSIZED, label="x")]
     assert [u.key for u in listed(source("Counted", units=12))] == [str(n) for n in range(12)]
 
 

@@ -175,14 +175,7 @@ class TestWebDataset(SourceContract):
         kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE]
         kinds += [tarfile.BLKTYPE, tarfile.FIFOTYPE]
         others = [special(f"special.{n}", kind) for n, kind in enumerate(kinds)]
-        hidden = [
-            ".hidden.jpg",
-            "a/.hidden.jpg",
-            "__meta__",
-            "__meta__/x.json",
-            "README",
-            "x.",
-        ]
+        hidden = [".hidden.jpg", "a/.hidden.jpg", "__meta__", "__meta__/x.json", "README", "x."]
         [shard] = bench.pour(
             [
                 archive(
@@ -342,15 +335,11 @@ class TestWebDataset(SourceContract):
         comment = pax({"comment": "made by hand"}, b"g")
         [shard] = bench.pour([v7 + volume + signed + comment + base256 + sized + bytes(1024)])
         assert [(r["__key__"], r["jpg"]) for r in decoded(shard)] == [
-            *((b"v7", b"1"), ("caf\u00e9".encode(), b"2"), (b"g", b"333"), (b"p", b"4444")),
+            *((b"v7", b"1"), ("caf\u00e9".encode(), b"2"), (b"g", b"333"), (b"p", b"4444"))
         ]
         assert bench.set_aside == {}
 
-    @pytest.mark.parametrize(
-        ("headers", "why"),
-        HOSTILE.values(),
-        ids=HOSTILE.keys(),
-    )
+    @pytest.mark.parametrize(("headers", "why"), HOSTILE.values(), ids=HOSTILE.keys())
     def test_hostile_headers_set_the_unit_aside_at_once(
         self, bench: Bench, headers: bytes, why: str
     ):
