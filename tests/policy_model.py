@@ -1,19 +1,24 @@
 """The promises of the policy, kept account of a second time and as simply as can be.
 
-`World` tells a `Model` what is commanded and what came of it; the model knows neither `State` nor its
-ledger, room and plan. It remembers every shard with its records (unit, ordinal), and every lease, and
-asserts after each step what docs/semantics.md promises.
+`World` tells a `Model` what is commanded and what came of it. Of `State`, its ledger, room and plan the
+model knows no more than its last part asks the world for. It remembers every shard with its records
+(unit, ordinal), and every lease, and asserts after each step what docs/semantics.md promises.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cachecd.events import SavePlan
+from cachecd.ledger import METADATA_SLACK
 from cachecd.model import Assignment, Lease, Shard, ShardId
+from cachecd.parts import part_of
 from cachecd.rules import DatasetRules
+from tests.units import FOOTPRINT, RECORDS_PER_UNIT, Records
 
-Records = set[tuple[int, int]]
+if TYPE_CHECKING:
+    from tests.world import World
 
 
 @dataclass
@@ -64,8 +69,9 @@ class Account:
 class Model:
     """`limit` and `metadata` as the ledger has them, slack included; `free`: of the file system."""
 
-    def __init__(self, footprint: int, limit: int, metadata: int) -> None:
-        self.footprint, self.limit, self.metadata = footprint, limit, metadata
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.limit, self.metadata = world.limit, METADATA_SLACK
         self.free = float("inf")
         self.of: dict[str, Account] = {}
         self.leases: dict[str, Lease] = {}
@@ -84,11 +90,11 @@ class Model:
 
     def used(self) -> int:
         on_disk = sum(s.shard.allocated for a in self.of.values() for s in a.shards.values())
-        return self.metadata + on_disk + len(self.reserved) * self.footprint
+        return self.metadata + on_disk + len(self.reserved) * FOOTPRINT
 
     def used_by(self, name: str) -> int:
         on_disk = sum(s.shard.allocated for s in self.of[name].shards.values())
-        return on_disk + self.footprint * sum(s.dataset == name for s in self.reserved)
+        return on_disk + FOOTPRINT * sum(s.dataset == name for s in self.reserved)
 
     def changed(self, limit: int, metadata: int, free: float) -> None:
         """Somebody else moved a bound, or wrote."""
@@ -114,7 +120,7 @@ class Model:
         assert shard.number not in account.shards, "a shard number was used twice"
         self.reserved.add(shard)
         assert self.used() <= self.limit, "a reservation exceeds the limit"
-        assert len(self.reserved) * self.footprint <= self.free, "the file system has no such room"
+        assert len(self.reserved) * FOOTPRINT <= self.free, "the file system has no such room"
         if account.rules.limit is not None:
             assert self.used_by(shard.dataset) <= account.rules.limit, "beyond its own limit"
         begun_before = shard.number in account.open
@@ -264,14 +270,6 @@ class Model:
         source = self.source(name)
         return None if source is None else {r for r in source if r[0] not in left_out} - there
 
-    def source(self, name: str) -> Records | None:
-        """All records of the source, if it is listed; World says."""
-        raise NotImplementedError
-
-    def all_of(self, unit: int) -> Records:
-        """All records of a unit; World says."""
-        raise NotImplementedError
-
     def pins_whole(self) -> bool:
         """Every pinned set is whole, and none of its shards is being looked into: that one may prove
         to be missing."""
@@ -282,22 +280,6 @@ class Model:
             for s in a.shards.values()
         )
         return not looked_into and all(map(self.whole, pinned))
-
-    def leasable(self, name: str) -> str:
-        """The generation that a lease of this dataset would have; World says."""
-        raise NotImplementedError
-
-    def full(self, name: str) -> bool:
-        """Whether there is no room for another shard of this dataset; World says."""
-        raise NotImplementedError
-
-    def beyond(self, name: str) -> int:
-        """What this dataset holds beyond its share; World says."""
-        raise NotImplementedError
-
-    def why(self, name: str, missing: Records) -> str:
-        """What the plan has on these records that nobody fetches; World says."""
-        raise NotImplementedError
 
     def event(self, asked: str) -> None:
         """One is about to be handled, which asks for a set of this dataset."""
@@ -350,7 +332,7 @@ class Model:
             f"{name} starves: it holds {held} bytes; {self.why(name, missing or set())}"
         )
         own = float("inf") if rules.limit is None else rules.limit - self.used_by(name)
-        if ever and wants and own >= self.footprint:
+        if ever and wants and own >= FOOTPRINT:
             assert not self.idle(), f"{name} stands still beside {len(self.idle())} idle shards"
 
     def idle(self) -> list[Sealed]:
@@ -408,3 +390,46 @@ class Model:
             account.last_rotated = amount
         if turns or rotated:
             account.sealed_since = 0
+
+    # --- what the world says
+
+    def source(self, name: str) -> Records | None:
+        if name not in self._world.listed:
+            return None
+        units = set(range(len(self._world.sources[name]))) - self._world.gone.get(name, set())
+        return {record for unit in units for record in self.all_of(unit)}
+
+    def full(self, name: str) -> bool:
+        dataset = self._world.state.datasets.get(name)
+        return dataset is not None and not self._world.state._room.fits(dataset)
+
+    def beyond(self, name: str) -> int:
+        dataset = self._world.state.datasets.get(name)
+        return 0 if dataset is None else self._world.state._room.excess(dataset)
+
+    def leasable(self, name: str) -> str:
+        dataset = self._world.state.datasets[name]
+        return dataset.leasable or dataset.rules.generation
+
+    def why(self, name: str, missing: Records) -> str:
+        dataset, units = self._world.state.datasets[name], sorted({unit for unit, _ in missing})
+        plan, account = dataset.plan, self.of[name]
+        told = {
+            "missing": sorted(missing),
+            "held": plan.partly_held(units),
+            "aside": [unit for unit in units if plan.aside([unit])[0]],
+            "left over": [part_of(u) for u in plan.left_over if u.unit in units],
+            "in shards": {n: s.records & missing for n, s in account.shards.items()},
+            "open": {n: [part_of(u) for u in a.units] for n, a in plan.open.items()},
+            "making": sorted(dataset.making),
+            "retry": dataset.retry,
+            "allowed": dataset.allowed,
+            "exhausted": dataset.exhausted,
+            "has work": dataset.has_work,
+            "lost": account.lost,
+            "torn": account.torn,
+        }
+        return "; ".join(f"{what}: {found}" for what, found in told.items())
+
+    def all_of(self, unit: int) -> Records:
+        return {(unit, ordinal) for ordinal in range(RECORDS_PER_UNIT)}

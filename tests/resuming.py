@@ -6,14 +6,14 @@ from typing import Any
 
 from cachecd import events as ev
 from cachecd.model import Lease, Resume, ShardId
-from tests.policy_model import Account, Records
-from tests.watch import Watch
+from tests.policy_model import Account, Model
+from tests.units import Records
 from tests.world import World
 
 Contents = dict[ShardId, Records]
 
 
-class ResumedWatch(Watch):
+class ResumedModel(Model):
     """A lease of a set that there was has other promises than a new epoch's."""
 
     _world: ResumingWorld
@@ -44,8 +44,8 @@ def numbers_of(lease: Lease) -> list[int]:
 class ResumingWorld(World):
     """Remembers every set that was held, and what its shards had."""
 
-    watched_by = ResumedWatch
-    model: ResumedWatch
+    model_type = ResumedModel
+    model: ResumedModel
 
     def __init__(self, *arguments: Any) -> None:
         self.past: list[tuple[Lease, Contents]] = []

@@ -19,7 +19,7 @@ from cachecd.errors import DiskError
 from cachecd.model import SetAside, Shard, ShardId, UnitName
 from cachecd.parts import Part, part_of, parts_written
 from cachecd.reconcile import Found, Kept, Written
-from tests.policy_model import Records
+from tests.units import Records
 
 
 @dataclass(frozen=True)

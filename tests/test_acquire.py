@@ -18,23 +18,6 @@ def granted() -> LeaseState:
     return LeaseState(LEASE, grace_until=GRACE, since=0.0)
 
 
-def test_a_grant_stands_until_all_its_ranks_hold_it(granted):
-    granted.asked(0, 2, now=0.0)
-    granted.asked(1, 2, now=1.0)
-    granted.held_by.add(0)
-    assert granted.stands_without_lock(2.0)
-    granted.held_by.add(1)
-    assert not granted.stands_without_lock(2.0)
-
-
-def test_a_grant_stands_for_the_grace_after_the_latest_rank_asked(granted):
-    granted.asked(0, 4, now=0.0)
-    granted.asked(3, 4, now=20.0)
-    granted.held_by.add(0)
-    assert granted.stands_without_lock(20.0 + GRACE - 0.1)
-    assert not granted.stands_without_lock(20.0 + GRACE)
-
-
 def test_after_a_restart_no_rank_that_says_it_holds_ends_the_grace_of_the_others(granted):
     """Who was granted the lease by the daemon before is not known: its ranks may all be about to
     lock it."""

@@ -80,16 +80,6 @@ def test_the_same_generation_by_another_listing_is_another_set():
     assert (lease.generation, lease.num_records) == ("1-a.another listing", 36)
 
 
-def test_a_pinned_datasets_old_generation_goes_as_the_new_needs_its_room():
-    rules = DatasetRules("train", "1-a", first=SHARD_SIZE, pin=True)
-    w = World(6 * FOOTPRINT, {rules: Units([UNIT] * 9)})
-    w.settle()
-    restart(w, "2-b")
-    w.settle()
-    lease = w.manifests[granted(w.acquire("train", "job", 0))]
-    assert (lease.generation, lease.num_records) == ("2-b", 36)
-
-
 def test_nothing_that_was_cached_before_the_split_is_leased_after_it():
     w = world(shards=8, units=30)
     w.settle()

@@ -10,8 +10,7 @@ import pytest
 from cachecd import events as ev
 from cachecd.model import Outcome, SetAside, ShardId, UnitSlice
 from cachecd.rules import DatasetRules
-from tests.policy_model import Records
-from tests.units import full, records_of
+from tests.units import Records, full, records_of
 from tests.world import FOOTPRINT, SHARD_SIZE, UNIT, Units, World, granted, numbers
 
 FIRST = ShardId("eval", 1)

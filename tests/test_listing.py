@@ -67,7 +67,9 @@ class Store:
 class Source:
     """An index in a folder, and what is told of its listing."""
 
-    def __init__(self, folder: Path, keys: dict, limit: int = 1 << 30, least: int = 0) -> None:
+    def __init__(
+        self, folder: Path, keys: dict = PLAIN, limit: int = 1 << 30, least: int = 0
+    ) -> None:
         self.source = SourceConfig.model_validate(keys)
         self.index = Index.open(folder, "train", "s", early=not self.source.awaits_classes)
         self.ledger = Ledger(limit, 1)
@@ -92,20 +94,24 @@ class Source:
         return [key for key, _ in self.index.labelled()]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Callable[..., Source]]:
+def one_by_one(kind: type[Source], folder: Path) -> Iterator[Callable[..., Any]]:
+    """Makes a source, and closes the one before it: as a new process finds the folder."""
     opened: list[Source] = []
 
-    def make(keys: dict = PLAIN, **sizes: int) -> Source:
-        """Closes the one before it: as a new process finds the folder."""
+    def make(*arguments: Any, **sizes: int) -> Source:
         for one in opened:
             one.index.close()
-        opened.append(Source(tmp_path, keys, **sizes))
+        opened.append(kind(folder, *arguments, **sizes))
         return opened[-1]
 
     yield make
     for one in opened:
         one.index.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Callable[..., Source]]:
+    yield from one_by_one(Source, tmp_path)
 
 
 def test_units_may_be_walked_while_the_store_has_not_answered_for_the_next_page(source):

@@ -12,23 +12,12 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.lanes import Ask, Lanes, Page
 from cachecd.sampler.sweep import Sweep
-from tests.test_listing import PLAIN, Source, objects
+from tests.test_listing import Source, objects, one_by_one
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Callable[[], Source]]:
-    opened: list[Source] = []
-
-    def make() -> Source:
-        """Closes the one before it: as a new process finds the folder."""
-        for one in opened:
-            one.index.close()
-        opened.append(Source(tmp_path, PLAIN))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        one.index.close()
+    yield from one_by_one(Source, tmp_path)
 
 
 class Laned:

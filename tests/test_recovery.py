@@ -187,15 +187,6 @@ def test_a_lost_catalog_is_rebuilt_from_the_shards(cache):
     assert set(cache.rest()) == set(range(12)) - held
 
 
-def test_a_damaged_catalog_is_rebuilt_from_the_shards(cache):
-    cache.make()
-    cache.stop()
-    cache.layout.catalog.write_bytes(b"this is no database" * 1000)
-    cache.start()
-    assert cache.catalog.rebuilt
-    assert cache.numbers() == [1]
-
-
 @pytest.mark.parametrize("lost", ["", ".idx"])
 def test_half_a_pair_costs_that_shard_alone_and_its_units_come_again(cache, lost):
     first, _ = cache.make(), cache.make()

@@ -22,7 +22,7 @@ from cachecd.listings import keep_listed
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo
 from cachecd.progress import Progress
-from tests.test_listing import PLAIN, Source, Store, config_of, objects
+from tests.test_listing import Source, Store, config_of, objects, one_by_one
 from tests.test_listing_lanes import Laned
 from tests.world import world
 
@@ -31,7 +31,7 @@ class Known(Source):
     """A source whose units in `held` are cached."""
 
     def __init__(self, folder: Path, limit: int = 1 << 30) -> None:
-        super().__init__(folder, PLAIN, limit)
+        super().__init__(folder, limit=limit)
         self.held: set[int] = set()
 
     def relisted(self, store: Store | Laned, more: bool = False, judges: bool = False) -> Listing:
@@ -58,18 +58,7 @@ class Known(Source):
 
 @pytest.fixture
 def known(tmp_path: Path) -> Iterator[Callable[..., Known]]:
-    opened: list[Known] = []
-
-    def make(limit: int = 1 << 30) -> Known:
-        """Closes the one before it: as a new process finds the folder."""
-        for one in opened:
-            one.index.close()
-        opened.append(Known(tmp_path, limit))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        one.index.close()
+    yield from one_by_one(Known, tmp_path)
 
 
 STORES = pytest.mark.parametrize("kind", [Store, Laned])

@@ -159,7 +159,11 @@ def test_a_grant_nobody_locks_stands_for_its_grace_and_then_ends():
 def test_once_all_ranks_have_held_it_a_lease_ends_with_its_locks_at_once():
     w = world()
     w.settle()
-    lease = granted(w.acquire("train", "job", 0))
+    lease = granted(w.acquire("train", "job", 0, rank=0, world=2))
+    w.locks[lease].clear()
+    w.feed(ev.LeaseUnheld(lease))
+    assert lease in w.manifests
+    assert granted(w.acquire("train", "job", 0, rank=1, world=2)) == lease
     w.locks[lease].clear()
     w.feed(ev.LeaseUnheld(lease))
     assert lease not in w.manifests
@@ -175,6 +179,9 @@ def test_a_late_rank_keeps_the_grace_running():
     w.now += GRACE - 1
     w.feed(ev.LeaseUnheld(lease))
     assert lease in w.manifests
+    w.now += 1
+    w.feed(ev.LeaseUnheld(lease))
+    assert lease not in w.manifests
 
 
 def test_holding_an_ended_lease_is_refused_as_lost():

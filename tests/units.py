@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from cachecd.ledger import BLOCK, footprint
 from cachecd.marks import Marks
 from cachecd.model import Assignment, Outcome, UnitSlice
-from tests.policy_model import Records
 
+Records = set[tuple[int, int]]  # unit and ordinal
 SHARD_SIZE = 64 << 10
 FOOTPRINT = footprint(SHARD_SIZE)
 RECORDS_PER_UNIT = 4

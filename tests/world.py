@@ -29,10 +29,9 @@ from cachecd.saving import PlanSaver
 from cachecd.sidecarwalk import meta_of
 from cachecd.standing import turn_to
 from cachecd.state import State
-from tests.policy_model import Account, Records, Sealed
+from tests.policy_model import Account, Model, Sealed
 from tests.rows import Rows
-from tests.units import FOOTPRINT, SHARD_SIZE, Units, mixed, records_of
-from tests.watch import Watch
+from tests.units import FOOTPRINT, SHARD_SIZE, Records, Units, mixed, records_of
 
 
 class KilledError(Exception):
@@ -42,7 +41,7 @@ class KilledError(Exception):
 class World:
     """Drives a State and plays the disk, the samplers and the trainers."""
 
-    watched_by: type[Watch] = Watch
+    model_type: type[Model] = Model
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class World:
         self.broken = False  # a promise did not hold
         self.reads_at_once = True  # trainers are given all of a lease as soon as they have it
         self.kill_after: int | None = None  # so many commands more
-        self.model = self.watched_by(self)
+        self.model = self.model_type(self)
         for name, rules in self.rules.items():
             self.sources[name].complete = name in self.listed
             self.model.of[name] = Account(rules)
