@@ -17,197 +17,39 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "client" / "core"
 
-# The parts of `cachecd` and the parts each may import: every arrow there is. A part is a module or a
-# package with all in it; `client.` stands for cachecd_client. A new module needs a line here first.
-PARTS = {
-    # Values
-    "model": "",
-    "quantities": "",
-    "keypattern": "",
-    "errors": "client.errors",
-    "extras": "errors",
-    "layout": "model",
-    # Policy: no I/O, no clock
-    "generations": "",
-    "doubt": "",
-    "parts": "model unittext",
-    "events": "model parts unitcount",
-    "unitcount": "",
-    "marks": "",
-    "cycle": "client._core",
-    "backlog": "model parts",
-    "sourcewalk": "cycle model unitcount",
-    "plan": "backlog model parts sourcewalk unitcount",
-    "shardtable": "model",
-    "walk": "shardtable",
-    "live": "deliveries model shardtable walk",
-    "deliveries": "shardtable",
-    "pause": "",
-    "second_chance": "model",
-    "restraint": "quantities",
-    "excluded": "model",
-    "rate": "",
-    "rules": "",
-    "contradictions": "model",
-    "dataset": "contradictions doubt errors excluded generations live model pause plan "
-    "progress rate rules second_chance shardtable unitcount walk",
-    "ledger": "model",
-    "room": "dataset ledger",
-    "waiting": "dataset events model room",
-    "ingest": "dataset events ledger model pause room",
-    "rotation": "dataset events model room shardtable",
-    "acquire": "dataset events model rules shardtable",
-    "state": "acquire dataset events ingest ledger model pause restraint room rotation rules "
-    "shardtable waiting",
-    # The disk
-    "locks": "",
-    "digests": "",
-    "disk": "errors layout",
-    "ownership": "disk errors locks",
-    "leases": "disk errors layout locks client.errors client.protocol",
-    "blockfile": "disk errors client._core",
-    "known": "digests",
-    "selection": "config keypattern model unittext",
-    "unittext": "model",
-    "index": "blockfile disk errors known marks model unittext",
-    "indexroom": "errors ledger",
-    "database": "disk errors",
-    "excludedfile": "disk model client.errors",
-    "catalog": "database disk excludedfile live model parts shardtable unittext",
-    "reconcile": "catalog disk errors layout live model parts shardtable client._core "
-    "client.errors",
-    # The samplers, which run in processes of their own
-    "config": "errors keypattern quantities",
-    "sampler.messages": "model",
-    "sampler.draft": "errors layout model parts client._core client.errors client.schema",
-    "sampler.lanes": "model",
-    "sampler.patience": "",
-    "sampler.reach": "",
-    "sampler.throttle": "sampler.reach",
-    "sampler": "config digests errors extras keypattern model quantities sampler.draft sampler.lanes "
-    "sampler.messages sampler.patience sampler.reach sampler.throttle unittext client._core "
-    "client.errors client.inflate client.schema",
-    # draft: what a lost one leaves
-    "executors": "errors model sampler.draft sampler.messages sampler.throttle",
-    "readers": "errors extras sampler",
-    "executors.lister": "config errors executors model sampler sampler.lanes sampler.messages",
-    # The daemon
-    "notify": "",
-    "server": "client.protocol client.errors",
-    "status": "dataset model state waiting",
-    "relisting": "errors index marks model",
-    "progress": "",
-    "listpages": "errors model",
-    "listing": "config errors index indexroom listpages model progress relisting sampler "
-    "sampler.lanes selection unittext",
-    "listings": "config errors events executors.lister index indexroom listing listpages progress "
-    "relisting selection unittext",
-    "shards": "complaints disk errors events layout model pause verify client._core client.errors",
-    "preflight": "config disk errors executors executors.lister generations index layout ledger model "
-    "quantities restraint rules sampler.messages client client.resources",
-    "firstlook": "config errors extras executors.lister model preflight sampler selection",
-    "sample": "config errors layout model preflight sampler sampler.messages selection unittext "
-    "client._core client.schema",
-    "sampleview": "extras quantities sample client.schema",
-    "postmortem": "sampler",
-    "survey": "errors model sampler client._core",
-    "proposal": "config disk errors quantities sampleview survey",
-    "where": "config errors index layout model client._core client.errors",
-    "sidecarwalk": "index model parts plan reconcile",
-    "standing": "catalog generations index model reconcile rules",
-    "recovery": "catalog dataset errors generations index layout leases live model parts plan reconcile "
-    "rules saving shardtable sidecarwalk standing state client client._core client.protocol "
-    "client.resources",
-    "replies": "events layout model client.protocol",
-    "saving": "catalog complaints errors events pause",
-    "complaints": "errors pause",
-    "ground": "disk errors layout",
-    "meter": "complaints database disk errors events ground indexroom layout ledger state",
-    "aside": "events model unittext",
-    "exclusions": "catalog dataset errors events index model saving unittext client "
-    "client.protocol",
-    "probing": "complaints errors events acquire layout leases",
-    "daemon": "aside catalog complaints config disk errors events exclusions executors index layout "
-    "leases ledger listings meter model preflight probing reconcile "
-    "recovery replies rules saving selection shards sidecarwalk sampler.messages state status "
-    "waiting client.errors client.protocol",
-    "trainer": "",
-    "service": "executors config daemon disk errors firstlook layout notify ownership preflight server "
-    "trainer",
-    "repeats": "layout client._core",
-    "verify": "layout repeats client client._core client.errors client.resources",
-    "demo": "quantities client client.epoch client.errors",  # lives on what every trainer has
-    # The command line
-    "cli": "config demo disk errors extras firstlook layout model postmortem preflight proposal quantities "
-    "rules sample sampler sampleview service survey verify where client client.errors client.protocol "
-    "client.transport",
+# The rooms of `cachecd`, and the rooms that each may import: every arrow between rooms there is. A module
+# at the root that no room names is of the room `daemon`. `client` stands for cachecd_client.
+ARROWS = {
+    "values": "client",
+    "policy": "values client",
+    "disk": "values policy client",
+    "config": "values",
+    "sampler": "values config client",
+    "executors": "values config sampler",
+    "readers": "values sampler",
+    "daemon": "values policy disk config sampler executors client",
+    "demo": "values client",
+    "cli": "values policy disk config sampler daemon demo client",
     "__main__": "cli",
 }
-ALLOWED = {part: frozenset(known.split()) for part, known in PARTS.items()}
-
-PURE = {
-    "acquire",
-    "restraint",
-    "rotation",
-    "backlog",
-    "parts",
-    "model",
-    "quantities",
-    "events",
-    "cycle",
-    "plan",
-    "dataset",
-    "doubt",
-    "excluded",
-    "generations",
-    "ledger",
-    "ingest",
-    "live",
-    "deliveries",
-    "marks",
-    "contradictions",
-    "pause",
-    "progress",
-    "rate",
-    "room",
-    "rules",
-    "sampler.lanes",
-    "sampler.patience",
-    "second_chance",
-    "shardtable",
-    "sourcewalk",
-    "state",
-    "unitcount",
-    "unittext",
-    "waiting",
-    "walk",
+AT_THE_ROOT = {
+    "values": "digests errors extras keypattern layout model parts quantities unittext",
+    "policy": "acquire backlog contradictions cycle dataset deliveries doubt events excluded generations "
+    "ingest ledger live marks pause plan progress rate restraint room rotation rules second_chance "
+    "shardtable sourcewalk state unitcount waiting walk",
+    "disk": "blockfile catalog database disk excludedfile ground index indexroom known leases locks "
+    "ownership reconcile repeats verify",
 }
+ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
+ROOM_OF = {module: room for room, modules in AT_THE_ROOT.items() for module in modules.split()}
+PURE = {*AT_THE_ROOT["policy"].split(), "model", "parts", "quantities", "unittext"}
+PURE |= {"sampler.lanes", "sampler.patience"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
-WITHOUT_IO = {
-    *(
-        "__future__",
-        "base64",
-        "bisect",
-        "collections",
-        "dataclasses",
-        "decimal",
-        "enum",
-        "fractions",
-    ),
-    *(
-        "functools",
-        "hashlib",
-        "heapq",
-        "itertools",
-        "json",
-        "math",
-        "numpy",
-        "operator",
-        "re",
-        "struct",
-    ),
-    *("sys", "typing", "typing_extensions", "zlib"),
-}
+STDLIB = (
+    "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "
+    "itertools json math operator re struct sys typing zlib"
+)
+WITHOUT_IO = {*STDLIB.split(), "numpy", "typing_extensions"}
 
 
 def modules(base: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
@@ -235,57 +77,44 @@ def imports(tree: ast.AST) -> set[str]:
     return found
 
 
-def part_of(module: str) -> str:
-    """The longest part's name that the module's begins with."""
-    name = module.removeprefix("cachecd.")
-    while name not in ALLOWED and "." in name:
-        name = name.rpartition(".")[0]
-    return name
+def room_of(module: str) -> str:
+    package, _, name = module.partition(".")
+    top = name.partition(".")[0]
+    if package == "cachecd_client":
+        return "client"
+    return top if top in ALLOWED else ROOM_OF.get(top, "daemon")
 
 
-def parts_known_to(tree: ast.AST) -> set[str]:
-    known = {part_of(name) for name in imports(tree) if name.startswith("cachecd.")}
-    client = {name for name in imports(tree) if name.partition(".")[0] == "cachecd_client"}
-    return known | {name.replace("cachecd_client", "client", 1) for name in client}
+def rooms_known_to(tree: ast.AST) -> set[str]:
+    return {
+        room_of(name) for name in imports(tree) if name.startswith(("cachecd.", "cachecd_client"))
+    }
 
 
 def test_the_allowed_arrows_make_no_circle():
-    ours = {part: {known for known in ALLOWED[part] if known in ALLOWED} for part in ALLOWED}
-    assert len(list(TopologicalSorter(ours).static_order())) == len(ALLOWED)
-    assert {
-        k for known in ALLOWED.values() for k in known if not k.startswith("client")
-    } <= ours.keys()
+    ours = {room: known - {"client"} for room, known in ALLOWED.items()}
+    assert set(TopologicalSorter(ours).static_order()) == ALLOWED.keys()
 
 
 @pytest.mark.parametrize("module", sorted(DAEMON.keys() - {"cachecd"}))
-def test_a_module_imports_only_what_its_part_may_know(module):
-    part = part_of(module)
-    assert part in ALLOWED, f"{module} belongs to no part: give it a line in PARTS"
-    assert parts_known_to(DAEMON[module]) <= ALLOWED[part] | {part}
+def test_a_module_imports_only_rooms_that_its_room_may_know(module):
+    room = room_of(module)
+    assert rooms_known_to(DAEMON[module]) <= ALLOWED[room] | {room}
 
 
-def test_no_part_is_in_the_table_that_is_not_in_the_tree():
-    assert ALLOWED.keys() == {part_of(module) for module in DAEMON.keys() - {"cachecd"}}
+def test_every_module_that_a_room_names_exists():
+    assert {module for module in ROOM_OF if f"cachecd.{module}" not in DAEMON} == set()
 
 
-@pytest.mark.parametrize("part", sorted(PURE))
-def test_policy_and_values_do_no_input_or_output(part):
-    tree = DAEMON[f"cachecd.{part}"]
-    roots = {name.partition(".")[0] for name in imports(tree)}
-    assert roots - {"cachecd", "cachecd_client"} <= WITHOUT_IO
-    assert parts_known_to(tree) <= PURE | {"errors", "client._core"}
+@pytest.mark.parametrize("module", sorted(PURE))
+def test_policy_and_values_do_no_input_or_output(module):
+    tree = DAEMON[f"cachecd.{module}"]
+    known = imports(tree)
+    ours = {name for name in known if name.startswith("cachecd")}
+    assert {name.partition(".")[0] for name in known - ours} <= WITHOUT_IO
+    assert ours <= {f"cachecd.{m}" for m in PURE | {"errors"}} | {"cachecd_client._core"}
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not {"open", "print", "input"} & {f.id for f in calls if isinstance(f, ast.Name)}
-
-
-def test_only_the_daemon_joins_policy_and_world():
-    worlds = {"catalog", "executors", "index", "leases", "listing", "shards", "server"}
-    joining = {part for part, known in ALLOWED.items() if "state" in known and known & worlds}
-    assert joining == {"daemon", "recovery"}  # recovery is the daemon's first minute
-    knowing = {part for part, known in ALLOWED.items() if "executors" in known}
-    # The service launches the samplers before there is a daemon.
-    assert knowing == {"daemon", "executors.lister", "preflight", "service"}
-    assert [part for part, known in ALLOWED.items() if "daemon" in known] == ["service"]
 
 
 @pytest.mark.parametrize("module", sorted(CLIENT))
