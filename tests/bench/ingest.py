@@ -192,10 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[*FETCHERS, "ours"], metavar="CONTENDER")
     parser.add_argument("--json", type=Path, help="also write all figures there")
     options = parser.parse_args(arguments)
-    cases = [
-        Case("tfrecord", options.large, 64 << 20),
-        Case("files", options.small, 100_000),
-    ]
+    cases = [Case("tfrecord", options.large, 64 << 20), Case("files", options.small, 100_000)]
     document: dict[str, Any] = {"cases": {}, "bars": {}}
     for case in cases:
         if not case.objects:

@@ -20,6 +20,7 @@ import zmq
 
 from cachecd_client import protocol
 from cachecd_client.agreement import AllGather, Row
+from cachecd_client.fileset import FileSet
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
 from cachecd_client.session import Cache, connect
 from tests.client.records import examples, schema, write
@@ -46,11 +47,6 @@ def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.005)
-
-
-@pytest.fixture(name="wait_until")
-def wait_until_fixture():
-    return wait_until
 
 
 @dataclass
@@ -109,11 +105,6 @@ def locked(manifest: Path) -> bool:
         probe = FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
         kind, *_ = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, probe))
     return kind != fcntl.F_UNLCK
-
-
-@pytest.fixture(name="locked")
-def locked_fixture():
-    return locked
 
 
 Answer = Callable[[Request], Reply | list[bytes] | None]
@@ -247,11 +238,6 @@ def fork() -> int:
         return os.fork()
 
 
-@pytest.fixture(name="fork")
-def fork_fixture():
-    return fork
-
-
 def in_children(*works: Callable[[], Any]) -> list[Any]:
     """What each of `works` returns (as JSON) in a child of its own made by os.fork, all at the same time;
     fails if a child fails."""
@@ -283,14 +269,10 @@ def in_child(work: Callable[[], Any]) -> Any:
     return in_children(work)[0]
 
 
-@pytest.fixture(name="in_children")
-def in_children_fixture():
-    return in_children
-
-
-@pytest.fixture(name="in_child")
-def in_child_fixture():
-    return in_child
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> FileSet:
+    """A file of the records 0 .. 23."""
+    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
 
 
 @pytest.fixture

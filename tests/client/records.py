@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,8 @@ def write_set(folder: Path, count: int, each: int) -> list[Path]:
         write(folder / f"{first}.tfrecord", examples(range(first, min(first + each, count))))
         for first in range(0, count, each)
     ]
+
+
+def labels(batches: Iterable[dict[str, Any]]) -> list[int]:
+    """The feature `label` of every row of every batch."""
+    return [int(label) for batch in batches for label in batch["label"]]

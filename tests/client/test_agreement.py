@@ -16,13 +16,10 @@ from cachecd_client.agreement import Row
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
 from cachecd_client.protocol import Acquire, Granted, Refused, Request
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, ScriptedDaemon
+from tests.client.conftest import CacheDir, ScriptedDaemon, in_children, locked
+from tests.client.records import labels
 
 BATCH = 4
-
-
-def labels(loader):
-    return [int(label) for batch in loader for label in batch["label"]]
 
 
 @pytest.fixture
@@ -68,7 +65,7 @@ def train(node: ScriptedDaemon, meeting: str, rank: int, length: dict[str, int])
     return epochs, failed
 
 
-def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path, in_children):
+def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path):
     nodes = node(2), node(3)
     meeting = str(tmp_path / "meeting")
     run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
@@ -80,7 +77,7 @@ def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path
     assert left_out[0] != left_out[1] != left_out[2]
 
 
-def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path, in_children):
+def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path):
     nodes = node(2), node(3, refuse=1)
     meeting = str(tmp_path / "meeting")
     run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
@@ -233,7 +230,7 @@ def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
     assert "telling the other nodes, once they have come as far: the disk is full" in caplog.text
 
 
-def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest, locked):
+def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest):
     def broken(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
         if not Row(*numbers).lease:
             return [numbers] * 2

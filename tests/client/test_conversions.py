@@ -11,15 +11,10 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import Feature, Schema, infer
-from tests.client.records import examples, write
+from tests.client.records import write
 
 N = 24
 CLASSES = tuple(f"class {n}" for n in range(N))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(N))))
 
 
 def first(loader):

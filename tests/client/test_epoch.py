@@ -17,6 +17,8 @@ from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.session import connect
 from cachecd_client.transport import Transport
+from tests.client.conftest import in_child, locked
+from tests.client.records import labels
 
 
 @pytest.fixture
@@ -35,10 +37,6 @@ def by_hand(cache_dir, tmp_path):
         return Epoch(LeasedSet(held, nobody, HeldLease.close, number=held.manifest.epoch))
 
     return make
-
-
-def labels(batches) -> list[int]:
-    return [int(label) for batch in batches for label in batch["label"]]
 
 
 def test_the_manifests_seed_gives_the_order(by_hand):
@@ -164,7 +162,7 @@ def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
     assert len({r.offset for r in granting.of(ReportCorrupt)}) == 5
 
 
-def test_a_forked_child_reads_under_its_own_lock(leased, locked, in_child, cache_dir):
+def test_a_forked_child_reads_under_its_own_lock(leased, cache_dir):
     manifest = cache_dir.root / "leases/train-0.json"
 
     def read() -> list:
@@ -178,7 +176,7 @@ def test_a_forked_child_reads_under_its_own_lock(leased, locked, in_child, cache
     assert not locked(manifest)
 
 
-def test_a_pickled_epoch_reads_under_its_own_lock(leased, locked, cache_dir):
+def test_a_pickled_epoch_reads_under_its_own_lock(leased, cache_dir):
     manifest = cache_dir.root / "leases/train-0.json"
     copy = pickle.loads(pickle.dumps(leased))
     expected = labels(leased.numpy(batch_size=10))
@@ -190,7 +188,7 @@ def test_a_pickled_epoch_reads_under_its_own_lock(leased, locked, cache_dir):
     assert not locked(manifest)
 
 
-def test_a_cache_that_may_only_be_read_is_enough(by_hand, in_child):
+def test_a_cache_that_may_only_be_read_is_enough(by_hand):
     """As a user who can write nowhere in the cache, in a child, because a test may run as root."""
     with by_hand() as original:
         root = original._sets[0].held.path.parent.parent

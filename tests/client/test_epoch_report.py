@@ -13,6 +13,7 @@ from cachecd_client.loader import Loader
 from cachecd_client.protocol import Acquire, Granted, Waiting
 from cachecd_client.report import line
 from cachecd_client.session import Cache, connect
+from tests.client.conftest import in_child
 from tests.client.test_epoch import corrupt
 
 
@@ -264,7 +265,7 @@ def test_of_the_ranks_of_a_node_the_first_alone_says_it(granting, caplog, monkey
     assert [r.levelname for r in caplog.records if "epoch 0" in r.getMessage()] == ["DEBUG"]
 
 
-def test_a_child_or_a_copy_reports_what_it_read_itself_and_says_nothing(leased, caplog, in_child):
+def test_a_child_or_a_copy_reports_what_it_read_itself_and_says_nothing(leased, caplog):
     caplog.set_level(logging.INFO, "cachecd")
     list(leased.numpy(batch_size=5))
 

@@ -18,9 +18,10 @@ from cachecd_client.protocol import (
     Released,
 )
 from cachecd_client.session import connect
+from tests.client.conftest import locked
 
 
-def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest, locked):
+def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest):
     held = []
     for epoch in cache.epochs("train", 3):
         held.append([locked(manifest(k)) for k in range(epoch.epoch + 1)])
@@ -104,7 +105,7 @@ def hasty_cache(granting, monkeypatch):
 
 
 def test_without_a_daemon_the_set_is_repeated_in_another_order(
-    hasty_cache, granting, manifest, locked, caplog
+    hasty_cache, granting, manifest, caplog
 ):
     labels, seeds, sets = [], [], []
     for epoch in hasty_cache.epochs("train", 3):
@@ -135,7 +136,7 @@ def test_a_repeated_set_has_the_same_order_on_every_rank(hasty_cache, granting):
     epochs.close()
 
 
-def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, manifest, locked):
+def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, manifest):
     epochs = hasty_cache.epochs("train", 3)
     next(epochs)
     granting.kill()
@@ -160,7 +161,7 @@ def test_a_set_that_the_loop_itself_released_is_not_repeated(hasty_cache, granti
         next(epochs)
 
 
-def test_an_exception_in_the_loop_releases_the_lease(cache, manifest, locked):
+def test_an_exception_in_the_loop_releases_the_lease(cache, manifest):
     def train():
         for _ in cache.epochs("train", 3):
             raise RuntimeError("loss is nan")
@@ -170,7 +171,7 @@ def test_an_exception_in_the_loop_releases_the_lease(cache, manifest, locked):
     assert not locked(manifest(0))
 
 
-def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest, locked):
+def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest):
     grant = granting.answer
     granting.answer = lambda request: (
         Refused(request.id, "impossible", "the limit is too small")
@@ -184,7 +185,7 @@ def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest
     assert not locked(manifest(0))
 
 
-def test_a_loop_that_is_left_releases_the_lease(cache, manifest, locked):
+def test_a_loop_that_is_left_releases_the_lease(cache, manifest):
     epochs = cache.epochs("train", 3)
     next(epochs)
     assert locked(manifest(0))
@@ -193,9 +194,7 @@ def test_a_loop_that_is_left_releases_the_lease(cache, manifest, locked):
 
 
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "raise RuntimeError"])
-def test_the_interpreters_exit_releases_a_run_that_was_not_finished(
-    granting, manifest, locked, ending
-):
+def test_the_interpreters_exit_releases_a_run_that_was_not_finished(granting, manifest, ending):
     program = (
         "import sys\n"
         "from cachecd_client import connect\n"
@@ -218,9 +217,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(
-    granting, manifest, locked, ending
-):
+def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(granting, manifest, ending):
     program = (
         "import os, resource, signal, sys, threading\n"
         "from cachecd_client import connect\n"
@@ -236,7 +233,7 @@ def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(
     assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
 
 
-def test_a_loop_that_nobody_holds_any_more_releases_the_lease(cache, manifest, locked):
+def test_a_loop_that_nobody_holds_any_more_releases_the_lease(cache, manifest):
     epochs = cache.epochs("train", 3)
     next(epochs)
     assert locked(manifest(0))
@@ -245,7 +242,7 @@ def test_a_loop_that_nobody_holds_any_more_releases_the_lease(cache, manifest, l
     assert not locked(manifest(0))
 
 
-def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest, locked):
+def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest):
     """Ctrl-C in the middle of a boundary: the next set is held already, the last one still."""
     epochs = cache.epochs("train", 3)
     first = next(epochs)
@@ -264,7 +261,7 @@ def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest, 
 
 
 def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
-    cache, granting, manifest, locked, caplog
+    cache, granting, manifest, caplog
 ):
     grant = granting.answer
     granting.answer = lambda request: (
@@ -279,7 +276,7 @@ def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
     assert f"speaks 'cachecd/2.0', this client '{mine}'" in caplog.text
 
 
-def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir, locked):
+def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir):
     path = cache_dir.manifest("lease-0", schema={"features": 7})
     scripted = daemon(
         lambda request: (

@@ -21,9 +21,7 @@ from cachecd_client.schema import Feature
 from tests.client.records import write
 
 N = 5
-SCHEMA = Schema(
-    (Feature("key", "bytes", "bytes", ()), Feature("label", "int64", "int64", ())),
-)
+SCHEMA = Schema((Feature("key", "bytes", "bytes", ()), Feature("label", "int64", "int64", ())))
 
 Rows = dict[int, bytes]  # label -> key
 

@@ -20,8 +20,8 @@ from cachecd_client.agreement import Row, ranks_of_one_set
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.protocol import Acquire, Granted
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, ScriptedDaemon
-from tests.client.records import examples, write
+from tests.client.conftest import CacheDir, ScriptedDaemon, in_children
+from tests.client.records import examples, labels, write
 
 BATCH = 2
 
@@ -48,10 +48,6 @@ def node(daemon, tmp_path) -> Callable[..., ScriptedDaemon]:
     return start
 
 
-def labels(loader):
-    return [int(label) for batch in loader for label in batch["label"]]
-
-
 def process(rank: int, meeting: Path, work: Callable[[int], object]):
     """What `work` gives in process `rank` of four, two on each node; or the error."""
     os.environ |= {"LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2"}
@@ -65,7 +61,7 @@ def process(rank: int, meeting: Path, work: Callable[[int], object]):
 
 
 @pytest.fixture
-def four(in_children, tmp_path):
+def four(tmp_path):
     """What `work(rank)` gives in each of four processes."""
 
     def run(work):

@@ -15,17 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachecd_client.errors import (
-    CallerError,
-    CorruptError,
-    LeaseLostError,
-    ProtocolVersionError,
-)
+from cachecd_client.errors import CallerError, CorruptError, LeaseLostError, ProtocolVersionError
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest
+from tests.client.conftest import fork, in_child, locked, wait_until
 
 
-def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir, locked):
+def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir):
     path = cache_dir.manifest()
     assert not locked(path)
     held = HeldLease(path)
@@ -36,7 +32,7 @@ def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir, l
     assert not held.close()
 
 
-def test_two_holders_in_one_process_are_two(cache_dir, locked):
+def test_two_holders_in_one_process_are_two(cache_dir):
     path = cache_dir.manifest()
     first, second = HeldLease(path), HeldLease(path)
     first.close()
@@ -55,7 +51,7 @@ def test_a_write_lock_is_refused_while_the_lease_is_held(cache_dir):
         fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
 
 
-def test_read_permission_is_enough(cache_dir, locked):
+def test_read_permission_is_enough(cache_dir):
     path = cache_dir.manifest()
     path.chmod(0o440)
     path.parent.chmod(0o550)
@@ -67,7 +63,7 @@ def test_read_permission_is_enough(cache_dir, locked):
         path.parent.chmod(0o750)
 
 
-def test_a_killed_trainers_lease_ends_by_itself(cache_dir, locked, wait_until):
+def test_a_killed_trainers_lease_ends_by_itself(cache_dir):
     path = cache_dir.manifest()
     holder = start_holder(path)
     assert locked(path)
@@ -77,7 +73,7 @@ def test_a_killed_trainers_lease_ends_by_itself(cache_dir, locked, wait_until):
     wait_until(lambda: not locked(path), seconds=1.0)
 
 
-def test_a_stopped_trainer_keeps_its_lease(cache_dir, locked):
+def test_a_stopped_trainer_keeps_its_lease(cache_dir):
     path = cache_dir.manifest()
     holder = start_holder(path)
     holder.send_signal(signal.SIGSTOP)
@@ -88,9 +84,7 @@ def test_a_stopped_trainer_keeps_its_lease(cache_dir, locked):
     holder.stdout.close()
 
 
-def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(
-    cache_dir, locked, wait_until, fork
-):
+def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir):
     path = cache_dir.manifest()
     held = HeldLease(path)
     asleep, wake = os.pipe()
@@ -108,7 +102,7 @@ def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(
         os.waitpid(child, 0)
 
 
-def test_a_forked_childs_end_does_not_end_the_lease(cache_dir, locked, in_child):
+def test_a_forked_childs_end_does_not_end_the_lease(cache_dir):
     path = cache_dir.manifest()
     held = HeldLease(path)
     assert in_child(held.close) is False
@@ -116,7 +110,7 @@ def test_a_forked_childs_end_does_not_end_the_lease(cache_dir, locked, in_child)
     held.close()
 
 
-def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir, locked, in_child):
+def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir):
     path = cache_dir.manifest()
     held = HeldLease(path)
 
@@ -141,7 +135,7 @@ def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir, locked, in
     assert not locked(path)
 
 
-def test_a_forked_child_that_comes_too_late_is_told(cache_dir, in_child):
+def test_a_forked_child_that_comes_too_late_is_told(cache_dir):
     path = cache_dir.manifest()
     held = HeldLease(path)
     held_elsewhere = path.with_suffix(".gone")
@@ -158,7 +152,7 @@ def test_a_forked_child_that_comes_too_late_is_told(cache_dir, in_child):
     held.close()
 
 
-def test_a_pickled_lease_is_locked_anew_by_whoever_reads(cache_dir, locked):
+def test_a_pickled_lease_is_locked_anew_by_whoever_reads(cache_dir):
     path = cache_dir.manifest()
     original = HeldLease(path)
     copy = pickle.loads(pickle.dumps(original))

@@ -14,7 +14,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.fileset import FileSet
 from cachecd_client.index import main
 from tests.client.foreign import KILLED_BEYOND, files_limited_to, numbers, put, python
-from tests.client.records import write
+from tests.client.records import labels, write
 from tests.core.shards import flip, frames
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]
@@ -49,10 +49,6 @@ def no_scans(monkeypatch):
         monkeypatch.setattr(_core, "scan", scan)
 
     return forbid
-
-
-def labels(loader) -> list[int]:
-    return [int(label) for batch in loader for label in batch["label"]]
 
 
 def names(folder):

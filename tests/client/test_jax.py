@@ -14,14 +14,9 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.jax import array
-from tests.client.records import examples, record, write
+from tests.client.records import record
 
 CPU = jax.devices("cpu")[0]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
 
 
 @pytest.fixture(scope="module")

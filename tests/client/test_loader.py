@@ -13,7 +13,8 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.records import examples, write, write_set
+from tests.client.conftest import in_child, wait_until
+from tests.client.records import examples, labels, write, write_set
 
 N = 103
 
@@ -21,10 +22,6 @@ N = 103
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
-
-
-def labels(batches) -> list[int]:
-    return [int(label) for batch in batches for label in batch["label"]]
 
 
 # Order
@@ -247,7 +244,7 @@ def test_a_loader_is_not_pickled_and_says_what_is(files):
             tried(loader)
 
 
-def test_leaving_the_loop_ends_the_reading_threads(files, wait_until):
+def test_leaving_the_loop_ends_the_reading_threads(files):
     before = native_threads()
     loader = files.numpy(batch_size=1, threads=2, prefetch_bytes=1)
     for _ in loader:
@@ -269,7 +266,7 @@ def test_figures_add_up_over_passes(files):
     assert loader.corrupt == []
 
 
-def test_a_pass_does_not_cross_a_fork(files, in_child):
+def test_a_pass_does_not_cross_a_fork(files):
     loader = files.numpy(batch_size=10, shuffle=False)
     batches = iter(loader)
     next(batches)

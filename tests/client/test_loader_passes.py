@@ -7,7 +7,7 @@ import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
-from tests.client.records import write_set
+from tests.client.records import labels, write_set
 
 N = 103
 
@@ -15,10 +15,6 @@ N = 103
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
-
-
-def labels(batches) -> list[int]:
-    return [int(label) for batch in batches for label in batch["label"]]
 
 
 def test_each_pass_has_an_order_of_its_own_that_follows_from_the_seed(files):

@@ -21,7 +21,8 @@ from cachecd_client.protocol import (
     ReportCorrupt,
 )
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir
+from tests.client.conftest import CacheDir, locked
+from tests.client.records import labels
 from tests.client.test_epoch import corrupt
 
 FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
@@ -84,13 +85,9 @@ def cache(granting, monkeypatch):
 
 
 @pytest.fixture
-def held(folders, locked):
+def held(folders):
     """The leases that somebody holds."""
     return lambda: {p.stem for p in folders["web"].root.glob("leases/*.json") if locked(p)}
-
-
-def labels(batches) -> list[int]:
-    return [int(label) for batch in batches for label in batch["label"]]
 
 
 def by_dataset(found) -> Counter:

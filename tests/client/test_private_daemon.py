@@ -18,6 +18,7 @@ import pytest
 from cachecd_client import private_daemon
 from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.session import connect
+from tests.client.conftest import in_child, wait_until
 
 DAEMON = """
 import json, os, signal, sys, threading
@@ -168,7 +169,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("children", ["none", "fork"])
-def test_the_daemon_of_a_killed_trainer_ends(config, wait_until, children):
+def test_the_daemon_of_a_killed_trainer_ends(config, children):
     """Even if a child of the trainer, such as a data-loading worker, lives on."""
     path = config()
     trainer = subprocess.Popen(
@@ -188,7 +189,7 @@ def test_the_daemon_of_a_killed_trainer_ends(config, wait_until, children):
         trainer.stdout.close()
 
 
-def test_a_forked_child_that_exits_leaves_the_daemon_alone(config, in_child):
+def test_a_forked_child_that_exits_leaves_the_daemon_alone(config):
     with connect(config()) as cache:
         in_child(cache.close)
         assert alive(cache.status()["pid"])

@@ -10,7 +10,7 @@ import pytest
 from cachecd_client import connect
 from cachecd_client.errors import CallerError, RequestError
 from cachecd_client.protocol import Acquire, Granted, Refused
-from tests.client.conftest import CacheDir
+from tests.client.conftest import CacheDir, locked
 
 FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
 WEIGHTS = {"web": 0.75, "code": 0.25}
@@ -35,12 +35,7 @@ class Lender:
                 shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
                 lease = f"{name}-{epoch}-{shards}"
                 path = self.folders[name].manifest(
-                    lease,
-                    shards,
-                    epoch=epoch,
-                    walk="w",
-                    cursor=70,
-                    fingerprint=f"{name} {shards}",
+                    lease, shards, epoch=epoch, walk="w", cursor=70, fingerprint=f"{name} {shards}"
                 )
                 return Granted(
                     request.id, lease, str(self.folders[name].root), f"leases/{path.name}"
@@ -187,7 +182,7 @@ def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender)
     assert after == whole[2:]
 
 
-def test_a_mixture_that_resumes_leases_all_sets_or_none(lender, locked):
+def test_a_mixture_that_resumes_leases_all_sets_or_none(lender):
     _, _, state = read(lender, left=(1, 3), n=2)
     lender.refuses.add("web")
     with lender.connect() as cache:

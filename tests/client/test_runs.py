@@ -7,10 +7,7 @@ from collections import Counter
 import pytest
 
 from cachecd_client.errors import CallerError
-
-
-def labels(loader):
-    return [int(label) for batch in loader for label in batch["label"]]
+from tests.client.records import labels
 
 
 def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):

@@ -27,6 +27,7 @@ from cachecd_client.protocol import (
     Waiting,
 )
 from cachecd_client.session import Cache, connect
+from tests.client.conftest import locked
 
 # Connecting
 
@@ -84,9 +85,7 @@ def test_a_closed_session_says_so(cache):
 # One lease
 
 
-def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(
-    daemon, cache_dir, locked
-):
+def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(daemon, cache_dir):
     path = cache_dir.manifest("lease-0")
     seen = []
 
@@ -147,8 +146,7 @@ def test_a_container_may_see_the_cache_elsewhere(daemon, cache_dir, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("code", "error"),
-    [("unknown-dataset", UnknownDatasetError), ("impossible", RequestError)],
+    ("code", "error"), [("unknown-dataset", UnknownDatasetError), ("impossible", RequestError)]
 )
 def test_a_refused_acquire_raises(daemon, code, error):
     scripted = daemon(lambda r: Refused(r.id, code, "no") if isinstance(r, Acquire) else None)
@@ -185,10 +183,7 @@ def test_a_wait_that_ends_says_how_far_it_was(daemon):
             else None
         )
     )
-    with (
-        connect(scripted.endpoint) as opened,
-        pytest.raises(AcquireTimeoutError) as caught,
-    ):
+    with connect(scripted.endpoint) as opened, pytest.raises(AcquireTimeoutError) as caught:
         opened.acquire("train", timeout=0.1)
     assert str(caught.value) == (
         "no lease within 0.1 s: train: 312 MiB of 1 GiB (30 %), 95 MB/s, ready in about 8 s "
@@ -247,7 +242,7 @@ def test_a_lease_lost_between_grant_and_lock_is_acquired_again(daemon, cache_dir
     assert [held.lease for held in scripted.of(Held)] == ["lease-3"]
 
 
-def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir, locked):
+def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir):
     def answer(request):
         if isinstance(request, Acquire):
             lease = f"lease-{len(scripted.of(Acquire))}"
@@ -277,9 +272,7 @@ def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
     assert len(scripted.of(Acquire)) == 5
 
 
-def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(
-    daemon, cache_dir, locked, caplog
-):
+def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_dir, caplog):
     path = cache_dir.manifest("lease-0")
 
     def answer(request):
@@ -298,7 +291,7 @@ def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(
 # The session's end
 
 
-def test_closing_the_session_releases_every_epoch(granting, manifest, locked):
+def test_closing_the_session_releases_every_epoch(granting, manifest):
     opened = connect(granting.endpoint)
     one, two = opened.acquire("train", 0), opened.acquire("train", 1)
     opened.close()
@@ -310,7 +303,7 @@ def test_closing_the_session_releases_every_epoch(granting, manifest, locked):
             list(epoch.numpy(batch_size=1))
 
 
-def test_an_epoch_keeps_a_session_that_nobody_holds(granting, manifest, locked):
+def test_an_epoch_keeps_a_session_that_nobody_holds(granting, manifest):
     epoch = connect(granting.endpoint).acquire("train")
     gc.collect()
     assert locked(manifest(0))
@@ -318,7 +311,7 @@ def test_an_epoch_keeps_a_session_that_nobody_holds(granting, manifest, locked):
     assert not locked(manifest(0))
 
 
-def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manifest, locked):
+def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manifest):
     connect(granting.endpoint).acquire("train")
     gc.collect()
     assert not locked(manifest(0))

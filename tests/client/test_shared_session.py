@@ -10,7 +10,7 @@ import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.protocol import Acquire, Granted, Held, Released
-from tests.client.conftest import politely
+from tests.client.conftest import locked, politely
 
 
 def run(count: int, work) -> None:
@@ -53,7 +53,7 @@ def manifests(granting, cache_dir):
     )
 
 
-def test_threads_take_and_release_leases_of_one_session(cache, granting, manifest, locked):
+def test_threads_take_and_release_leases_of_one_session(cache, granting, manifest):
 
     def work(number: int) -> None:
         chance = random.Random(number)
@@ -69,7 +69,7 @@ def test_threads_take_and_release_leases_of_one_session(cache, granting, manifes
     assert not any(locked(manifest(number)) for number in range(4))
 
 
-def test_threads_that_release_one_epoch_at_once_tell_it_once(cache, granting, manifest, locked):
+def test_threads_that_release_one_epoch_at_once_tell_it_once(cache, granting, manifest):
     for number in range(10):
         epoch = cache.acquire("train", number)
         run(4, lambda _, epoch=epoch: epoch.release())
@@ -77,9 +77,7 @@ def test_threads_that_release_one_epoch_at_once_tell_it_once(cache, granting, ma
         assert len(granting.of(Released)) == number + 1
 
 
-def test_a_session_closed_while_other_threads_take_leases_holds_none(
-    cache, granting, manifest, locked
-):
+def test_a_session_closed_while_other_threads_take_leases_holds_none(cache, granting, manifest):
     def work(number: int) -> None:
         if number == 0:
             while len(granting.of(Held)) < 6:

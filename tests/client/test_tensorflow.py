@@ -17,14 +17,9 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.tensorflow import tensor
-from tests.client.records import examples, record, write
+from tests.client.records import record, write
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
 
 
 def address(shared: tf.Tensor) -> int:

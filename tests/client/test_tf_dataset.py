@@ -12,7 +12,7 @@ from cachecd_client.fileset import FileSet
 from cachecd_client.report import line
 from cachecd_client.schema import infer
 from tests.client.conftest import beside
-from tests.client.records import examples, schema, write, write_set
+from tests.client.records import examples, labels, schema, write, write_set
 
 N = 53
 
@@ -20,10 +20,6 @@ N = 53
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
-
-
-def labels(dataset) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["label"].numpy()]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Delivered, Refused, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session import connect
+from tests.client.conftest import locked, wait_until
 from tests.client.records import schema
 
 # Epoch k of the granting daemon has the records 0 .. 20 + 10 k - 1, in files of ten.
@@ -46,9 +47,7 @@ def test_the_first_set_is_in_the_order_of_its_epochs_own_pipeline(cache):
     assert labels(iter(cache.tf_dataset("train", 5, features=["label"])), 4) == alone
 
 
-def test_lease_ends_when_the_set_after_the_next_is_taken(
-    cache, granting, cache_dir, manifest, locked
-):
+def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_dir, manifest):
     """However far the pipeline runs ahead of its consumer."""
     cache_dir.per_shard = 500
     open_then, held_then, told = [], [], []
@@ -82,7 +81,7 @@ def hasty_cache(granting, monkeypatch):
 
 
 def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
-    hasty_cache, granting, manifest, locked, caplog, wait_until
+    hasty_cache, granting, manifest, caplog
 ):
     dataset = hasty_cache.tf_dataset("train", 10, features=["label"])
     granting.kill()
@@ -120,7 +119,7 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
 
 
 def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
-    cache, granting, manifest, locked, wait_until
+    cache, granting, manifest
 ):
     grant = granting.answer
     granting.answer = lambda request: (
@@ -134,7 +133,7 @@ def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
 
 
 def test_iterators_of_one_dataset_have_orders_of_their_own_and_neither_ends_the_others_lease(
-    cache, cache_dir, manifest, locked
+    cache, cache_dir, manifest
 ):
     cache_dir.per_shard = 500
     dataset = cache.tf_dataset("train", 10, features=["label"])
@@ -165,7 +164,7 @@ def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, g
 
 
 def test_leases_end_with_iterators_and_those_nobody_took_with_the_dataset(
-    cache, cache_dir, manifest, locked
+    cache, cache_dir, manifest
 ):
     cache_dir.per_shard = 500
     dataset = cache.tf_dataset("train", 10, features=["label"])
@@ -283,7 +282,7 @@ def test_no_step_retraces_over_growing_sets_and_the_last_batch_of_a_pinned_one(c
 
 
 def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(
-    cache, granting, manifest, locked, wait_until
+    cache, granting, manifest
 ):
     traced, traced_by_steps = [], []
     steps = tf.keras.callbacks.LambdaCallback(
@@ -320,7 +319,7 @@ def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(
 
 
 def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_estimator_does(
-    cache, granting, manifest, locked, wait_until
+    cache, granting, manifest
 ):
     input_fn = cache.input_fn("train", 10, label="label", features=["vector"])
     first = []
@@ -348,9 +347,7 @@ def test_an_input_fn_in_a_graph_leases_a_set_once(cache, granting, cache_dir):
         del batches
 
 
-def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(
-    cache, manifest, locked
-):
+def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(cache, manifest):
     with tf.Graph().as_default():
         cache.input_fn("train", 10)()
     assert locked(manifest(0))
@@ -358,7 +355,7 @@ def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(
     assert not locked(manifest(0))
 
 
-def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, locked, monkeypatch):
+def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -368,7 +365,7 @@ def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, locked, m
     assert not locked(manifest(0))
 
 
-def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manifest, locked):
+def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manifest):
     for options, message in (
         ({"epochs": 0}, "epochs=0, expected at least 1"),
         ({"seed": -1}, "seed=-1, expected at least 0"),

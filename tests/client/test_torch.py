@@ -5,14 +5,8 @@ from torch.distributed import checkpoint
 from torchdata.stateful_dataloader import stateful
 
 from cachecd_client.errors import CallerError
-from cachecd_client.fileset import FileSet
 from cachecd_client.torch import tensor
-from tests.client.records import examples, record, write
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
+from tests.client.records import record
 
 
 def test_torch_delivers_what_numpy_delivers(files):

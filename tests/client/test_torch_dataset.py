@@ -15,6 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
+from tests.client.conftest import locked
 from tests.client.records import write_set
 
 N = 62
@@ -312,7 +313,7 @@ def test_what_workers_read_counts_for_the_run(cache):
     assert not found[0] & found[1]
 
 
-def test_an_epochs_worker_holds_the_lease_itself(cache, manifest, locked):
+def test_an_epochs_worker_holds_the_lease_itself(cache, manifest):
     options = {"batch_size": 4, "features": ["label"], "prefetch_bytes": 1}
     with cache.acquire("train") as epoch:
         batches = iter(DataLoader(epoch.to_dataset(**options), batch_size=None, num_workers=1))

@@ -24,6 +24,7 @@ from cachecd_client.errors import (
 )
 from cachecd_client.protocol import Acquire, AskStatus, Granted, Refused, StatusReply, Waiting
 from cachecd_client.transport import Transport
+from tests.client.conftest import in_child, wait_until
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_request_survives_a_restart_of_the_daemon(daemon, wait_until):
+def test_a_request_survives_a_restart_of_the_daemon(daemon):
     scripted = daemon(lambda request: None, polite=False)
     replies = []
     asking = threading.Thread(
@@ -64,7 +65,7 @@ def test_a_request_survives_a_restart_of_the_daemon(daemon, wait_until):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon, wait_until):
+def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon):
     scripted = daemon()
     scripted.kill()
     replies = []
@@ -78,7 +79,7 @@ def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon, wait_until):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(daemon, wait_until):
+def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(daemon):
     scripted = daemon()
 
     def open_now():
@@ -115,7 +116,7 @@ def test_threads_may_ask_at_once(daemon):
     assert sorted(replies) == [str(i) for i in range(8)]
 
 
-def test_a_forked_child_may_ask(daemon, in_child):
+def test_a_forked_child_may_ask(daemon):
     way = Transport(daemon().endpoint)
     way.ask(AskStatus("parent"), 10)
     assert in_child(lambda: way.ask(AskStatus("child"), 10).id) == "child"
@@ -140,7 +141,7 @@ def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
     assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
 
 
-def test_a_process_without_descriptors_left_is_told_so(daemon, in_child):
+def test_a_process_without_descriptors_left_is_told_so(daemon):
     way = Transport(daemon().endpoint)
 
     def ask() -> str:
@@ -160,7 +161,7 @@ def test_a_daemon_that_hangs_is_told_from_none(daemon):
     assert said in unreachable(scripted.path)
 
 
-def test_a_socket_of_another_group_is_told_from_none(tmp_path, in_child):
+def test_a_socket_of_another_group_is_told_from_none(tmp_path):
     """As nobody, for whom the folder is closed."""
     if os.getuid() == 0:
 

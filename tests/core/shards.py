@@ -85,6 +85,13 @@ def flip(path: Path, offset: int, mask: int = 0x01) -> None:
     path.write_bytes(data)
 
 
+def reader_of(
+    path: Path | str, features: Sequence[Any] = FEATURES, **options: Any
+) -> _core.BatchReader:
+    """A reader of one file, with its sidecar."""
+    return _core.BatchReader([(str(path), None)], features, **options)
+
+
 def batches(reader: _core.BatchReader) -> list[dict[str, Any]]:
     """All batches of a reader."""
     found = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, write
+from tests.core.shards import batches, reader_of, write
 
 RAW_DTYPES = ["bool", "float16", "float32", "float64"]
 RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -18,7 +18,7 @@ RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 
 
 def read(path, feature, rows, **options):
     """The column of one feature of the first `rows` records, in one batch."""
-    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
     (batch,) = batches(reader)
     assert list(batch)[:1] == [feature[0]]
     return batch[feature[0]]
@@ -120,7 +120,7 @@ def test_any_mixture_of_lengths_comes_back(tmp_path_factory, rows):
         ("l", "bytes", "bytes", None, False),
         ("i", "int64", "int64", None, False),
     ]
-    reader = BatchReader([(str(path), None)], features, batch_size=len(rows), shuffle=False)
+    reader = reader_of(path, features, batch_size=len(rows), shuffle=False)
     (batch,) = batches(reader)
     values, splits = batch["i"]
     data, offsets, lists = batch["l"]
@@ -161,13 +161,7 @@ def test_rows_without_a_record_are_zero_or_empty(tmp_path):
     ]
     # Twice over the same buffers, so that what is zero has been made so.
     for _ in range(2):
-        reader = BatchReader(
-            [(str(path), None)],
-            features,
-            batch_size=3,
-            shuffle=False,
-            last="pad",
-        )
+        reader = reader_of(path, features, batch_size=3, shuffle=False, last="pad")
         (batch,) = batches(reader)
         assert list(batch) == ["w", "d", "b", "k", "l", "r", "_valid"]
         assert batch["w"].tolist() == [[65535] * 3, [0] * 3, [0] * 3]
@@ -181,7 +175,7 @@ def test_rows_without_a_record_are_zero_or_empty(tmp_path):
 def test_columns_come_in_the_order_asked_for(tmp_path):
     path = write(tmp_path / "a", [_core.encode_example({"a": 1, "b": 2, "c": 3})])
     features = [(name, "int64", "int64", (), False) for name in "cab"]
-    (batch,) = batches(BatchReader([(str(path), None)], features, batch_size=1))
+    (batch,) = batches(reader_of(path, features, batch_size=1))
     assert {name: column.tolist() for name, column in batch.items()} == {
         "c": [3],
         "a": [1],
@@ -206,7 +200,7 @@ def test_records_that_list_their_features_in_other_orders_are_read(tmp_path):
     ]
     path = write(tmp_path / "a", records)
     features = [(name, "int64", "int64", (), False) for name in "ab"]
-    reader = BatchReader([(str(path), None)], features, batch_size=3, shuffle=False)
+    reader = reader_of(path, features, batch_size=3, shuffle=False)
     (batch,) = batches(reader)
     assert (batch["a"].tolist(), batch["b"].tolist()) == ([1, 3, 5], [2, 4, 6])
 
@@ -235,7 +229,7 @@ def test_a_record_that_does_not_fit_names_feature_file_and_offset(
 ):
     path = write(tmp_path / "a", [_core.encode_example({"x": value})])
     for on_corrupt in ("replace", "raise"):
-        reader = BatchReader([(str(path), None)], [feature], batch_size=1, on_corrupt=on_corrupt)
+        reader = reader_of(path, [feature], batch_size=1, on_corrupt=on_corrupt)
         with pytest.raises(SchemaError, match=message) as caught:
             reader.next()
         assert str(caught.value).startswith(f"{path}: record at byte 0: feature '{feature[0]}'")
@@ -244,14 +238,14 @@ def test_a_record_that_does_not_fit_names_feature_file_and_offset(
 def test_the_offset_is_the_misfits(tmp_path):
     path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in (1, 2, 3.0)])
     offset = int(_core.scan(str(path))[2])
-    reader = BatchReader([(str(path), None)], [("x", "int64", "int64", (), False)], batch_size=3)
+    reader = reader_of(path, [("x", "int64", "int64", (), False)], batch_size=3)
     with pytest.raises(SchemaError, match=f"record at byte {offset}:"):
         reader.next()
 
 
 def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):
     path = write(tmp_path / "a", [b"\x0a\xffnot an example"])
-    reader = BatchReader([(str(path), None)], [("x", "int64", "int64", (), False)], batch_size=1)
+    reader = reader_of(path, [("x", "int64", "int64", (), False)], batch_size=1)
     with pytest.raises(SchemaError, match=r"record at byte 0: not a tf.train.Example: .* at byte"):
         reader.next()
 
@@ -261,9 +255,7 @@ def test_an_error_waits_for_its_batchs_turn_and_stays(tmp_path):
     path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in values])
     feature = ("x", "int64", "int64", (), False)
     for threads in (1, 4):
-        reader = BatchReader(
-            [(str(path), None)], [feature], batch_size=2, shuffle=False, threads=threads
-        )
+        reader = reader_of(path, [feature], batch_size=2, shuffle=False, threads=threads)
         assert [reader.next()["x"].tolist() for _ in range(5)] == [
             [i, i + 1] for i in range(0, 10, 2)
         ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, flip, write
+from tests.core.shards import batches, flip, reader_of, write
 
 INTS = ("x", "int64", "int64")
 FLOATS = ("x", "float", "float32")
@@ -26,14 +26,14 @@ def shard(path, values):
 
 def read(path, feature, rows, **options):
     """The column `x` of the first `rows` records, in one batch."""
-    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
     (batch,) = batches(reader)
     return batch["x"]
 
 
 def read_padded(path, feature, rows, **options):
     """(values, lengths) of the padded column `x` of the first `rows` records."""
-    reader = BatchReader([(str(path), None)], [feature], batch_size=rows, shuffle=False, **options)
+    reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
     (batch,) = batches(reader)
     return batch["x"], batch["_x_length"]
 
@@ -73,12 +73,7 @@ def test_large_arrays_are_cast_and_verified(tmp_path, target):
     # One altered byte, wherever it lies, and the next record stands in for this one.
     for where in (50, LARGE // 2, LARGE - 1):
         flip(path, where)
-        reader = BatchReader(
-            [(str(path), None)],
-            [raw("uint8", (LARGE,), cast=target)],
-            batch_size=3,
-            shuffle=False,
-        )
+        reader = reader_of(path, [raw("uint8", (LARGE,), cast=target)], batch_size=3, shuffle=False)
         replaced = reader.next()["x"]
         assert len(reader.corrupt) == 1
         np.testing.assert_array_equal(replaced, expected[[1, 1, 2]])
@@ -266,7 +261,7 @@ def test_a_large_default_stands_in_in_a_large_record(tmp_path):
         raw("uint8", (LARGE,), default=_core.encode_example({"x": b"\xfa" * LARGE})),
         ("z", "bytes", "uint8", (LARGE,), True),
     ]
-    reader = BatchReader([(str(path), None)], features, batch_size=3, shuffle=False)
+    reader = reader_of(path, features, batch_size=3, shuffle=False)
     (batch,) = batches(reader)
     for row, first in enumerate((0, 0xFA, 2)):
         assert set(batch["x"][row].tolist()) == {first}

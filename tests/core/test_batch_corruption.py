@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
-from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
+from tests.core.shards import FEATURES, batches, example, flip, frames, labels, reader_of, write
 
 N = 30
 
@@ -31,7 +31,7 @@ def spoil(path, records):
 
 def read(path, **options):
     options = {"batch_size": 1, "shuffle": False} | options
-    return BatchReader([(str(path), None)], FEATURES, **options)
+    return reader_of(path, **options)
 
 
 # Replacing

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, Division
-from tests.core.shards import FEATURES, batches, example, write
+from tests.core.shards import FEATURES, batches, example, reader_of, write
 
 N = 60
 PADDING = None
@@ -166,7 +166,7 @@ def test_division_by_nothing_is_a_value_error():
 
 def test_every_column_of_a_short_batch_has_its_rows(tmp_path):
     path = write(tmp_path / "a", [example(i) for i in range(5)])
-    made = BatchReader([(str(path), None)], FEATURES, batch_size=4, last="short", ids=True)
+    made = reader_of(path, batch_size=4, last="short", ids=True)
     *_, last = batches(made)
     assert "_valid" not in last
     assert {

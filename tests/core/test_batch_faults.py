@@ -12,7 +12,7 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
-from tests.core.shards import FEATURES, batches, example, labels, write
+from tests.core.shards import FEATURES, batches, example, labels, reader_of, write
 
 N = 4000
 
@@ -64,9 +64,7 @@ def test_no_descriptor_is_needed_once_the_files_are_open(tmp_path):
     values = [np.full(60_000, k, np.uint8).tobytes() for k in range(8)]
     path = write(tmp_path / "a", [_core.encode_example({"x": value}) for value in values])
     feature = ("x", "bytes", "uint8", (60_000,), True)
-    reader = BatchReader(
-        [(str(path), None)], [feature], batch_size=1, shuffle=False, threads=1, prefetch_bytes=1
-    )
+    reader = reader_of(path, [feature], batch_size=1, shuffle=False, threads=1, prefetch_bytes=1)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:

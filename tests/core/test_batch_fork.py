@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client._core import BatchReader
 from tests.core.processes import SCRIPT, until
-from tests.core.shards import FEATURES, batches, labels
+from tests.core.shards import batches, labels, reader_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -46,7 +45,7 @@ def says_where_to_create_it(call):
 
 
 def test_a_forked_child_is_told_to_create_its_own_reader(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    reader = reader_of(shard, batch_size=1, threads=4, prefetch_bytes=0)
     calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.num_corrupt]
     for call in calls:
         in_child(lambda call=call: says_where_to_create_it(call))
@@ -55,7 +54,7 @@ def test_a_forked_child_is_told_to_create_its_own_reader(shard):
 
 
 def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4, prefetch_bytes=0)
+    reader = reader_of(shard, batch_size=1, threads=4, prefetch_bytes=0)
     inherited = [reader, reader.next(), reader.next()]
     del reader
 
@@ -70,14 +69,14 @@ def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
 
 
 def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
-    own = lambda: labels(BatchReader([(shard, None)], FEATURES, batch_size=1, shuffle=False))  # noqa: E731
+    reader = reader_of(shard, batch_size=1)
+    own = lambda: labels(reader_of(shard, batch_size=1, shuffle=False))  # noqa: E731
     in_child(lambda: own() == list(range(200)))
     assert len(batches(reader)) == 200
 
 
 def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    reader = reader_of(shard, batch_size=1)
     assert f" {shard}\n" in Path("/proc/self/maps").read_text()
     in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
     assert len(batches(reader)) == 200
@@ -85,7 +84,7 @@ def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
 
 def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(shard):
     """Something else may lie there by then: the child's memory, or a thread's stack."""
-    readers = [BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4) for _ in range(2)]
+    readers = [reader_of(shard, batch_size=1, threads=4) for _ in range(2)]
     batches(readers[0])  # at its end, and one in the middle, whose batches are kept
     kept = [readers[1].next(), readers[1].next()]
     kept.append(kept)
@@ -105,7 +104,7 @@ def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(
         kept.clear()
         readers.clear()
         gc.collect()
-        batches(BatchReader([(shard, None)], FEATURES, batch_size=1, threads=4))
+        batches(reader_of(shard, batch_size=1, threads=4))
         return fence() == [TAKEN, TAKEN]
 
     in_child(check)

@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core
-from cachecd_client._core import BatchReader
 from tests.core.processes import reader_threads, until
-from tests.core.shards import FEATURES, batches, example, flip, write
+from tests.core.shards import FEATURES, batches, example, flip, reader_of, write
 from tests.core.test_batch_process import anonymous_bytes
 
-DENSE = [
-    ("x", "bytes", "uint8", (3, 2), True),
-    ("label", "int64", "int64", (), False),
-]
+DENSE = [("x", "bytes", "uint8", (3, 2), True), ("label", "int64", "int64", (), False)]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +42,7 @@ class Producer:
 
 
 def reader(path, features=DENSE, **options):
-    return BatchReader(
-        [(path, None)], features, **{"batch_size": 4, "shuffle": False, "threads": 1, **options}
-    )
+    return reader_of(path, features, **{"batch_size": 4, "shuffle": False, "threads": 1, **options})
 
 
 # Wrapping
@@ -123,8 +117,8 @@ def test_what_is_wrapped_but_not_delivered_counts_as_made_ahead(tmp_path):
     record = _core.encode_example({"x": bytes(1 << 20)})
     path = str(write(tmp_path / "a", [record] * 40))
     wrapped = []
-    large = BatchReader(
-        [(path, None)],
+    large = reader_of(
+        path,
         [("x", "bytes", "uint8", (1 << 20,), True)],
         batch_size=1,
         threads=1,

@@ -7,9 +7,8 @@ import os
 import pytest
 
 from cachecd_client import FileSet, resources
-from cachecd_client._core import BatchReader
 from tests.core.processes import until
-from tests.core.shards import FEATURES, example, write
+from tests.core.shards import example, reader_of, write
 from tests.pagecache import dropped, resident
 
 MiB = 1 << 20
@@ -24,7 +23,7 @@ def path(tmp_path_factory):
 
 
 def reader(path, **options):
-    return BatchReader([(str(path), None)], FEATURES, batch_size=2, prefetch_bytes=1, **options)
+    return reader_of(path, batch_size=2, prefetch_bytes=1, **options)
 
 
 def test_a_set_that_memory_cannot_keep_is_not_read_ahead_of_what_is_wanted(path):

@@ -13,7 +13,7 @@ from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
 from tests.core.processes import until
-from tests.core.shards import batches, frames, write
+from tests.core.shards import batches, frames, reader_of, write
 
 
 def items(data, offsets):
@@ -33,7 +33,7 @@ def test_one_large_batch_does_not_make_those_after_it_as_large(tmp_path):
     records[10] = _core.encode_example({"x": bytes(32 << 20)})
     path = write(tmp_path / "a", records)
     feature = ("x", "bytes", "bytes", (), False)
-    reader = BatchReader([(str(path), None)], [feature], batch_size=1, shuffle=False, threads=1)
+    reader = reader_of(path, [feature], batch_size=1, shuffle=False, threads=1)
     before = address_space()
     kept = batches(reader)  # whose memory is not used again
     assert len(kept) == 120
@@ -48,8 +48,8 @@ def test_after_one_large_batch_as_many_are_made_ahead_as_before(tmp_path):
     spoilt[-1] ^= 1
     path.write_bytes(frames([good, large]) + (frames([good]) + spoilt) * 1000)
     feature = ("x", "bytes", "bytes", (), False)
-    reader = BatchReader(
-        [(str(path), None)], [feature], batch_size=2, shuffle=False, threads=1, prefetch_bytes=10**6
+    reader = reader_of(
+        path, [feature], batch_size=2, shuffle=False, threads=1, prefetch_bytes=10**6
     )
     for _ in range(200):
         reader.next()
@@ -90,7 +90,7 @@ def tells(batch, first):
 
 def test_every_array_is_aligned_writable_and_contiguous(mixed):
     options = {"batch_size": 7, "last": "pad", "ids": True}
-    for batch in batches(BatchReader([(str(mixed), None)], MIXED, **options)):
+    for batch in batches(reader_of(mixed, MIXED, **options)):
         for array in arrays(batch):
             assert array.ctypes.data % 64 == 0
             assert array.flags.writeable
@@ -98,7 +98,7 @@ def test_every_array_is_aligned_writable_and_contiguous(mixed):
 
 
 def test_kept_batches_keep_their_values_beyond_the_reader(mixed):
-    reader = BatchReader([(str(mixed), None)], MIXED, batch_size=10, shuffle=False, threads=3)
+    reader = reader_of(mixed, MIXED, batch_size=10, shuffle=False, threads=3)
     kept = batches(reader)
     reader.close()
     del reader
@@ -107,9 +107,7 @@ def test_kept_batches_keep_their_values_beyond_the_reader(mixed):
 
 
 def test_a_view_keeps_its_batchs_memory(mixed):
-    reader = BatchReader(
-        [(str(mixed), None)], MIXED, batch_size=10, shuffle=False, prefetch_bytes=0
-    )
+    reader = reader_of(mixed, MIXED, batch_size=10, shuffle=False, prefetch_bytes=0)
     corner = reader.next()["d"][3:, 5:]
     batches(reader)
     gc.collect()
@@ -117,7 +115,7 @@ def test_a_view_keeps_its_batchs_memory(mixed):
 
 
 def test_writing_to_a_batch_changes_no_other(mixed):
-    reader = BatchReader([(str(mixed), None)], MIXED, batch_size=10, shuffle=False)
+    reader = reader_of(mixed, MIXED, batch_size=10, shuffle=False)
     first = reader.next()
     rest = batches(reader)
     for array in arrays(first):
@@ -126,9 +124,7 @@ def test_writing_to_a_batch_changes_no_other(mixed):
 
 
 def test_memory_that_was_let_go_is_used_again(mixed):
-    reader = BatchReader(
-        [(str(mixed), None)], MIXED[:1], batch_size=10, shuffle=False, threads=1, prefetch_bytes=0
-    )
+    reader = reader_of(mixed, MIXED[:1], batch_size=10, shuffle=False, threads=1, prefetch_bytes=0)
     addresses = []
     while (batch := reader.next()) is not None:
         addresses.append(batch["d"].ctypes.data)
@@ -138,7 +134,7 @@ def test_memory_that_was_let_go_is_used_again(mixed):
 
 def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
     feature = ("d", "bytes", "uint8", (2**40, 2**40), True)
-    reader = BatchReader([(str(mixed), None)], [feature], batch_size=10)
+    reader = reader_of(mixed, [feature], batch_size=10)
     with pytest.raises(MemoryError):
         reader.next()
 
@@ -146,7 +142,7 @@ def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
 @pytest.mark.parametrize("rows", [2**50, 2**61, 2**62, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("features", [[], MIXED[:1], MIXED[1:2], MIXED[2:3], MIXED[3:]])
 def test_a_batch_of_impossibly_many_rows_is_a_memory_error(mixed, rows, features):
-    reader = BatchReader([(str(mixed), None)], features, batch_size=rows, last="pad", ids=True)
+    reader = reader_of(mixed, features, batch_size=rows, last="pad", ids=True)
     with pytest.raises(MemoryError):
         reader.next()
 

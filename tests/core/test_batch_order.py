@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
-from tests.core.shards import FEATURES, batches, example, frames, labels, write
+from tests.core.shards import FEATURES, batches, example, frames, labels, reader_of, write
 
 N = 97
 SIZES = [40, 0, 1, 56]  # of the files
@@ -114,15 +114,7 @@ def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch
 def test_more_ranks_than_records_still_step_together(tmp_path):
     path = write(tmp_path / "a", [example(0), example(1)])
     for rank in range(5):
-        reader = BatchReader(
-            [(str(path), None)],
-            FEATURES,
-            batch_size=2,
-            rank=rank,
-            world=5,
-            shuffle=False,
-            last="pad",
-        )
+        reader = reader_of(path, batch_size=2, rank=rank, world=5, shuffle=False, last="pad")
         (batch,) = batches(reader)
         assert batch["_valid"].tolist() == [rank < 2, False]
 
@@ -194,7 +186,7 @@ def test_no_files_are_no_records():
 
 def test_a_file_without_sidecar_is_walked(tmp_path):
     (tmp_path / "a").write_bytes(frames(example(i) for i in range(10)))
-    reader = BatchReader([(str(tmp_path / "a"), None)], FEATURES, batch_size=10, shuffle=False)
+    reader = reader_of(tmp_path / "a", batch_size=10, shuffle=False)
     assert labels(reader) == list(range(10))
 
 

@@ -13,7 +13,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from tests.core.processes import SCRIPT, reader_threads, thread_state, until
-from tests.core.shards import FEATURES, batches, example, flip, frames, labels, write
+from tests.core.shards import FEATURES, batches, example, flip, frames, labels, reader_of, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -32,7 +32,7 @@ def endless(tmp_path_factory):
 
 
 def test_a_ready_batch_is_returned_without_giving_the_gil_away(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=2, prefetch_bytes=1 << 30)
+    reader = reader_of(shard, batch_size=2, prefetch_bytes=1 << 30)
     until(lambda: not reader_threads())  # they end when everything is made
     stop = threading.Event()
     ran = 0
@@ -79,7 +79,7 @@ def test_waiting_leaves_the_gil_to_others_and_is_accounted_for(endless):
 
 
 def test_bytes_read_are_those_of_delivered_payloads(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=50, shuffle=False)
+    reader = reader_of(shard, batch_size=50, shuffle=False)
     assert reader.bytes_read == 0
     reader.next()
     assert reader.bytes_read == sum(len(example(i)) for i in range(50))
@@ -88,7 +88,7 @@ def test_bytes_read_are_those_of_delivered_payloads(shard):
 
 
 def test_several_python_threads_share_one_reader(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, prefetch_bytes=0)
+    reader = reader_of(shard, batch_size=1, prefetch_bytes=0)
     taken = []
     consumers = [threading.Thread(target=lambda: taken.extend(labels(reader))) for _ in range(4)]
     for consumer in consumers:
@@ -150,7 +150,7 @@ def test_what_is_made_ahead_is_bounded_by_bytes(tmp_path):
 
 
 def test_closing_is_idempotent_and_next_then_says_so(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1)
+    reader = reader_of(shard, batch_size=1)
     kept = reader.next()["label"]
     value = kept.item()
     reader.close()
@@ -162,7 +162,7 @@ def test_closing_is_idempotent_and_next_then_says_so(shard):
 
 
 def test_dropping_a_reader_ends_its_threads(shard):
-    reader = BatchReader([(shard, None)], FEATURES, batch_size=1, threads=3, prefetch_bytes=0)
+    reader = reader_of(shard, batch_size=1, threads=3, prefetch_bytes=0)
     assert len(reader_threads()) in (3, 4)  # the one that reads ahead may have done all it can
     del reader
     assert reader_threads() == []

@@ -4,9 +4,8 @@ import os
 
 import pytest
 
-from cachecd_client._core import BatchReader
 from tests.core.processes import until
-from tests.core.shards import FEATURES, example, write
+from tests.core.shards import example, reader_of, write
 
 N = 60
 
@@ -22,7 +21,7 @@ def threads() -> int:
 
 def test_a_queue_that_has_all_the_rest_is_full_whatever_its_size(path):
     before = threads()
-    reader = BatchReader([(path, None)], FEATURES, batch_size=4, prefetch_bytes=1 << 30)
+    reader = reader_of(path, batch_size=4, prefetch_bytes=1 << 30)
     until(lambda: threads() == before)  # they end when all is made
     for taken in range(1, 16):
         reader.next()
@@ -30,7 +29,7 @@ def test_a_queue_that_has_all_the_rest_is_full_whatever_its_size(path):
 
 
 def test_a_queue_of_one_batch_is_empty_whenever_that_is_taken_but_the_last(path):
-    reader = BatchReader([(path, None)], FEATURES, batch_size=4, prefetch_bytes=0)
+    reader = reader_of(path, batch_size=4, prefetch_bytes=0)
     for _ in range(14):
         reader.next()
         assert reader.queue_filled == 0
@@ -40,7 +39,7 @@ def test_a_queue_of_one_batch_is_empty_whenever_that_is_taken_but_the_last(path)
 
 def test_what_is_being_made_does_not_count(path):
     """Room for eight batches in bytes, of which those that are made alone are in the queue."""
-    reader = BatchReader([(path, None)], FEATURES, batch_size=1, prefetch_bytes=1 << 30, threads=1)
+    reader = reader_of(path, batch_size=1, prefetch_bytes=1 << 30, threads=1)
     filled = []
     for _ in range(N):
         before = reader.queue_filled
@@ -52,7 +51,7 @@ def test_what_is_being_made_does_not_count(path):
 
 
 def test_a_pass_begun_anew_counts_anew(path):
-    reader = BatchReader([(path, None)], FEATURES, batch_size=4)
+    reader = reader_of(path, batch_size=4)
     while reader.next() is not None:
         pass
     assert reader.queue_filled > 0

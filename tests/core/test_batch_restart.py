@@ -5,9 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptRecordError
-from tests.core.shards import FEATURES, batches, example, flip, labels, write
+from tests.core.shards import batches, example, flip, labels, reader_of, write
 
 N = 60
 
@@ -18,7 +17,7 @@ def path(tmp_path):
 
 
 def reader(path, **options):
-    return BatchReader([(str(path), None)], FEATURES, **{"batch_size": 4, "seed": 3, **options})
+    return reader_of(path, **{"batch_size": 4, "seed": 3, **options})
 
 
 def test_a_pass_begun_anew_is_the_one_before(path):

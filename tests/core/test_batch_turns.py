@@ -2,8 +2,7 @@
 
 import pytest
 
-from cachecd_client._core import BatchReader
-from tests.core.shards import FEATURES, example, labels, write
+from tests.core.shards import example, labels, reader_of, write
 
 N = 62
 
@@ -14,7 +13,7 @@ def path(tmp_path):
 
 
 def reader(path, **options):
-    return BatchReader([(str(path), None)], FEATURES, **{"batch_size": 4, "seed": 3, **options})
+    return reader_of(path, **{"batch_size": 4, "seed": 3, **options})
 
 
 def taken(path, **options):

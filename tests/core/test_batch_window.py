@@ -14,7 +14,7 @@ from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from tests.core.processes import until
-from tests.core.shards import FEATURES, batches, example, flip, labels, write
+from tests.core.shards import FEATURES, batches, example, flip, labels, reader_of, write
 
 FILES, RECORDS = 30, 40
 
@@ -212,14 +212,8 @@ def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, wind
 def test_a_page_cut_off_after_it_was_brought_in_is_a_corrupt_record_and_no_crash(tmp_path):
     """Truncation takes pages away that are mapped already: touching them is a SIGBUS."""
     path = write(tmp_path / "cut", [example(i) for i in range(4000)])
-    reader = BatchReader(
-        [(str(path), None)],
-        FEATURES,
-        batch_size=10,
-        shuffle=False,
-        prefetch_bytes=1,
-        threads=1,
-        on_corrupt="raise",
+    reader = reader_of(
+        path, batch_size=10, shuffle=False, prefetch_bytes=1, threads=1, on_corrupt="raise"
     )
     assert reader.next() is not None
     with open(path, "r+b") as file:

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from cachecd_client._core import BatchReader
 from tests.core.processes import reader_threads, thread_state, until
-from tests.core.shards import example, write
+from tests.core.shards import example, reader_of, write
 
 LABEL = ("label", "int64", "int64", (), False)
 BATCHES, ROWS = 40, 5
@@ -33,8 +32,8 @@ class Failing:
 
 
 def read(shard, wrap, **options):
-    reader = BatchReader(
-        [(shard, None)],
+    reader = reader_of(
+        shard,
         [LABEL],
         batch_size=ROWS,
         shuffle=False,
@@ -97,7 +96,7 @@ def test_an_error_of_the_files_waits_for_its_turn_behind_wrapped_batches(shard, 
     labels = [example(i) for i in range(ROWS * 4)]
     path = str(write(tmp_path / "a", labels))
     features = [LABEL, ("absent", "int64", "int64", (), False)]
-    reader = BatchReader([(path, None)], features, batch_size=ROWS, wrap={"label": lambda v: v})
+    reader = reader_of(path, features, batch_size=ROWS, wrap={"label": lambda v: v})
     until(lambda: not reader_threads())
     for _ in range(2):
         with pytest.raises(Exception, match="no such feature"):
@@ -112,8 +111,8 @@ def test_whoever_waits_for_a_batch_that_another_threads_wrapping_loses_is_told(s
         go.wait(20)
         raise ValueError("no")
 
-    reader = BatchReader(
-        [(shard, None)], [LABEL], batch_size=1, prefetch_bytes=1, threads=1, wrap={"label": wrap}
+    reader = reader_of(
+        shard, [LABEL], batch_size=1, prefetch_bytes=1, threads=1, wrap={"label": wrap}
     )
     errors = []
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-from tests.core.shards import varint, write
+from tests.core.shards import reader_of, varint, write
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -170,7 +170,7 @@ def test_denormal_numbers_in_records_count_whatever_the_trainer_told_its_process
     feature = ("x", "bytes", "float64", (9,), True, {"cast": "float32"})
 
     def read():
-        return _core.BatchReader([(str(path), None)], [feature], batch_size=1).next()
+        return reader_of(path, [feature], batch_size=1).next()
 
     found = flushing(read)()["x"]
     assert found.tobytes() == tiny.astype(np.float32).tobytes()

@@ -37,14 +37,7 @@ def test_every_configuration_shown_is_one(page, tmp_path):
         assert load(path, environ).datasets
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *PAGES,
-        *GUIDES,
-        *(f"docs/{name}.md" for name in OTHERS),
-    ],
-)
+@pytest.mark.parametrize("page", [*PAGES, *GUIDES, *(f"docs/{name}.md" for name in OTHERS)])
 def test_every_program_shown_is_one(page):
     shown = blocks(page, "python")
     assert shown

@@ -65,10 +65,7 @@ class Learner:
         torch.set_num_threads(1)  # the other core is the samplers' and the store's
         torch.manual_seed(self.seed)
         self._model = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(SIDE * SIDE, _HIDDEN),
-            nn.ReLU(),
-            nn.Linear(_HIDDEN, CLASSES),
+            nn.Flatten(), nn.Linear(SIDE * SIDE, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, CLASSES)
         )
         # Fused: one pass over the weights, time that samplers and store have then.
         self._optimizer = torch.optim.SGD(

@@ -94,11 +94,7 @@ def measure(options: Options) -> Report:
 
 
 def _preparing(
-    source: Path,
-    example: Any,
-    scale: Scale,
-    at_a_time: int | None = None,
-    kept: Path | None = None,
+    source: Path, example: Any, scale: Scale, at_a_time: int | None = None, kept: Path | None = None
 ) -> Any:
     """The usual input_fn: everything anew at each call, or what a pass has `kept` in a file."""
     import soundfile

@@ -46,10 +46,7 @@ def costs(png: Path, side: int, classes: int, repeats: int) -> dict[str, dict[st
             "NumPy and PIL": lambda: eye[labels],
             "TensorFlow": lambda: tf.one_hot(label_tensor, classes),
         },
-        "copy": {
-            "NumPy and PIL": lambda: pixels.copy(),
-            "TensorFlow": lambda: tf.identity(pixels),
-        },
+        "copy": {"NumPy and PIL": lambda: pixels.copy(), "TensorFlow": lambda: tf.identity(pixels)},
     }
     return {
         step: {by: _milliseconds(call, repeats) for by, call in ways.items()}
