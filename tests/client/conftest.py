@@ -8,8 +8,6 @@ import os
 import struct
 import sys
 import threading
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,14 +37,6 @@ def no_launcher(monkeypatch):
     """Tests see no launcher and no daemon but those they set up."""
     for variable in LAUNCHERS:
         monkeypatch.delenv(variable, raising=False)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Polls until the condition holds; fails the test if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.005)
 
 
 @dataclass
@@ -142,6 +132,17 @@ class ScriptedDaemon:
         """The requests of one class, in order of arrival."""
         return [request for request in self.requests if isinstance(request, kind)]
 
+    def instead(self, reply: Answer, epoch: int, dataset: str = "train") -> None:
+        """From now on it answers to an Acquire of this epoch what `reply` says."""
+        usual = self.answer
+
+        def answer(request: Request) -> Reply | list[bytes] | None:
+            asked = isinstance(request, protocol.Acquire)
+            asked = asked and (request.dataset, request.epoch) == (dataset, epoch)
+            return reply(request) if asked else usual(request)
+
+        self.answer = answer
+
     def _serve(self, bound: threading.Event) -> None:
         with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
             socket.linger = 0
@@ -160,6 +161,20 @@ class ScriptedDaemon:
                 if reply is not None:
                     frames = reply if isinstance(reply, list) else protocol.encode(reply)
                     socket.send_multipart([peer, b"", *frames])
+
+
+def lending(make: Callable[[protocol.Acquire], Path | Reply]) -> Answer:
+    """Grants to each Acquire the manifest that `make` writes for it, or answers what it gives."""
+
+    def answer(request: Request) -> Reply | None:
+        if not isinstance(request, protocol.Acquire):
+            return None
+        made = make(request)
+        if not isinstance(made, Path):
+            return made
+        return Granted(request.id, made.stem, str(made.parents[1]), f"leases/{made.name}")
+
+    return answer
 
 
 def politely(answer: Answer) -> Answer:
@@ -195,16 +210,11 @@ def daemon(tmp_path) -> Iterator[Callable[[Answer], ScriptedDaemon]]:
 def granting(daemon, cache_dir):
     """A daemon that grants epoch k of "train" the shards 1 .. 2 + k, the way the real one does."""
 
-    def answer(request: Request) -> Reply | None:
-        if not isinstance(request, protocol.Acquire):
-            return None
+    def make(request: protocol.Acquire) -> Path:
         lease = f"{request.dataset}-{request.epoch}"
-        path = cache_dir.manifest(
-            lease, shards=2 + request.epoch, job=request.job, epoch=request.epoch
-        )
-        return Granted(request.id, lease, str(cache_dir.root), f"leases/{path.name}")
+        return cache_dir.manifest(lease, 2 + request.epoch, job=request.job, epoch=request.epoch)
 
-    return daemon(answer)
+    return daemon(lending(make))
 
 
 @pytest.fixture
@@ -229,44 +239,6 @@ def beside(records: int | None = None) -> AllGather:
         return [own, own._replace(lease=1, records=there)]
 
     return gather
-
-
-def fork() -> int:
-    """os.fork, which from Python 3.12 on warns of the daemon's thread that tests run beside."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def in_children(*works: Callable[[], Any]) -> list[Any]:
-    """What each of `works` returns (as JSON) in a child of its own made by os.fork, all at the same time;
-    fails if a child fails."""
-    children = []
-    for work in works:
-        reading, writing = os.pipe()
-        child = fork()
-        if child == 0:
-            status = 1
-            try:
-                os.write(writing, json.dumps(work()).encode())
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(writing)
-        children.append((child, reading))
-    found = []
-    for child, reading in children:
-        with os.fdopen(reading, "rb") as pipe:
-            text = pipe.read()
-        _, status = os.waitpid(child, 0)
-        assert status == 0, f"a child ended with status {status}"
-        found.append(json.loads(text))
-    return found
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns (as JSON) in a child made by os.fork; fails if the child fails."""
-    return in_children(work)[0]
 
 
 @pytest.fixture(scope="session")

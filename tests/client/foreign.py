@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import resource
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from cachecd_client import _core
@@ -29,17 +27,6 @@ def put(path: Path, records: Sequence[bytes], compression: str | None = None) ->
     """A TFRecord file and nothing else."""
     path.write_bytes(PACK[compression](frames(records)))
     return path
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond `size`: a disk that refuses, without filling one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def python(script: str, *arguments: object, environment: dict[str, str]) -> subprocess.Popen[str]:

@@ -14,10 +14,11 @@ import torch.distributed as dist
 
 from cachecd_client.agreement import Row
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
-from cachecd_client.protocol import Acquire, Granted, Refused, Request
+from cachecd_client.protocol import Refused
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, ScriptedDaemon, in_children, locked
+from tests.client.conftest import CacheDir, ScriptedDaemon, lending, locked
 from tests.client.records import labels
+from tests.core.processes import in_children
 
 BATCH = 4
 
@@ -32,18 +33,13 @@ def node(daemon, tmp_path) -> Callable[..., ScriptedDaemon]:
         root.mkdir()
         cache_dir = CacheDir(root)
 
-        def answer(request: Request):
-            if not isinstance(request, Acquire):
-                return None
-            if request.epoch >= refuse:
+        def make(request):
+            epoch = request.epoch
+            if epoch >= refuse:
                 return Refused(request.id, "RequestError", "the disk is full")
-            lease = f"train-{request.epoch}"
-            path = cache_dir.manifest(
-                lease, shards, epoch=request.epoch, seed=request.epoch, **changes
-            )
-            return Granted(request.id, lease, str(root), f"leases/{path.name}")
+            return cache_dir.manifest(f"train-{epoch}", shards, epoch=epoch, seed=epoch, **changes)
 
-        return daemon(answer)
+        return daemon(lending(make))
 
     return start
 
@@ -301,14 +297,11 @@ class Losing:
         cache_dir = CacheDir(folder)
         self.lost = False
 
-        def answer(request: Request):
-            if not isinstance(request, Acquire):
-                return None
+        def make(request):
             number = shards + self.lost
-            path = cache_dir.manifest(f"{number}-{request.epoch}", number, epoch=request.epoch)
-            return Granted(request.id, path.stem, str(folder), f"leases/{path.name}")
+            return cache_dir.manifest(f"{number}-{request.epoch}", number, epoch=request.epoch)
 
-        self.daemon = daemon(answer)
+        self.daemon = daemon(lending(make))
 
     def read(self, gather, left=None, **run):
         """(labels of each epoch, its progress), and the state after `left` = (epoch, batches)."""

@@ -7,9 +7,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from cachecd_client.protocol import Delivered, Granted
+from cachecd_client.protocol import Delivered
 from cachecd_client.session import connect
-from tests.client.conftest import beside
+from tests.client.conftest import beside, lending
 
 SHARDS = 24
 PER_SHARD = 10
@@ -20,18 +20,15 @@ def lender(daemon, cache_dir):
     """Grants sets of 24 shards, read through a window that holds six of them or all."""
 
     def start(windowed):
-        def answer(request):
-            if not hasattr(request, "epoch"):
-                return None
+        def make(request):
             lease = f"{request.job}-{request.epoch}"
             size = sum(cache_dir.shard(n).stat().st_size for n in range(1, SHARDS + 1))
             window = size // 4 if windowed else None
-            path = cache_dir.manifest(
+            return cache_dir.manifest(
                 lease, shards=SHARDS, job=request.job, epoch=request.epoch, window=window
             )
-            return Granted(request.id, lease, str(cache_dir.root), f"leases/{path.name}")
 
-        return daemon(answer)
+        return daemon(lending(make))
 
     return start
 

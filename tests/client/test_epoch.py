@@ -17,8 +17,9 @@ from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.session import connect
 from cachecd_client.transport import Transport
-from tests.client.conftest import in_child, locked
+from tests.client.conftest import locked
 from tests.client.records import labels
+from tests.core.processes import in_child
 
 
 @pytest.fixture

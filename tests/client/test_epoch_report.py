@@ -13,8 +13,8 @@ from cachecd_client.loader import Loader
 from cachecd_client.protocol import Acquire, Granted, Waiting
 from cachecd_client.report import line
 from cachecd_client.session import Cache, connect
-from tests.client.conftest import in_child
 from tests.client.test_epoch import corrupt
+from tests.core.processes import in_child
 
 
 class Clock:

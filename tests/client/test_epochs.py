@@ -12,13 +12,12 @@ from cachecd_client.protocol import (
     Acquire,
     AskStatus,
     Delivered,
-    Granted,
     Held,
     Refused,
     Released,
 )
 from cachecd_client.session import connect
-from tests.client.conftest import locked
+from tests.client.conftest import lending, locked
 
 
 def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest):
@@ -172,12 +171,7 @@ def test_an_exception_in_the_loop_releases_the_lease(cache, manifest):
 
 
 def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        Refused(request.id, "impossible", "the limit is too small")
-        if isinstance(request, Acquire) and request.epoch == 1
-        else grant(request)
-    )
+    granting.instead(lambda request: Refused(request.id, "impossible", "it is too small"), epoch=1)
     epochs = cache.epochs("train", 2)
     next(epochs)
     with pytest.raises(RequestError):
@@ -263,12 +257,7 @@ def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest):
 def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
     cache, granting, manifest, caplog
 ):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        [b"cachecd/2.0", b"{}"]
-        if isinstance(request, Acquire) and request.epoch == 1
-        else grant(request)
-    )
+    granting.instead(lambda request: [b"cachecd/2.0", b"{}"], epoch=1)
     leases = [epoch.lease for epoch in cache.epochs("train", 3)]
     assert leases == ["train-0", "train-0", "train-2"]
     assert "epoch 1 repeats the 2 files of the one before: the daemon on" in caplog.text
@@ -278,14 +267,7 @@ def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
 
 def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir):
     path = cache_dir.manifest("lease-0", schema={"features": 7})
-    scripted = daemon(
-        lambda request: (
-            Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
-            if isinstance(request, Acquire)
-            else None
-        )
-    )
-    with connect(scripted.endpoint) as opened:
+    with connect(daemon(lending(lambda request: path)).endpoint) as opened:
         with pytest.raises(SchemaError, match="not a schema"):
             opened.acquire("train")
         assert not locked(path)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from cachecd_client import FileSet, fileset
 from cachecd_client.agreement import Row, ranks_of_one_set
 from cachecd_client.errors import CachecdError, CallerError
-from cachecd_client.protocol import Acquire, Granted
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, ScriptedDaemon, in_children
+from tests.client.conftest import CacheDir, ScriptedDaemon, lending
 from tests.client.records import examples, labels, write
+from tests.core.processes import in_children
 
 BATCH = 2
 
@@ -37,13 +37,7 @@ def node(daemon, tmp_path) -> Callable[..., ScriptedDaemon]:
             options = {"epoch": epoch, "seed": epoch, **changes}
             CacheDir(root).manifest(f"train-{epoch}", shards, **options)
 
-        def answer(request):
-            if not isinstance(request, Acquire):
-                return None
-            lease = f"train-{request.epoch}"
-            return Granted(request.id, lease, str(root), f"leases/{lease}.json")
-
-        return daemon(answer)
+        return daemon(lending(lambda request: root / f"leases/train-{request.epoch}.json"))
 
     return start
 
@@ -118,13 +112,7 @@ def mixing(daemon, tmp_path) -> Callable[[str], ScriptedDaemon]:
         for dataset, first, shards in (("web", 0, 2), ("code", 1000, 3)):
             CacheDir(root, dataset=dataset, first=first).manifest(f"{dataset}-0", shards, seed=1)
 
-        def answer(request):
-            if not isinstance(request, Acquire):
-                return None
-            lease = f"{request.dataset}-0"
-            return Granted(request.id, lease, str(root), f"leases/{lease}.json")
-
-        return daemon(answer)
+        return daemon(lending(lambda request: root / f"leases/{request.dataset}-0.json"))
 
     return start
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError, ProtocolVersionError
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest
-from tests.client.conftest import fork, in_child, locked, wait_until
+from tests.client.conftest import locked
+from tests.core.processes import fork, in_child, until
 
 
 def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir):
@@ -70,7 +71,7 @@ def test_a_killed_trainers_lease_ends_by_itself(cache_dir):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
-    wait_until(lambda: not locked(path), seconds=1.0)
+    until(lambda: not locked(path), seconds=1.0)
 
 
 def test_a_stopped_trainer_keeps_its_lease(cache_dir):
@@ -95,7 +96,7 @@ def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir):
         os._exit(0)
     try:
         held.close()
-        wait_until(lambda: not locked(path), seconds=1.0)
+        until(lambda: not locked(path), seconds=1.0)
     finally:
         os.close(asleep)
         os.close(wake)

@@ -13,8 +13,9 @@ from cachecd_client import _core, locating
 from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.fileset import FileSet
 from cachecd_client.index import main
-from tests.client.foreign import KILLED_BEYOND, files_limited_to, numbers, put, python
+from tests.client.foreign import KILLED_BEYOND, numbers, put, python
 from tests.client.records import labels, write
+from tests.core.processes import files_limited_to
 from tests.core.shards import flip, frames
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]

@@ -13,8 +13,8 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
-from tests.client.conftest import in_child, wait_until
 from tests.client.records import examples, labels, write, write_set
+from tests.core.processes import in_child, until
 
 N = 103
 
@@ -27,31 +27,7 @@ def files(tmp_path_factory):
 # Order
 
 
-@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 3}, {"prefetch_bytes": 1}])
-def test_threads_and_prefetch_do_not_change_the_order(files, options):
-    expected = labels(files.numpy(batch_size=10, seed=3))
-    assert labels(files.numpy(batch_size=10, seed=3, **options)) == expected
-
-
-def test_another_seed_is_another_order(files):
-    assert labels(files.numpy(batch_size=10, seed=3)) != labels(files.numpy(batch_size=10, seed=4))
-
-
-def test_unshuffled_records_come_in_the_files_order(files):
-    assert labels(files.numpy(batch_size=10, shuffle=False)) == list(range(100))
-
-
 # Ranks
-
-
-@pytest.mark.parametrize("batch_size", [1, 5, 8])
-def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
-    world = 4
-    loaders = [files.numpy(batch_size, rank=rank, world=world) for rank in range(world)]
-    batches = [list(loader) for loader in loaders]
-    assert {len(b) for b in batches} == {len(loaders[0])} == {N // world // batch_size}
-    delivered = [label for b in batches for label in labels(b)]
-    assert len(delivered) == len(set(delivered)) == world * batch_size * len(loaders[0])
 
 
 def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
@@ -251,7 +227,7 @@ def test_leaving_the_loop_ends_the_reading_threads(files):
         assert native_threads() > before
         break
     gc.collect()
-    wait_until(lambda: native_threads() == before)
+    until(lambda: native_threads() == before)
     assert loader.position == 1
 
 

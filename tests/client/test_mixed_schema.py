@@ -6,10 +6,9 @@ import pytest
 
 from cachecd_client.errors import SchemaError
 from cachecd_client.mixed_schema import mixed
-from cachecd_client.protocol import Acquire, Granted
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir
+from tests.client.conftest import CacheDir, lending
 from tests.client.records import examples, write
 
 IMAGE = Feature("image", "bytes", "uint8", (8, 8), raw=True)
@@ -101,14 +100,11 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
     write(root / "shards/web/0000000001.tfrecord", examples(range(10)))
     schema = {"code": {"schema": labels.to_json()}, "web": {}}
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
+    def make(request):
         name = request.dataset
-        path = {"web": web, "code": code}[name].manifest(name, 1, **schema[name])
-        return Granted(request.id, name, str(root), f"leases/{path.name}")
+        return {"web": web, "code": code}[name].manifest(name, 1, **schema[name])
 
-    with connect(daemon(answer).endpoint) as cache:
+    with connect(daemon(lending(make)).endpoint) as cache:
         epochs = cache.epochs({"web": 1, "code": 1}, 1, steps_per_epoch=1)
         epoch = next(epochs)
         assert epoch.schema == labels

@@ -11,17 +11,9 @@ from torch.utils.data import DataLoader
 
 from cachecd_client import Mixture
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
-from cachecd_client.protocol import (
-    Acquire,
-    Delivered,
-    Granted,
-    Held,
-    Refused,
-    Released,
-    ReportCorrupt,
-)
+from cachecd_client.protocol import Acquire, Delivered, Held, Refused, Released, ReportCorrupt
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, locked
+from tests.client.conftest import CacheDir, lending, locked
 from tests.client.records import labels
 from tests.client.test_epoch import corrupt
 
@@ -58,11 +50,9 @@ def folders(tmp_path):
 def granting(daemon, folders, sizes, seeds, window):
     """A daemon that grants three datasets, whose sets grow each in its own way."""
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
+    def make(request):
         name, epoch = request.dataset, request.epoch
-        path = folders[name].manifest(
+        return folders[name].manifest(
             f"{name}-{epoch}",
             sizes[name](epoch),
             job=request.job,
@@ -70,11 +60,8 @@ def granting(daemon, folders, sizes, seeds, window):
             seed=seeds[name],
             **window,
         )
-        return Granted(
-            request.id, f"{name}-{epoch}", str(folders[name].root), f"leases/{path.name}"
-        )
 
-    return daemon(answer)
+    return daemon(lending(make))
 
 
 @pytest.fixture
@@ -164,12 +151,7 @@ def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, hel
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_set_that_is_refused_releases_those_of_the_other_datasets(cache, granting, held, epoch):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        Refused(request.id, "impossible", "the limit is too small")
-        if isinstance(request, Acquire) and (request.dataset, request.epoch) == ("web", epoch)
-        else grant(request)
-    )
+    granting.instead(lambda request: Refused(request.id, "impossible", "too small"), epoch, "web")
     with pytest.raises(RequestError):
         list(cache.epochs(WEIGHTS, 2))
     assert "code" in {request.dataset for request in granting.of(Acquire)}
@@ -303,12 +285,7 @@ def test_without_a_daemon_the_mixture_is_repeated_in_another_order_by_the_weight
 
 
 def test_a_daemon_that_goes_between_two_sets_leaves_none_of_them_held(cache, granting, held):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        None
-        if isinstance(request, Acquire) and (request.dataset, request.epoch) == ("web", 1)
-        else grant(request)
-    )
+    granting.instead(lambda request: None, 1, "web")
     epochs = cache.epochs(WEIGHTS, 2)
     next(epochs)
     assert next(epochs).lease == "code-0+web-0"

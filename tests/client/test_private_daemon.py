@@ -18,7 +18,7 @@ import pytest
 from cachecd_client import private_daemon
 from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.session import connect
-from tests.client.conftest import in_child, wait_until
+from tests.core.processes import in_child, until
 
 DAEMON = """
 import json, os, signal, sys, threading
@@ -183,7 +183,7 @@ def test_the_daemon_of_a_killed_trainer_ends(config, children):
         assert alive(pid)
         trainer.kill()
         trainer.wait()
-        wait_until(lambda: not alive(pid))
+        until(lambda: not alive(pid))
     finally:
         os.killpg(trainer.pid, signal.SIGKILL) if children == "fork" else None
         trainer.stdout.close()

@@ -9,8 +9,8 @@ import pytest
 
 from cachecd_client import connect
 from cachecd_client.errors import CallerError, RequestError
-from cachecd_client.protocol import Acquire, Granted, Refused
-from tests.client.conftest import CacheDir, locked
+from cachecd_client.protocol import Acquire, Refused
+from tests.client.conftest import CacheDir, lending, locked
 
 FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
 WEIGHTS = {"web": 0.75, "code": 0.25}
@@ -25,22 +25,15 @@ class Lender:
         self.gone: set[str] = set()  # datasets whose set it has lost
         self.refuses: set[str] = set()  # those of which it grants nothing
         self.shards_of = 0  # "web", whatever the epoch
-        self.scripted = daemon(self._answer)
+        self.scripted = daemon(lending(self._make))
 
-    def _answer(self, request):
-        match request:
-            case Acquire(dataset=name) if name in self.refuses:
-                return Refused(request.id, "impossible", "no room")
-            case Acquire(dataset=name, epoch=epoch):
-                shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
-                lease = f"{name}-{epoch}-{shards}"
-                path = self.folders[name].manifest(
-                    lease, shards, epoch=epoch, walk="w", cursor=70, fingerprint=f"{name} {shards}"
-                )
-                return Granted(
-                    request.id, lease, str(self.folders[name].root), f"leases/{path.name}"
-                )
-        return None
+    def _make(self, request):
+        name, epoch = request.dataset, request.epoch
+        if name in self.refuses:
+            return Refused(request.id, "impossible", "no room")
+        shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
+        is_of = {"walk": "w", "cursor": 70, "fingerprint": f"{name} {shards}"}
+        return self.folders[name].manifest(f"{name}-{epoch}-{shards}", shards, epoch=epoch, **is_of)
 
     def connect(self):
         return connect(self.scripted.endpoint)

@@ -9,7 +9,8 @@ import pytest
 
 from cachecd_client import connect
 from cachecd_client.errors import CallerError
-from cachecd_client.protocol import Acquire, Granted
+from cachecd_client.protocol import Acquire
+from tests.client.conftest import lending
 
 
 def labels(loader, batches=None):
@@ -105,15 +106,11 @@ def test_the_shuffle_window_is_that_of_the_state_to_the_end_of_its_epoch(cache, 
     """By default it follows from the machine's memory."""
     windows = [2000, 3000, 3000]
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
+    def make(request):
         window = windows.pop(0)
-        lease = f"lease-{window}"
-        path = cache_dir.manifest(lease, 4, epoch=request.epoch, window=window)
-        return Granted(request.id, lease, str(cache_dir.root), f"leases/{path.name}")
+        return cache_dir.manifest(f"lease-{window}", 4, epoch=request.epoch, window=window)
 
-    with connect(daemon(answer).endpoint) as cache:
+    with connect(daemon(lending(make)).endpoint) as cache:
         _, state = left_at(cache, 0, 3, n=2)
         assert state["window"] == 2000
         assert [epoch.window for epoch in cache.epochs("train", 2, state=state)] == [2000, 3000]
@@ -183,20 +180,12 @@ def moved(daemon, cache_dir):
     """A daemon whose sets are others once `places` has a second one; each was leased at the last place."""
     places = [70]
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
-        shards = 1 + request.epoch + len(places)
-        path = cache_dir.manifest(
-            f"lease-{request.epoch}-{len(places)}",
-            shards,
-            epoch=request.epoch,
-            walk="w",
-            cursor=places[-1],
-        )  # fmt: skip
-        return Granted(request.id, path.stem, str(cache_dir.root), f"leases/{path.name}")
+    def make(request):
+        epoch, moves = request.epoch, len(places)
+        place = {"walk": "w", "cursor": places[-1]}
+        return cache_dir.manifest(f"lease-{epoch}-{moves}", 1 + epoch + moves, epoch=epoch, **place)
 
-    scripted = daemon(answer)
+    scripted = daemon(lending(make))
     scripted.places = places
     return scripted
 

@@ -27,7 +27,7 @@ from cachecd_client.protocol import (
     Waiting,
 )
 from cachecd_client.session import Cache, connect
-from tests.client.conftest import locked
+from tests.client.conftest import lending, locked
 
 # Connecting
 
@@ -90,10 +90,9 @@ def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(d
     seen = []
 
     def answer(request):
-        if isinstance(request, Acquire):
-            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
-        seen.append((type(request).__name__, locked(path)))
-        return None
+        if not isinstance(request, Acquire):
+            seen.append((type(request).__name__, locked(path)))
+        return lending(lambda _: path)(request)
 
     with connect(daemon(answer).endpoint) as opened:
         with opened.acquire("train"):
@@ -160,29 +159,20 @@ def test_an_epoch_below_zero_is_refused(cache):
 
 
 def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
-    cache_dir.manifest("lease-0")
+    path = cache_dir.manifest("lease-0")
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
-        if len(scripted.of(Acquire)) < 4:
-            return Waiting(request.id, 1, 2, 0.0)
-        return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
+    def make(request):
+        return Waiting(request.id, 1, 2, 0.0) if len(scripted.of(Acquire)) < 4 else path
 
-    scripted = daemon(answer)
+    scripted = daemon(lending(make))
     with connect(scripted.endpoint) as opened:
         opened.acquire("train", timeout=20).release()
     assert len({request.id for request in scripted.of(Acquire)}) == 4
 
 
 def test_a_wait_that_ends_says_how_far_it_was(daemon):
-    scripted = daemon(
-        lambda request: (
-            Waiting(request.id, 327155712, 1 << 30, 95e6, "source: 503 Slow Down")
-            if isinstance(request, Acquire)
-            else None
-        )
-    )
+    full = 327155712, 1 << 30, 95e6, "source: 503 Slow Down"
+    scripted = daemon(lending(lambda request: Waiting(request.id, *full)))
     with connect(scripted.endpoint) as opened, pytest.raises(AcquireTimeoutError) as caught:
         opened.acquire("train", timeout=0.1)
     assert str(caught.value) == (
@@ -210,16 +200,12 @@ def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, cap
 
 def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):
     monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
-    cache_dir.manifest("lease-0")
+    path = cache_dir.manifest("lease-0")
 
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
-        if caplog.records:
-            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
-        return Waiting(request.id, 1 << 20, 2 << 20, 1e6)
+    def make(request):
+        return path if caplog.records else Waiting(request.id, 1 << 20, 2 << 20, 1e6)
 
-    with connect(daemon(answer).endpoint) as opened:
+    with connect(daemon(lending(make)).endpoint) as opened:
         opened.acquire("train", timeout=20).release()
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("cachecd", logging.WARNING)
@@ -227,16 +213,13 @@ def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):
 
 
 def test_a_lease_lost_between_grant_and_lock_is_acquired_again(daemon, cache_dir):
-    def answer(request):
-        if not isinstance(request, Acquire):
-            return None
-        lease = f"lease-{len(scripted.of(Acquire))}"
-        path = cache_dir.manifest(lease)
-        if lease != "lease-3":
+    def make(request):
+        path = cache_dir.manifest(f"lease-{len(scripted.of(Acquire))}")
+        if path.stem != "lease-3":
             path.unlink()
-        return Granted(request.id, lease, str(cache_dir.root), f"leases/{lease}.json")
+        return path
 
-    scripted = daemon(answer)
+    scripted = daemon(lending(make))
     with connect(scripted.endpoint) as opened, opened.acquire("train") as epoch:
         assert epoch.lease == "lease-3"
     assert [held.lease for held in scripted.of(Held)] == ["lease-3"]
@@ -244,13 +227,9 @@ def test_a_lease_lost_between_grant_and_lock_is_acquired_again(daemon, cache_dir
 
 def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir):
     def answer(request):
-        if isinstance(request, Acquire):
-            lease = f"lease-{len(scripted.of(Acquire))}"
-            cache_dir.manifest(lease)
-            return Granted(request.id, lease, str(cache_dir.root), f"leases/{lease}.json")
         if isinstance(request, Held) and request.lease == "lease-1":
             return Refused(request.id, "lease-lost", "no such lease")
-        return None
+        return lending(lambda _: cache_dir.manifest(f"lease-{len(scripted.of(Acquire))}"))(request)
 
     scripted = daemon(answer)
     with connect(scripted.endpoint) as opened, opened.acquire("train") as epoch:
@@ -260,13 +239,7 @@ def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir)
 
 def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
     (cache_dir.root / "leases").mkdir()
-    scripted = daemon(
-        lambda request: (
-            Granted(request.id, "gone", str(cache_dir.root), "leases/gone.json")
-            if isinstance(request, Acquire)
-            else None
-        )
-    )
+    scripted = daemon(lending(lambda request: cache_dir.root / "leases/gone.json"))
     with connect(scripted.endpoint) as opened, pytest.raises(LeaseLostError, match=r"gone\.json"):
         opened.acquire("train")
     assert len(scripted.of(Acquire)) == 5
@@ -276,9 +249,9 @@ def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_
     path = cache_dir.manifest("lease-0")
 
     def answer(request):
-        if isinstance(request, Acquire):
-            return Granted(request.id, "lease-0", str(cache_dir.root), "leases/lease-0.json")
-        return protocol.StatusReply(request.id, {}) if isinstance(request, AskStatus) else None
+        if isinstance(request, AskStatus):
+            return protocol.StatusReply(request.id, {})
+        return lending(lambda _: path)(request)
 
     with connect(daemon(answer, polite=False).endpoint, timeout=0.2) as opened:
         epoch = opened.acquire("train")

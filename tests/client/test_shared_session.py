@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.protocol import Acquire, Granted, Held, Released
-from tests.client.conftest import locked, politely
+from cachecd_client.protocol import Held, Released
+from tests.client.conftest import lending, locked, politely
 
 
 def run(count: int, work) -> None:
@@ -39,22 +39,11 @@ def manifests(granting, cache_dir):
     """Written once: those that are held must not change."""
     for number in range(10):
         cache_dir.manifest(f"train-{number}", shards=2 + number, epoch=number)
-    granting.answer = politely(
-        lambda request: (
-            Granted(
-                request.id,
-                f"train-{request.epoch}",
-                str(cache_dir.root),
-                f"leases/train-{request.epoch}.json",
-            )
-            if isinstance(request, Acquire)
-            else None
-        )
-    )
+    folder = cache_dir.root / "leases"
+    granting.answer = politely(lending(lambda request: folder / f"train-{request.epoch}.json"))
 
 
 def test_threads_take_and_release_leases_of_one_session(cache, granting, manifest):
-
     def work(number: int) -> None:
         chance = random.Random(number)
         for _ in range(8):

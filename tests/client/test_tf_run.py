@@ -12,8 +12,9 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Delivered, Refused, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session import connect
-from tests.client.conftest import locked, wait_until
+from tests.client.conftest import lending, locked, politely
 from tests.client.records import schema
+from tests.core.processes import until
 
 # Epoch k of the granting daemon has the records 0 .. 20 + 10 k - 1, in files of ten.
 
@@ -92,7 +93,7 @@ def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
     assert "train: epoch 1 repeats the 2 files of the one before: no daemon" in caplog.text
     assert locked(manifest(0))
     granting.start()
-    wait_until(lambda: max(labels(batches, 1)) >= 20)  # what was made ahead comes first
+    until(lambda: max(labels(batches, 1)) >= 20)  # what was made ahead comes first
 
 
 def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
@@ -101,15 +102,8 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
     features = {f.name: f for f in schema().features}
     changed = Feature("vector", "float", "float32", (3,))
     later = Schema(tuple({**features, "vector": changed}.values())).to_json()
-    grant = granting.answer
-
-    def answer(request):
-        reply = grant(request)
-        if isinstance(request, Acquire) and request.epoch == 1:
-            cache_dir.manifest(reply.lease, shards=3, epoch=1, generation="2-def", schema=later)
-        return reply
-
-    granting.answer = answer
+    changes = {"epoch": 1, "generation": "2-def", "schema": later}
+    granting.instead(lending(lambda request: cache_dir.manifest("train-1", 3, **changes)), epoch=1)
     told = r"epoch 1 of 'train' has another schema .* Feature\(name='vector'.*\(3,\).*tf_dataset\(\) again"
     with pytest.raises(tf.errors.InvalidArgumentError, match=told):
         labels(iter(cache.tf_dataset("train", 5, features=["label", "vector"])), 10)
@@ -121,12 +115,8 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
 def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
     cache, granting, manifest
 ):
-    grant = granting.answer
-    granting.answer = lambda request: (
-        Refused(request.id, "impossible", "the limit is too small")
-        if isinstance(request, Acquire) and request.epoch == 1
-        else grant(request)
-    )
+    refused = lambda request: Refused(request.id, "impossible", "the limit is too small")  # noqa: E731
+    granting.instead(refused, epoch=1)
     with pytest.raises(tf.errors.OpError, match="RequestError: the limit is too small"):
         labels(iter(cache.tf_dataset("train", 5, features=["label"])), 10)
     assert not locked(manifest(0))
@@ -241,15 +231,10 @@ def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
 
 
 def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):
-    grant = granting.answer
+    def make(request):
+        return cache_dir.manifest(f"train-{request.epoch}", 2, epoch=request.epoch, pinned=True)
 
-    def answer(request):
-        reply = grant(request)
-        if isinstance(request, Acquire):
-            cache_dir.manifest(reply.lease, shards=2, epoch=request.epoch, pinned=True)
-        return reply
-
-    granting.answer = answer
+    granting.answer = politely(lending(make))
     evaluate = cache.input_fn("train", 8, epochs=1, features=["label"])
     for _ in range(3):
         assert labels(iter(evaluate()), 99) == list(range(20))
@@ -313,7 +298,7 @@ def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(
     assert {0, 1, 2, 3} <= {request.epoch for request in granting.of(Acquire)}
     assert len(traced_by_steps) == 27
     assert len(set(traced_by_steps)) == 1
-    wait_until(lambda: not any(locked(manifest(request.epoch)) for request in granting.of(Acquire)))
+    until(lambda: not any(locked(manifest(request.epoch)) for request in granting.of(Acquire)))
     model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
     assert granting.of(Acquire)[-1].epoch >= 3
 
@@ -334,7 +319,7 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
         del batches, following, running
     assert first[0] == list(range(20)) != first[1]
     begun = [request.epoch for request in granting.of(Acquire)]
-    wait_until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
+    until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
 
 
 def test_an_input_fn_in_a_graph_leases_a_set_once(cache, granting, cache_dir):

@@ -9,18 +9,6 @@ from cachecd_client.torch import tensor
 from tests.client.records import record
 
 
-def test_torch_delivers_what_numpy_delivers(files):
-    batches = list(zip(files.torch(batch_size=5), files.numpy(batch_size=5), strict=True))
-    assert len(batches) == 4
-    for tensors, arrays in batches:
-        assert tensors.keys() == arrays.keys()
-        for name in ("image", "label", "vector"):
-            assert torch.equal(tensors[name], torch.from_numpy(arrays[name])), name
-        assert torch.equal(tensors["bits"].view(torch.uint16), torch.from_numpy(arrays["bits"]))
-        for name in ("key", "many", "names"):
-            assert [list(row) for row in tensors[name]] == [list(row) for row in arrays[name]]
-
-
 def test_dtypes_and_shapes_are_the_schemas(files):
     batch = next(iter(files.torch(batch_size=5)))
     dense = ("bits", "image", "label", "vector")
@@ -30,12 +18,6 @@ def test_dtypes_and_shapes_are_the_schemas(files):
         "label": (torch.int64, (5,)),
         "vector": (torch.float32, (5, 2)),
     }
-
-
-def test_bfloat16_means_what_it_says(files):
-    batch = next(iter(files.torch(batch_size=24, shuffle=False)))
-    assert batch["bits"][0].tolist() == [1.0, -1.0]
-    assert batch["bits"][1, 0] == torch.tensor(0x3F81, dtype=torch.uint16).view(torch.bfloat16)
 
 
 def test_tensors_share_the_arrays_memory():
@@ -101,16 +83,6 @@ def test_a_torch_training_step_runs(files):
         loss.backward()
         optimizer.step()
     assert torch.isfinite(loss)
-
-
-def test_a_resumed_torch_loader_continues(files):
-    loader = files.torch(batch_size=5)
-    batches = iter(loader)
-    next(batches)
-    resumed = files.torch(batch_size=5)
-    resumed.load_state_dict(loader.state_dict())
-    for batch, again in zip(batches, resumed, strict=True):
-        assert torch.equal(batch["label"], again["label"])
 
 
 def test_a_loader_goes_into_checkpoints_as_trainers_keep_them(files, tmp_path):

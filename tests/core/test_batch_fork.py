@@ -2,14 +2,13 @@
 
 import ctypes
 import gc
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.core.processes import SCRIPT, until
+from tests.core.processes import SCRIPT, in_child
 from tests.core.shards import batches, labels, reader_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -22,20 +21,6 @@ MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes
 TAKEN = ctypes.c_void_p(-1).value
 
 
-def in_child(check):
-    """Runs `check` in a forked child; its result must be true."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    status = []
-    until(lambda: status.append(os.waitpid(child, os.WNOHANG)) or status[-1][0] == child)
-    assert os.waitstatus_to_exitcode(status[-1][1]) == 0
-
-
 def says_where_to_create_it(call):
     try:
         call()
@@ -46,10 +31,16 @@ def says_where_to_create_it(call):
 
 def test_a_forked_child_is_told_to_create_its_own_reader(shard):
     reader = reader_of(shard, batch_size=1, threads=4, prefetch_bytes=0)
-    calls = [reader.next, reader.close, lambda: reader.corrupt, lambda: reader.num_corrupt]
+    calls = [
+        reader.next,
+        reader.close,
+        reader.restart,
+        lambda: reader.corrupt,
+        lambda: reader.num_corrupt,
+    ]
     for call in calls:
-        in_child(lambda call=call: says_where_to_create_it(call))
-    in_child(lambda: reader.num_records == reader.num_batches == 200)
+        assert in_child(lambda call=call: says_where_to_create_it(call))
+    assert in_child(lambda: reader.num_records == reader.num_batches == 200)
     assert len(batches(reader)) == 200
 
 
@@ -64,21 +55,21 @@ def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
         return True
 
     for _ in range(5):
-        in_child(drop)
+        assert in_child(drop)
     assert len(batches(inherited[0])) == 198
 
 
 def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
     reader = reader_of(shard, batch_size=1)
     own = lambda: labels(reader_of(shard, batch_size=1, shuffle=False))  # noqa: E731
-    in_child(lambda: own() == list(range(200)))
+    assert in_child(lambda: own() == list(range(200)))
     assert len(batches(reader)) == 200
 
 
 def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
     reader = reader_of(shard, batch_size=1)
     assert f" {shard}\n" in Path("/proc/self/maps").read_text()
-    in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
+    assert in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
     assert len(batches(reader)) == 200
 
 
@@ -107,7 +98,7 @@ def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(
         batches(reader_of(shard, batch_size=1, threads=4))
         return fence() == [TAKEN, TAKEN]
 
-    in_child(check)
+    assert in_child(check)
 
 
 def test_a_forked_child_that_ends_like_any_process_ends(shard):

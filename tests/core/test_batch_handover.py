@@ -1,7 +1,6 @@
 """How batches leave the core: wrapped, as DLPack capsules, several at a time."""
 
 import gc
-import os
 import threading
 import weakref
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core
-from tests.core.processes import reader_threads, until
+from tests.core.processes import in_child, reader_threads, until
 from tests.core.shards import FEATURES, batches, example, flip, reader_of, write
 from tests.core.test_batch_process import anonymous_bytes
 
@@ -69,22 +68,6 @@ def test_ready_batches_are_wrapped_together_unless_each_is_to_wait_for_its_turn(
         until(lambda: not reader_threads())  # they end when everything is made
         whole.next()
         assert len(wrapped) == expected
-
-
-def test_an_error_in_wrapping_comes_at_its_batchs_turn(dense):
-    def wrap(labels):
-        if labels[0] == 8:
-            raise KeyError("not this one")
-        return labels
-
-    whole = reader(dense, wrap={"label": wrap})
-    until(lambda: not reader_threads())
-    assert whole.next()["label"].tolist() == [0, 1, 2, 3]
-    assert whole.next()["label"].tolist() == [4, 5, 6, 7]
-    with pytest.raises(KeyError, match="not this one"):
-        whole.next()
-    with pytest.raises(RuntimeError, match="a batch is lost, as KeyError was raised"):
-        whole.next()
 
 
 def test_only_what_was_delivered_is_counted_as_read(dense):
@@ -237,10 +220,5 @@ def test_threads_let_go_of_arrays_while_others_are_made(dense):
 def test_a_forked_child_can_let_go_of_what_it_inherited(dense):
     running = reader(dense, dlpack={"x"})
     inherited = [running.next(), np.from_dlpack(Producer(running.next()["x"]))]
-    child = os.fork()
-    if child == 0:
-        inherited.clear()
-        gc.collect()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    in_child(lambda: inherited.clear() or gc.collect())
     assert inherited[1][0].tolist() == [[4, 4]] * 3

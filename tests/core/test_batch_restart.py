@@ -1,7 +1,5 @@
 """BatchReader: pass after pass with the same files, and the batches of one pass as an iterator."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -139,17 +137,3 @@ def test_an_iterator_does_not_go_on_in_another_pass(path):
     with pytest.raises(RuntimeError, match="another pass of the reader has begun"):
         next(before)
     assert len(list(several)) == several.num_batches
-
-
-def test_a_forked_child_cannot_begin_anew(path):
-    several = reader(path)
-    several.next()
-    child = os.fork()
-    if child == 0:
-        try:
-            several.restart()
-        except RuntimeError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert len(batches(several)) == several.num_batches - 1

@@ -101,12 +101,7 @@ def test_files_are_closed_once_the_window_has_passed(files, window):
 
 
 def test_a_corrupt_record_is_replaced_and_noted_once(files, window, tmp_path):
-    copies = []
-    for number, (path, _) in enumerate(files):
-        copy = tmp_path / f"{number:02d}"
-        copy.write_bytes(Path(path).read_bytes())
-        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
-        copies.append((str(copy), None))
+    copies = copied(files, tmp_path)
     flip(tmp_path / "11", -6)
     reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
     found = Counter(labels(reader))
@@ -118,12 +113,7 @@ def test_a_corrupt_record_is_replaced_and_noted_once(files, window, tmp_path):
 def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_its_records(
     files, window, tmp_path
 ):
-    copies = []
-    for number, (path, _) in enumerate(files):
-        copy = tmp_path / f"{number:02d}"
-        copy.write_bytes(Path(path).read_bytes())
-        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
-        copies.append((str(copy), None))
+    copies = copied(files, tmp_path)
     # The header, which counts the records, stays whole; the offsets do not.
     flip(tmp_path / "04.idx", 60)
     data = (tmp_path / "04").read_bytes()
@@ -137,13 +127,10 @@ def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_it
 
 def copied(files, folder):
     """Copies with sidecars, to be spoilt."""
-    copies = []
     for path, _ in files:
-        copy = folder / Path(path).name
-        copy.write_bytes(Path(path).read_bytes())
-        Path(f"{copy}.idx").write_bytes(Path(f"{path}.idx").read_bytes())
-        copies.append((str(copy), None))
-    return copies
+        shutil.copy(path, folder)
+        shutil.copy(f"{path}.idx", folder)
+    return [(str(folder / Path(path).name), None) for path, _ in files]
 
 
 def spoil(path):
@@ -251,10 +238,7 @@ def test_a_file_that_was_cut_short_leaves_the_others_where_they_are(tmp_path):
 
 def test_a_sidecar_that_the_disk_does_not_give_back_costs_no_record(files, window, tmp_path):
     """As without a window; nor does it where records are counted alone."""
-    for path, _ in files:
-        for name in (path, f"{path}.idx"):
-            shutil.copy(name, tmp_path)
-    copies = [(str(tmp_path / Path(path).name), None) for path, _ in files]
+    copies = copied(files, tmp_path)
     index = Path(f"{copies[5][0]}.idx")
     index.unlink()
     index.symlink_to("/proc/self/mem")  # of which the first byte is EIO

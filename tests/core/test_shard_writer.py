@@ -4,10 +4,8 @@ import errno
 import gc
 import os
 import random
-import resource
 import shutil
 import struct
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -15,20 +13,10 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError
+from tests.core.processes import files_limited_to, in_child
 from tests.core.shards import frames, slow_frame
 
 SIDECAR_OVERHEAD = 52
-
-
-@contextmanager
-def files_limited_to(size):
-    """Makes writing beyond `size` fail with EFBIG: a disk's end that needs no disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def append_megabytes(writer, count):
@@ -337,11 +325,8 @@ def test_an_unfinished_writer_that_is_dropped_leaves_nothing(tmp_path):
 def test_a_forked_child_does_not_remove_its_parents_shard(tmp_path):
     writer = _core.ShardWriter(str(tmp_path / "a"))
     writer.append(b"x")
-    child = os.fork()
-    if child == 0:
-        del writer
-        gc.collect()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    writer.finish("{}")
+    held = [writer]
+    del writer
+    in_child(lambda: held.clear() or gc.collect())
+    held[0].finish("{}")
     assert sorted(os.listdir(tmp_path)) == ["a", "a.idx"]

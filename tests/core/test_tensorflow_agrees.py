@@ -103,7 +103,7 @@ def test_their_dataset_reads_our_shard(tmp_path):
 
 
 def test_the_reader_gives_what_their_parser_gives_of_their_file(their_file):
-    reader = reader_of(their_file, batch_size=20, shuffle=False)
+    reader = reader_of(their_file, FEATURES, batch_size=20, shuffle=False)
     (batch,) = batches(reader)
     records = list(tf.data.TFRecordDataset(str(their_file)).as_numpy_iterator())
     parsed = tf.io.parse_example(records, SPEC)
