@@ -167,6 +167,20 @@ class Daemon:
         with Cache(Transport(self.endpoint), 10.0) as cache:
             return cache.status()
 
+    @property
+    def train(self) -> dict[str, Any]:
+        """The status of the dataset `train`."""
+        found: dict[str, Any] = self.status()["datasets"]["train"]
+        return found
+
+    def until_whole(self, *datasets: str) -> None:
+        """Waits until these datasets, or `train`, are cached whole."""
+        for name in datasets or ("train",):
+            wait_until(
+                lambda: self.status()["datasets"][name]["whole"],  # noqa: B023
+                what=f"all of {name} is cached",
+            )
+
     def settle(self) -> None:
         """Waits until ingest has done all that it may before the next epoch begins.
 
@@ -286,3 +300,12 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def file_source(folder: Path, objects: Mapping[str, bytes]) -> dict[str, Any]:
+    """Writes the objects below `folder`; returns the source of them."""
+    for key, body in objects.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+    return {"url": f"file://{folder}", "format": "files"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from cachecd_client import Epoch
@@ -11,6 +12,15 @@ Records = dict[bytes, tuple[int, bytes]]  # key -> label, payload
 
 def by_numpy(epoch: Epoch) -> Records:
     return _collect(epoch.numpy(64, pad_last=True))
+
+
+def column(epoch: Epoch, name: str = "key") -> list[Any]:
+    """A feature of every record, in the order of a pass."""
+    return [value for batch in epoch.numpy(16, drop_last=False) for value in batch[name]]
+
+
+def keys_of(epoch: Epoch) -> list[str]:
+    return [os.fsdecode(bytes(key)) for key in column(epoch)]
 
 
 def by_torch(epoch: Epoch) -> Records:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import h5py
 import numpy as np
 import pytest
 import zarr
 
 from tests.e2e.conftest import upload
-from tests.e2e.daemons import wait_until
 
 
 def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, s3, tmp_path):
@@ -18,9 +15,7 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     arrays = {n: rng.integers(0, 99, (5000, 2)).astype(">i2") for n in ("npy", "pcm")}
     np.save(tmp_path / "a.npy", arrays["npy"])
     (tmp_path / "d.pcm").write_bytes(arrays["pcm"].tobytes())
-    short = io.BytesIO()
-    np.save(short, arrays["npy"][:99])
-    (tmp_path / "short.npy").write_bytes(short.getvalue())
+    np.save(tmp_path / "short.npy", arrays["npy"][:99])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     s3.bucket("arrays")
@@ -29,8 +24,8 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     array = {"window": 100, "stride": 50, "dtype": ">i2", "shape": [2]}
     source = {"url": "s3://arrays/x", "format": "npy", "array": array}
     served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
-    aside = served.status()["datasets"]["train"]["set_aside"]
+    served.until_whole()
+    aside = served.train["set_aside"]
     reasons = {one["key"]: one["reason"] for one in aside["examples"]}
     assert reasons.keys() == {"short.npy", "cut.npy"}
     assert "99 rows, fewer than array.window (100)" in reasons["short.npy"]
@@ -39,12 +34,9 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         assert epoch.schema["array"].dtype == "int16"
-        for batch in epoch.numpy(batch_size=4, pad_last=True):
-            for key, start, window, valid in zip(
-                batch["key"], batch["start"], batch["array"], batch["_valid"], strict=True
-            ):
-                if valid:
-                    found[bytes(key), int(start)] = window.copy()
+        for batch in epoch.numpy(batch_size=4, drop_last=False):
+            rows = zip(batch["key"], batch["start"], batch["array"], strict=True)
+            found |= {(bytes(key), int(start)): window.copy() for key, start, window in rows}
     names = {"npy": b"a.npy", "pcm": b"d.pcm"}
     assert found.keys() == {(key, at) for key in names.values() for at in range(0, 4901, 50)}
     for kind, key in names.items():
@@ -70,7 +62,7 @@ def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
         "options": {"window": 100, "stride": 50},
     }
     served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    served.until_whole()
     found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         for batch in epoch.numpy(batch_size=4, drop_last=False):

@@ -87,7 +87,7 @@ def test_a_limit_below_the_minimum_is_refused_with_a_figure_that_would_do(daemon
             records = by_numpy(epoch)
             assert records == expected(objects, records)
             # `first` takes five shards; it is by the sixth that it rotates.
-            wait_until(lambda: train_of(served)["shards"] >= 6)
+            wait_until(lambda: served.train["shards"] >= 6)
     assert sets[-1] - sets[0], "it rotates"
     assert sets[0] - sets[-1]
 
@@ -104,41 +104,37 @@ def test_a_label_pattern_that_matches_nothing_is_refused_with_an_example(daemon,
 # --- the source, with nothing cached yet
 
 
-def test_an_empty_prefix_is_refused(daemon, train, objects):
+# The source's URL, changes of the environment ("": unset), and words of what is said.
+UNUSABLE: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "empty prefix": ("s3://spine/trian/", {}, ["train.source.url", "no objects under {url}"]),
+    "unreachable": (
+        "s3://spine/train/",
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+        ["datasets.train.source", "http://127.0.0.1:9", "cannot connect to the store"],
+    ),
+    "no bucket": ("s3://no-such-bucket/train/", {}, ["{url}", "no such bucket"]),
+    "no credentials": (
+        "s3://spine/train/",
+        {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+        ["no credentials found", "AWS_ACCESS_KEY_ID"],
+    ),
+    "wrong credentials": (
+        "s3://spine/train/",
+        {"AWS_SECRET_ACCESS_KEY": "a-secret-that-is-wrong"},
+        ["the secret key does not belong to the access key"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_source_that_cannot_be_used_is_refused_with_the_reason(daemon, train, s3, name):
+    url, changes, words = UNUSABLE[name]
     dataset = train()
-    dataset["source"]["url"] = "s3://spine/trian/"
-    said = refused(daemon({"train": dataset}), CALLER)
-    assert "datasets.train.source.url" in said
-    assert "no objects under s3://spine/trian/" in said
-
-
-def test_a_store_that_cannot_be_reached_is_refused(daemon, train, s3):
-    environ = {**s3.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
-    said = refused(daemon({"train": train()}, environ=environ), WORLD)
-    assert "datasets.train.source" in said
-    assert "http://127.0.0.1:9" in said
-    assert "cannot connect to the store" in said
-
-
-def test_a_bucket_that_does_not_exist_is_refused(daemon, train):
-    dataset = train()
-    dataset["source"]["url"] = "s3://no-such-bucket/train/"
-    said = refused(daemon({"train": dataset}), WORLD)
-    assert "s3://no-such-bucket/train/" in said
-    assert "no such bucket" in said
-
-
-def test_missing_credentials_are_refused_with_where_they_were_looked_for(daemon, train, s3):
-    environ = {"AWS_ENDPOINT_URL": s3.endpoint}
-    said = refused(daemon({"train": train()}, environ=environ), WORLD)
-    assert "no credentials found" in said
-    assert "AWS_ACCESS_KEY_ID" in said
-
-
-def test_wrong_credentials_are_refused_and_not_repeated(daemon, train, s3):
-    environ = {**s3.environ, "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-wrong"}
-    said = refused(daemon({"train": train()}, environ=environ), WORLD)
-    assert "the secret key does not belong to the access key" in said
+    dataset["source"]["url"] = url
+    environ = {k: v for k, v in (s3.environ | changes).items() if v}
+    code = CALLER if name == "empty prefix" else WORLD
+    said = refused(daemon({"train": dataset}, environ=environ), code)
+    assert all(word.format(url=url) in said for word in words), said
     assert "a-secret-that-is-wrong" not in said
 
 
@@ -253,12 +249,6 @@ def test_a_second_daemon_on_a_socket_is_refused_and_hears_who_has_it(daemon, tra
 # --- single objects
 
 
-def train_of(daemon: Daemon) -> dict[str, Any]:
-    """What the daemon says of the dataset."""
-    found: dict[str, Any] = daemon.status()["datasets"]["train"]
-    return found
-
-
 def status_of(daemon: Daemon) -> dict[str, Any]:
     """What `cachecd status --json` prints."""
     command = [sys.executable, "-m", "cachecd", "status", daemon.endpoint, "--json"]
@@ -278,7 +268,7 @@ def test_objects_that_went_or_changed_since_the_listing_are_set_aside_and_the_re
     grow = {"first": "256KiB", "per_epoch": "64MiB"}
     served = daemon({"train": {"source": source, "grow": grow}}).start()
     # All is listed and little fetched, until the first epoch begins: the rest changes meanwhile.
-    wait_until(lambda: (train := train_of(served))["shards"] == 2 and not train["making"])
+    wait_until(lambda: (train := served.train)["shards"] == 2 and not train["making"])
     keys = sorted(bodies)
     fetched = {keys[unit] for shard in inventory(served.cache).values() for unit in shard.units}
     untouched = sorted(bodies.keys() - fetched)
@@ -290,7 +280,7 @@ def test_objects_that_went_or_changed_since_the_listing_are_set_aside_and_the_re
 
     with served.connect() as cache:
         cache.acquire("train", 0, timeout=30).release()
-        wait_until(lambda: train_of(served)["whole"], what="all is cached")
+        served.until_whole()
         with cache.acquire("train", 1, timeout=30) as epoch:
             batches = list(epoch.numpy(1))
     records = {bytes(b["key"][0]).decode(): bytes(b["payload"][0]) for b in batches}
@@ -323,7 +313,7 @@ def test_an_object_that_cannot_be_decoded_is_set_aside_with_its_reason_also_afte
     source = {"url": f"s3://{bucket}/", "format": "files"}
     dataset = {"source": source, "transform": [{"decode_image": "payload"}]}
     served = daemon({"train": dataset}).start()
-    wait_until(lambda: train_of(served)["whole"], what="all is cached")
+    served.until_whole()
     first = status_of(served)["datasets"]["train"]
     assert first["records"] == 18
     reasons = {one["key"]: one["reason"] for one in first["set_aside"]["examples"]}
@@ -353,8 +343,8 @@ def test_a_prefix_of_grey_and_coloured_images_is_cached_whole_whichever_comes_fi
     served = daemon({"train": {"source": source, "transform": ["decode_image"]}}).start()
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         assert epoch.schema["image"].shape == (8, 8, 3)
-    wait_until(lambda: train_of(served)["whole"], what="all is cached")
-    assert (train_of(served)["records"], train_of(served)["set_aside"]["units"]) == (40, 0)
+    served.until_whole()
+    assert (served.train["records"], served.train["set_aside"]["units"]) == (40, 0)
 
 
 def test_where_most_images_have_another_shape_than_the_first_the_trainer_gets_an_error(daemon, s3):
@@ -369,11 +359,11 @@ def test_where_most_images_have_another_shape_than_the_first_the_trainer_gets_an
     source = {"url": f"s3://{bucket}/", "format": "files"}
     served = daemon({"train": {"source": source, "transform": ["decode_image"]}}).start()
     said = r"60 of the 90 units .*'\d\d.png': feature 'image': record has uint8\[.*raise datasets.train.gen"
-    wait_until(lambda: train_of(served)["contradicted"], what="it is stopped")
+    wait_until(lambda: served.train["contradicted"], what="it is stopped")
     for _ in range(2):
         with served.connect() as cache, pytest.raises(ContradictedError, match=said):
             cache.acquire("train", timeout=30)
-        assert re.search(said, train_of(served)["stopped"])
+        assert re.search(said, served.train["stopped"])
         assert served.terminate() == 0
         served.start()
 

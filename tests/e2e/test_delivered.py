@@ -13,7 +13,7 @@ import pytest
 
 from cachecd_client import connect
 from cachecd_client.session import Cache
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
 FILES = 400
 SIZES = {"limit": "6MiB", "shard_size": "64KiB"}
@@ -23,13 +23,10 @@ SIZES = {"limit": "6MiB", "shard_size": "64KiB"}
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source, and a cache at its limit that holds a part of it."""
     folder = tmp_path_factory.mktemp("delivered")
-    root = folder / "source"
-    root.mkdir()
-    for number in range(FILES):
-        (root / f"{number:04d}").write_bytes(b"%04d" % number * 4096)
+    file_source(folder / "source", {f"{n:04d}": b"%04d" % n * 4096 for n in range(FILES)})
     with Daemon(folder, datasets(folder), **SIZES) as served:
         settled(served.start())
-        assert train_of(served)["passes"] == 0
+        assert served.train["passes"] == 0
         served.terminate()
     return folder
 
@@ -52,21 +49,16 @@ def datasets(folder: Path) -> dict[str, Any]:
     return {"train": train}
 
 
-def train_of(served: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = served.status()["datasets"]["train"]
-    return found
-
-
 def settled(served: Daemon) -> None:
     def at_rest() -> bool:
-        train = train_of(served)
+        train = served.train
         return not (train["making"] or train["retired_shards"]) and train["shards"] > 8
 
     wait_until(at_rest, what="the cache is at its limit")
 
 
 def evicted(served: Daemon) -> int:
-    return int(train_of(served)["evicted_shards"])
+    return int(served.train["evicted_shards"])
 
 
 def keys_of(batches: Any, most: int = 10**9) -> set[bytes]:
@@ -91,7 +83,7 @@ def test_with_few_steps_an_epoch_no_record_leaves_the_cache_before_it_was_delive
                 "a set of which a part is read each time is not used up"
             )
     assert gone[-1] > 0, "but in the end it is"
-    assert 0 < train_of(full)["coverage"] < 1
+    assert 0 < full.train["coverage"] < 1
 
 
 def cache_files(epoch: Any) -> Any:
@@ -108,9 +100,7 @@ def test_passes_that_are_broken_off_add_up(full: Daemon, share: float):
         for epoch in cache.epochs("train", needed + 2):
             if epoch.epoch > needed:
                 break
-            wait_until(
-                lambda: train_of(full)["retired_shards"] == 0, what="what was retired is gone"
-            )
+            wait_until(lambda: full.train["retired_shards"] == 0, what="what was retired is gone")
             assert (evicted(full) > 0) == (epoch.epoch == needed)
             loader = epoch.numpy(8)
             keys_of(loader, -(-len(loader) // needed))
@@ -168,18 +158,7 @@ def test_what_was_delivered_before_a_restart_counts_after_it(full: Daemon):
 
 
 def test_a_trainer_that_dies_has_been_given_nothing_that_it_did_not_say(full: Daemon):
-    from tests.e2e.daemons import said_line, trainer
-
-    code = """
-import json, time
-from cachecd_client import connect
-from cachecd_client.session import Cache
-epoch = connect(timeout=20).acquire("train", 0, timeout=30)
-next(iter(epoch.numpy(8)))
-print(json.dumps(1), flush=True)
-time.sleep(60)
-"""
-    with trainer(full, code) as process:
+    with trainer(full, READS_ONE_BATCH) as process:
         said_line(process)
     assert_nothing_goes(full)
 
@@ -187,7 +166,6 @@ time.sleep(60)
 READS_ONE_BATCH = """
 import json, sys
 from cachecd_client import connect
-from cachecd_client.session import Cache
 cache = connect(timeout=20)
 epoch = cache.acquire("train", 0, timeout=30)
 next(iter(epoch.numpy(8)))
@@ -197,8 +175,6 @@ sys.stdin.readline()
 
 
 def test_a_process_that_ends_without_a_release_counts_as_what_it_was_given(full: Daemon):
-    from tests.e2e.daemons import trainer
-
     with trainer(full, READS_ONE_BATCH) as process:
         process.communicate("\n", 60)
         assert process.returncode == 0
@@ -206,8 +182,6 @@ def test_a_process_that_ends_without_a_release_counts_as_what_it_was_given(full:
 
 
 def test_where_rank_0_is_killed_what_other_ranks_let_go_of_counts_as_nothing(full: Daemon):
-    from tests.e2e.daemons import said_line, trainer
-
     ranks = [{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1)]
     with (
         trainer(full, READS_ONE_BATCH, **ranks[0]) as killed,

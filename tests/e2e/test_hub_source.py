@@ -20,7 +20,7 @@ def test_a_later_commit_adds_its_files_and_what_was_listed_stays_as_it_was(daemo
         served.start()
 
         def cached(count: int) -> bool:
-            status = served.status()["datasets"]["train"]
+            status = served.train
             return status["units"] == count and status["whole"]
 
         wait_until(lambda: cached(40), what="the first commit is cached")

@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 
 from cachecd_client.errors import AcquireTimeoutError
-from tests.e2e.daemons import Daemon, said_line, trainer, wait_until
+from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
 RANK = """
 import json, sys, torch
@@ -31,7 +31,7 @@ def wait_for_growth(daemon: Daemon, beyond: int) -> None:
     """Waits until the cache has more than so many shards, and gets no more before the next epoch."""
 
     def grown() -> bool:
-        train = daemon.status()["datasets"]["train"]
+        train = daemon.train
         return train["shards"] > beyond and not train["making"]
 
     wait_until(grown, what=f"the cache has grown beyond {beyond} shards")
@@ -142,14 +142,11 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on
 
 
 def test_a_reload_that_comes_before_the_daemon_is_ready_does_not_end_it(daemon, tmp_path):
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "a").write_bytes(b"a")
-    source = {"url": f"file://{tmp_path}/source", "format": "files"}
-    served = daemon({"train": {"source": source}})
+    served = daemon({"train": {"source": file_source(tmp_path / "source", {"a": b"a"})}})
     served.write_config()
     served._process = served._launch(())
     wait_until(served.cache.exists, what="it has begun")
     while "ready" not in served.said():
         os.kill(served.pid, signal.SIGHUP)
         assert served._process.poll() is None, served.said()
-    assert served.status()["datasets"]["train"]
+    assert served.train

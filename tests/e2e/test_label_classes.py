@@ -47,11 +47,6 @@ def _changed(one: Daemon, other: Daemon) -> Daemon:
     return one
 
 
-def train(one: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = one.status()["datasets"]["train"]
-    return found
-
-
 def assert_labels(epoch: Epoch, classes: list[str]) -> set[int]:
     """Every record is its object, and its label the place of its class; the units' numbers."""
     assert epoch.schema["label"].classes == tuple(classes)
@@ -69,13 +64,13 @@ def test_with_classes_it_trains_before_the_listing_ends_is_killed_there_and_repe
     one, names = served(classes=CLASSES).start(), [str(name) for name in CLASSES]
     with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
         assert assert_labels(epoch, names)
-    assert not train(one)["listed"]
-    assert train(one)["waits_for"] == ""
+    assert not one.train["listed"]
+    assert one.train["waits_for"] == ""
     one.kill()
 
     bucket.held_at = FOREVER
     one.start()
-    wait_until(lambda: train(one)["whole"], what="all is cached")
+    one.until_whole()
     assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
     with one.connect() as cache, cache.acquire("train", epoch=1, job="a") as epoch:
         assert assert_labels(epoch, names) == {n for n in range(UNITS) if n % 10}
@@ -87,7 +82,7 @@ def test_with_classes_it_trains_before_the_listing_ends_is_killed_there_and_repe
         "class '0' is not in label.classes: add it to the list (which makes a new generation), or move "
         "its objects to another prefix"
     )
-    aside = train(one)["set_aside"]
+    aside = one.train["set_aside"]
     assert (aside["units"], aside["reasons"]) == (UNITS // 10, {why: UNITS // 10})
     assert "source looked at" in one.said()  # by the first start
 
@@ -97,8 +92,8 @@ def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
 ):
     bucket.held_at = 1000
     one = served().start()
-    wait_until(lambda: train(one)["units_listed"] == 1100, what="what the store gives is listed")
-    found = train(one)
+    wait_until(lambda: one.train["units_listed"] == 1100, what="what the store gives is listed")
+    found = one.train
     assert (found["units"], found["listed"], found["stopped"]) == (0, False, "")
     assert found["waits_for"].startswith(
         "classes are numbered when the listing has come to its end"

@@ -31,7 +31,7 @@ def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
         served = daemon({"train": {"source": source}}, environ=environ).start()
-        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 4)
+        wait_until(lambda: served.train["shards"] >= 4)
         assert served.terminate() == 0
         assert served.temporaries() == []
         assert not served.socket.parent.exists()
@@ -45,7 +45,7 @@ def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon
 
         link.fetched.clear()
         served.start()
-        wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+        served.until_whole()
         after = inventory(served.cache)
         assert {n: after[n].same for n in before} == {n: s.same for n, s in before.items()}
         assert not cached & link.fetched.keys()
@@ -93,7 +93,7 @@ def kill_over_and_over(served: Daemon, times: int, seed: int) -> int:
     served.start("--offline")
     assert served.temporaries() == []
     assert inventory(served.cache).keys() == known.keys()
-    status = served.status()["datasets"]["train"]
+    status = served.train
     assert status["shards"] + status["retired_shards"] == len(known)
     assert served.terminate() == 0
     said = served.said()
@@ -122,7 +122,7 @@ def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(
     )
     epoch = kill_over_and_over(served, 5 if LONG else 3, seed=7)
     served.start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    served.until_whole()
     assert not repeated(inventory(served.cache))
     with served.connect() as cache, cache.acquire("train", epoch, timeout=30) as last:
         assert by_numpy(last) == tfrecords.meant
@@ -172,7 +172,7 @@ def test_a_source_that_goes_away_leaves_what_is_cached_to_be_served(daemon, trai
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
         served = daemon({"train": train()}, environ=environ, sampler={"bandwidth": "4MB/s"}).start()
-        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 6)
+        wait_until(lambda: served.train["shards"] >= 6)
         link.cut()
         with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
             records = by_numpy(epoch)
@@ -184,8 +184,8 @@ def test_a_source_that_goes_away_leaves_what_is_cached_to_be_served(daemon, trai
             records = by_numpy(epoch)
             assert records == expected(objects, records)
             assert len(epoch.files) >= 6
-            wait_until(lambda: served.status()["datasets"]["train"]["stopped"])
-        reason = served.status()["datasets"]["train"]["stopped"]
+            wait_until(lambda: served.train["stopped"])
+        reason = served.train["stopped"]
         assert link.endpoint in reason
         assert "cannot connect to the store" in reason
         assert "Traceback" not in served.said()
@@ -196,7 +196,7 @@ def test_offline_serves_what_is_cached_and_asks_the_network_nothing(daemon, trai
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
         served = daemon({"train": train()}, environ=environ, limit=8 * MIB)
         served.start()
-        wait_until(lambda: served.status()["datasets"]["train"]["shards"] >= 6)
+        wait_until(lambda: served.train["shards"] >= 6)
         assert served.terminate() == 0
         before, asked = inventory(served.cache), link.requests
 

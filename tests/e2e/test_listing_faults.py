@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cachecd.index import Index
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
 
@@ -42,11 +42,6 @@ def units(one: Daemon) -> dict[int, list[int]]:
     return {n: [int(u) for u in shard.units] for n, shard in inventory(one.cache).items()}
 
 
-def train(one: Daemon) -> dict[str, object]:
-    found: dict[str, object] = one.status()["datasets"]["train"]
-    return found
-
-
 def listed(one: Daemon) -> int:
     """How many units the index on the disk has."""
     (one.folder / "copy").mkdir(exist_ok=True)
@@ -67,8 +62,8 @@ def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(se
         for batch in epoch.numpy(32):
             for key, payload in zip(batch["key"], batch["payload"], strict=True):
                 assert bytes(payload) == content(int(bytes(key)))
-    assert train(one)["units"] == 2000  # the blocks that are whole
-    assert not train(one)["listed"]
+    assert one.train["units"] == 2000  # the blocks that are whole
+    assert not one.train["listed"]
     one.kill()
 
     asked = len(bucket.listed_after)
@@ -78,26 +73,26 @@ def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(se
 
     bucket.held_at = 1 << 62
     one.start()
-    wait_until(lambda: train(one)["whole"], what="all is cached")
+    one.until_whole()
     assert -1 not in bucket.listed_after[asked:]
     assert not repeated(inventory(one.cache))
     interrupted = units(one)
     assert sorted({unit for shard in interrupted.values() for unit in shard}) == list(range(UNITS))
 
     other = served("other").start()
-    wait_until(lambda: train(other)["whole"], what="all is cached")
+    other.until_whole()
     assert units(other) == interrupted
 
 
 def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served, bucket):
     bucket.held_at, bucket.failing = 2000, True
     one = served().start()
-    wait_until(lambda: "access denied" in str(train(one)["stopped"]), what="it is told")
+    wait_until(lambda: "access denied" in str(one.train["stopped"]), what="it is told")
     wait_until(lambda: len(bucket.fetched) >= 1500, what="what is listed is sampled")
-    assert not train(one)["listed"]
+    assert not one.train["listed"]
     bucket.held_at = 1 << 62
-    wait_until(lambda: train(one)["whole"], 40.0, "it goes on by itself")
-    assert train(one)["stopped"] == ""
+    wait_until(lambda: one.train["whole"], 40.0, "it goes on by itself")
+    assert one.train["stopped"] == ""
     assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
 
 
@@ -105,52 +100,49 @@ def test_a_listing_without_end_is_told_and_sampling_goes_on(served, bucket):
     bucket.units, bucket.suffix = 10**7, 300 * "x"
     one = served(limit="24MiB").start()
     # Either shards have all room till then, or the index has all that it may have.
-    wait_until(lambda: "room" in str(train(one)["stopped"]), what="told")
+    wait_until(lambda: "room" in str(one.train["stopped"]), what="told")
     with one.connect() as cache:
         for epoch in range(20):
             with cache.acquire("train", epoch=epoch, job="a", timeout=30) as leased:
                 assert leased.num_records >= 300
             one.settle()
             assert one.status()["cache"]["used"] <= 24 << 20
-            if train(one)["evicted_shards"] >= 2:
+            if one.train["evicted_shards"] >= 2:
                 return
     raise AssertionError("nothing is evicted for what is listed")
 
 
 def test_while_it_runs_new_objects_are_taken_up_and_those_that_are_gone_are_not_asked_for(tmp_path):
     source = tmp_path / "source"
-    source.mkdir()
-    for n in range(40):
-        (source / f"{n:03d}").write_bytes(content(n))
     dataset = {
-        "source": {"url": source.as_uri(), "format": "files"},
+        "source": file_source(source, {f"{n:03d}": content(n) for n in range(40)}),
         "grow": {"first": "16KiB", "per_epoch": "16KiB"},
         "relist": "200ms",
     }
     with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB", limit="16MiB").start() as one:
-        wait_until(lambda: train(one)["data_bytes"] >= 16 << 10, what="the first shard")
-        assert not train(one)["whole"]
+        wait_until(lambda: one.train["data_bytes"] >= 16 << 10, what="the first shard")
+        assert not one.train["whole"]
         cached = {int(u) for shard in inventory(one.cache).values() for u in shard.units}
         gone = sorted(set(range(40)) - cached)[:3]
         for n in gone:
             (source / f"{n:03d}").unlink()
         (source / "100").write_bytes(content(100))
-        wait_until(lambda: train(one)["units"] == 41, what="what is new is listed")
-        wait_until(lambda: train(one)["set_aside"]["units"] == 3, what="what is gone is set aside")
-        (why,) = train(one)["set_aside"]["reasons"]
+        wait_until(lambda: one.train["units"] == 41, what="what is new is listed")
+        wait_until(lambda: one.train["set_aside"]["units"] == 3, what="what is gone is set aside")
+        (why,) = one.train["set_aside"]["reasons"]
         assert why.startswith("gone: the source was listed again")
         one.kill()
 
         one.start()
-        assert train(one)["set_aside"]["units"] == 3
+        assert one.train["set_aside"]["units"] == 3
         with one.connect() as cache:
             for epoch in range(9):
                 cache.acquire("train", epoch=epoch, job="a", timeout=20).release()
                 one.settle()
-        assert train(one)["whole"]
+        assert one.train["whole"]
         assert "gone since it was listed" not in one.said()
         (source / f"{gone[0]:03d}").write_bytes(content(gone[0]))  # rewritten: another etag
-        wait_until(lambda: train(one)["units"] == 42, what="it is taken up")
-        told = train(one)["listing"]
+        wait_until(lambda: one.train["units"] == 42, what="it is taken up")
+        told = one.train["listing"]
         assert told["ended_ago_s"] < 60
         assert told["failed"] == ""

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cachecd_client.errors import CachecdError
-from cachecd_client.session import Epoch
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
+from tests.e2e.reading import keys_of
 
 KEYS = [f"{number:02}" for number in range(40)]
 BAD = KEYS[13]
@@ -20,10 +20,7 @@ BAD = KEYS[13]
 
 def over_keys(folder: Path) -> Daemon:
     """A daemon, not started yet, whose source has an object for each key."""
-    (folder / "src").mkdir()
-    for key in KEYS:
-        (folder / "src" / key).write_bytes(key.encode() * 2000)
-    source = {"url": f"file://{folder}/src/", "format": "files"}
+    source = file_source(folder / "src", {key: key.encode() * 2000 for key in KEYS})
     dataset = {"source": source, "grow": {"first": "16KiB"}}
     return Daemon(folder, {"train": dataset}, shard_size="64KiB")
 
@@ -52,19 +49,15 @@ def test_a_catalog_that_is_damaged_costs_no_exclusion_and_the_rest_is_said(
     with over_keys(tmp_path) as daemon:
         daemon.start()
 
-        def train() -> dict[str, Any]:
-            found: dict[str, Any] = daemon.status()["datasets"]["train"]
-            return found
-
         def settled(found: dict[str, Any]) -> tuple[Any, ...]:
             return tuple(found[name] for name in ("whole", "making", "barred_shards", "records"))
 
-        wait_until(lambda: train()["whole"])
+        wait_until(lambda: daemon.train["whole"])
         # The shard with it stays, barred, as long as this lease is held.
         with daemon.connect() as cache, cache.acquire("train", epoch=0, job="a"):
             assert cache.exclude("train", BAD) == (1, 1)
-            wait_until(lambda: train()["whole"] and not train()["making"])
-            before = train()
+            wait_until(lambda: daemon.train["whole"] and not daemon.train["making"])
+            before = daemon.train
             assert before["barred_shards"] == 1
             assert before["fetched_bytes"] > 0
             daemon.kill()
@@ -72,11 +65,10 @@ def test_a_catalog_that_is_damaged_costs_no_exclusion_and_the_rest_is_said(
             daemon.start()
             # Before any number is known of what was excluded.
             with daemon.connect() as other, other.acquire("train", epoch=0, job="c") as early:
-                keys = {bytes(k).decode() for batch in early.numpy(1) for k in batch["key"]}
-                assert BAD not in keys
+                assert BAD not in keys_of(early)
             # What the shard held beside comes again once it is barred.
-            wait_until(lambda: settled(train()) == settled(before))
-            after = train()
+            wait_until(lambda: settled(daemon.train) == settled(before))
+            after = daemon.train
             assert after["set_aside"]["reasons"] == {"excluded by hand": 1}
             assert after["fetched_bytes"] < before["fetched_bytes"]
             why = {
@@ -87,8 +79,7 @@ def test_a_catalog_that_is_damaged_costs_no_exclusion_and_the_rest_is_said(
             assert why[damage] in daemon.said()
             assert "the account of what was fetched" in daemon.said()
         with daemon.connect() as cache, cache.acquire("train", epoch=1, job="b") as epoch:
-            keys = {bytes(k).decode() for batch in epoch.numpy(1) for k in batch["key"]}
-            assert keys == set(KEYS) - {BAD}
+            assert set(keys_of(epoch)) == set(KEYS) - {BAD}
 
 
 @pytest.mark.parametrize("options", [(), ("--offline",)])
@@ -98,11 +89,7 @@ def test_after_the_loss_of_catalog_and_listing_no_lease_has_what_was_excluded(
     """Nobody knows then which units the shards hold, and offline nobody will."""
     with over_keys(tmp_path) as daemon:
         daemon.start()
-
-        def keys_of(epoch: Epoch) -> set[str]:
-            return {bytes(k).decode() for b in epoch.numpy(1, drop_last=False) for k in b["key"]}
-
-        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        daemon.until_whole()
         # The shard with it stays as long as this lease is held.
         with daemon.connect() as cache, cache.acquire("train", epoch=0, job="a"):
             assert cache.exclude("train", BAD) == (1, 1)
@@ -121,30 +108,27 @@ def test_after_the_loss_of_catalog_and_listing_no_lease_has_what_was_excluded(
             if options:
                 daemon.kill()
                 daemon.start()
-        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        daemon.until_whole()
         with daemon.connect() as cache, cache.acquire("train", epoch=1, job="b") as epoch:
-            assert keys_of(epoch) == set(KEYS) - {BAD}
+            assert set(keys_of(epoch)) == set(KEYS) - {BAD}
 
 
 def test_what_a_killed_daemon_had_fetched_of_an_unfinished_shard_counts_but_for_the_last_seconds(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "src").mkdir()
-    for key in KEYS:
-        (tmp_path / "src" / key).write_bytes(bytes(100_000))
-    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
+    source = file_source(tmp_path / "src", dict.fromkeys(KEYS, bytes(100_000)))
     dataset = {"source": source, "grow": {"first": "1MiB"}}
     slow = {"bandwidth": "200kB/s"}  # a shard takes twenty seconds
     with Daemon(tmp_path, {"train": dataset}, shard_size="4MiB", sampler=slow) as daemon:
 
         def fetched() -> int:
-            return int(daemon.status()["datasets"]["train"]["fetched_bytes"])
+            return int(daemon.train["fetched_bytes"])
 
         daemon.start()
         wait_until(lambda: fetched() >= 200_000)
         before, since = fetched(), daemon.status()["daemon"]["uptime_s"]
         wait_until(lambda: daemon.status()["daemon"]["uptime_s"] > since + 1.5)
-        assert daemon.status()["datasets"]["train"]["shards"] == 0
+        assert daemon.train["shards"] == 0
         daemon.kill()
         daemon.start("--offline")
         assert fetched() >= before

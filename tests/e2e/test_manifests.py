@@ -10,12 +10,13 @@ from pyarrow import parquet
 
 from cachecd_client._core import encode_example
 from tests.client.records import write
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon
+from tests.e2e.reading import column
 
 
 def records(served: Daemon, name: str) -> dict[bytes, tuple[str, bytes]]:
     """Of a dataset that is whole: payloads and the names of their classes, by key and payload."""
-    wait_until(lambda: served.status()["datasets"][name]["whole"], what=f"{name} is cached")
+    served.until_whole(name)
     found = {}
     with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
         (label,) = (f for f in epoch.schema.features if f.name == "label")
@@ -79,9 +80,9 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
         b"packed" + (data / "packed").read_bytes(): ("one", (data / "packed").read_bytes()),
         b"otherother": ("two", b"other"),
     }
-    wait_until(lambda: served.status()["datasets"]["joined"]["whole"], what="the parts are cached")
+    served.until_whole("joined")
     with served.connect() as cache, cache.acquire("joined", timeout=30) as epoch:
-        found = [int(i) for batch in epoch.numpy(batch_size=1) for i in batch["id"]]
+        found = [int(i) for i in column(epoch, "id")]
     assert sorted(found) == [*range(10, 19), *range(20, 29)]
     aside = {
         name: [(one["key"], one["reason"]) for one in found["set_aside"]["examples"]]

@@ -10,27 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
+from tests.e2e.reading import column
 
 RECORDS = 300
 
 
 def files(root: Path, records: int = RECORDS, content: bytes = b"first") -> Path:
-    for number in range(records):
-        path = root / f"class-{number % 3}" / f"{number:03d}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content + b" %d" % number)
+    objects = {f"class-{n % 3}/{n:03d}": content + b" %d" % n for n in range(records)}
+    file_source(root, objects)
     return root
 
 
 def dataset(root: Path, **keys: Any) -> dict[str, Any]:
     source = {"url": f"file://{root}", "format": "files", "label": {"pattern": r"^class-(\d)/"}}
     return {"source": source, **keys}
-
-
-def train(served: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = served.status()["datasets"]["train"]
-    return found
 
 
 def start_and_list(served: Daemon) -> None:
@@ -40,14 +34,9 @@ def start_and_list(served: Daemon) -> None:
     wait_until(lambda: served.said().count("source listed") > before, what="it is listed")
 
 
-def whole(served: Daemon) -> None:
-    wait_until(lambda: train(served)["whole"], what="all is cached")
-
-
-def keys(served: Daemon, name: str = "train", column: str = "key") -> Counter[bytes]:
+def keys(served: Daemon, name: str = "train", feature: str = "key") -> Counter[bytes]:
     with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
-        batches = epoch.numpy(64, drop_last=False)
-        return Counter(bytes(value) for batch in batches for value in batch[column])
+        return Counter(map(bytes, column(epoch, feature)))
 
 
 def listings(served: Daemon) -> dict[str, bytes]:
@@ -80,31 +69,31 @@ def test_after_a_mistaken_start_every_record_is_there_once_and_none_is_fetched_a
 ):
     root = files(tmp_path / "source")
     served = daemon({"train": dataset(root)}).start()
-    whole(served)
+    served.until_whole()
     every = keys(served)
     assert set(every.values()) == {1}
     assert len(every) == RECORDS
-    fetched, before = train(served)["fetched_bytes"], listings(served)
+    fetched, before = served.train["fetched_bytes"], listings(served)
     for _ in range(2):
         served.kill()
         served.document["datasets"]["train"] = dataset(root)
         mistake(served.document["datasets"]["train"], tmp_path)
         served.start()
         wait_until(
-            lambda: train(served)["listed"] or train(served)["stopped"], what="the mistake shows"
+            lambda: served.train["listed"] or served.train["stopped"], what="the mistake shows"
         )
         if mistake is not no_such_folder:
-            whole(served)
+            served.until_whole()
         assert max(keys(served).values()) == 1
         verified(served)
-        again = train(served)["fetched_bytes"]
+        again = served.train["fetched_bytes"]
         served.kill()
         served.document["datasets"]["train"] = dataset(root)
         served.start()
-        whole(served)
+        served.until_whole()
         assert keys(served) == every
         assert before.items() <= listings(served).items()
-        assert train(served)["fetched_bytes"] - again == 0, "what was cached is cached"
+        assert served.train["fetched_bytes"] - again == 0, "what was cached is cached"
         verified(served)
     assert mistake is mistaken_url or again >= fetched
 
@@ -114,14 +103,14 @@ def test_another_endpoint_of_the_same_bucket_is_the_same_source(daemon, s3, trai
     document["source"]["url"] += "class-0/"  # 300 of them are enough
     del document["source"]["label"]
     served = daemon({"train": document}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
-    before = served.status()["datasets"]["train"]
+    served.until_whole()
+    before = served.train
     served.kill()
     served.environ.pop("AWS_ENDPOINT_URL", None)
     assert "127.0.0.1" in s3.endpoint
     document["source"]["endpoint"] = s3.endpoint.replace("127.0.0.1", "localhost")
     start_and_list(served)
-    after = served.status()["datasets"]["train"]
+    after = served.train
     for name in ("generation", "records", "fetched_bytes", "units"):
         assert after[name] == before[name]
 
@@ -133,8 +122,8 @@ def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation
     """Also by a start that makes the catalog anew from the shards."""
     root = files(tmp_path / "source")
     served = daemon({"train": dataset(root)}).start()
-    whole(served)
-    every = keys(served, column="payload")
+    served.until_whole()
+    every = keys(served, feature="payload")
     before = listings(served)
     size = [path.stat().st_size for path in (served.cache / "index").iterdir()]
     served.kill()
@@ -142,31 +131,31 @@ def test_a_store_whose_objects_are_mostly_others_is_refused_until_the_generation
         path.unlink()
     files(root, 200, b"second")
     served.start()
-    wait_until(lambda: train(served)["stopped"], what="the start refuses it")
-    assert "200 of the 300 objects" in train(served)["stopped"]
-    assert "generation: 2" in train(served)["stopped"]
-    assert keys(served, column="payload") == every, "what is cached is served"
+    wait_until(lambda: served.train["stopped"], what="the start refuses it")
+    assert "200 of the 300 objects" in served.train["stopped"]
+    assert "generation: 2" in served.train["stopped"]
+    assert keys(served, feature="payload") == every, "what is cached is served"
     assert listings(served) == before
     assert [p.stat().st_size for p in (served.cache / "index").iterdir()] == size
     served.kill()
     served.document["datasets"]["train"]["generation"] = 2
     start_and_list(served)
-    whole(served)
-    assert train(served)["generation"].startswith("2-")
-    now = keys(served, column="payload")
+    served.until_whole()
+    assert served.train["generation"].startswith("2-")
+    now = keys(served, feature="payload")
     assert set(now.values()) == {1}
     assert len(now) == RECORDS
     assert sum(payload.startswith(b"second") for payload in now) == 200
     served.kill()
     start_and_list(served)  # and it is not refused again
-    assert train(served)["stopped"] == ""
+    assert served.train["stopped"] == ""
 
 
 def test_fewer_rewritten_objects_than_half_are_no_reason_to_refuse(daemon, tmp_path):
     root = files(tmp_path / "source")
     served = daemon({"train": dataset(root)}).start()
-    whole(served)
+    served.until_whole()
     served.kill()
     files(root, 140, b"second")
     start_and_list(served)
-    assert train(served)["stopped"] == ""
+    assert served.train["stopped"] == ""

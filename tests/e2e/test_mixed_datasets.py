@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.daemons import wait_until
+from tests.e2e.daemons import file_source, wait_until
 
 SIZES = {"web": 600, "code": 200, "notes": 100}  # objects of 1 kB, some 55 of which fill a shard
 WEIGHTS = {"web": 0.6, "code": 0.3, "notes": 0.1}
@@ -19,12 +19,9 @@ WEIGHTS = {"web": 0.6, "code": 0.3, "notes": 0.1}
 def datasets(tmp_path: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, count in SIZES.items():
-        folder = tmp_path / "source" / name
-        folder.mkdir(parents=True)
-        for number in range(count):
-            (folder / f"{number:03d}").write_bytes(f"{name} {number} ".encode() * 100)
+        objects = {f"{n:03d}": f"{name} {n} ".encode() * 100 for n in range(count)}
         found[name] = {
-            "source": {"url": f"file://{folder}", "format": "files"},
+            "source": file_source(tmp_path / "source" / name, objects),
             "grow": {"first": "64KiB", "per_epoch": "128KiB"},
         }
     found["notes"] = {**found["notes"], "pin": True}

@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.daemons import Daemon, trainer
+from tests.e2e.daemons import Daemon, file_source, trainer
 
 RECORDS = (41, 60)
 BATCH = 4
@@ -78,14 +78,8 @@ def free_port() -> int:
 def node(folder: Path, objects: int) -> Daemon:
     """A daemon with so many objects of its own, which it has cached when it is settled."""
     chance = random.Random(objects)
-    (folder / "objects").mkdir(parents=True)
-    for number in range(objects):
-        (folder / "objects" / f"{number:03d}").write_bytes(chance.randbytes(4000))
-    source = {
-        "url": (folder / "objects").as_uri() + "/",
-        "format": "files",
-        "label": {"pattern": "(.)$"},
-    }
+    bodies = {f"{number:03d}": chance.randbytes(4000) for number in range(objects)}
+    source = {**file_source(folder / "objects", bodies), "label": {"pattern": "(.)$"}}
     return Daemon(folder, {"train": {"source": source, "grow": {"first": "128KiB"}}})
 
 

@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from cachecd_client.errors import RequestError
-from tests.e2e.daemons import wait_until
+from tests.e2e.daemons import file_source, wait_until
+from tests.e2e.reading import column, keys_of
 
 NODES = 2
 
@@ -19,14 +20,11 @@ NODES = 2
 def test_nodes_that_share_a_source_have_a_part_each_and_what_is_held_out_is_trained_on_by_none(
     daemon, tmp_path
 ):
-    root = tmp_path / "source"
-    for number in range(300):
-        path = root / f"patient-{number % 30}" / f"{number:03d}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%d" % number)
+    objects = {f"patient-{number % 30}/{number:03d}": b"%d" % number for number in range(300)}
+    source = file_source(tmp_path / "source", objects)
     nodes = [
         {
-            "source": {"url": f"file://{root}", "format": "files"},
+            "source": source,
             "partition": {"index": index, "count": NODES},
             "split": {"eval": 0.3, "group": "^(patient-[0-9]+)/"},
         }
@@ -35,31 +33,21 @@ def test_nodes_that_share_a_source_have_a_part_each_and_what_is_held_out_is_trai
     # As two nodes would, but in one process: nothing of it is said to the other.
     served = daemon({f"node{index}": node for index, node in enumerate(nodes)}).start()
     names = [f"node{index}{side}" for index in range(NODES) for side in ("", "-eval")]
-    wait_until(lambda: all(served.status()["datasets"][name]["whole"] for name in names))
-    keys: dict[str, list[bytes]] = {}
+    served.until_whole(*names)
+    keys: dict[str, list[str]] = {}
     with served.connect() as cache:
         for name in names:
             with cache.acquire(name, timeout=30) as epoch:
                 assert epoch.pinned == name.endswith("-eval")
-                batches = epoch.numpy(batch_size=16, drop_last=False)
-                keys[name] = [
-                    bytes(key)
-                    for batch in batches
-                    for key, valid in zip(
-                        batch["key"], batch.get("_valid", [True] * 16), strict=False
-                    )
-                    if valid
-                ]
+                keys[name] = keys_of(epoch)
     every = Counter(key for name in names for key in keys[name])
-    assert every == Counter(
-        str(path.relative_to(root)).encode() for path in root.rglob("*") if path.is_file()
-    )
+    assert every == Counter(list(objects))
     patients = [
         {
-            key.split(b"/")[0]
+            key.split("/")[0]
             for name in names
-            for key in keys[name]
             if name.endswith("-eval") == held
+            for key in keys[name]
         }
         for held in (False, True)
     ]
@@ -70,13 +58,10 @@ def test_nodes_that_share_a_source_have_a_part_each_and_what_is_held_out_is_trai
 def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_on(
     daemon, tmp_path
 ):
-    root = tmp_path / "source"
-    root.mkdir()
-    for number in range(250):
-        (root / f"{number:03d}").write_bytes(b"%d" % number)
-    document = {"source": {"url": f"file://{root}", "format": "files"}}
+    objects = {f"{number:03d}": b"%d" % number for number in range(250)}
+    document = {"source": file_source(tmp_path / "source", objects)}
     served = daemon({"train": document}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"])
+    served.until_whole()
     for starts, part in enumerate((0.1, 0.3), 1):
         served.kill()
         document["split"] = {"eval": part}
@@ -86,19 +71,16 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
         with served.connect() as cache:
             for name in ("train", "train-eval"):
                 with cache.acquire(name, timeout=30) as epoch:
-                    batches = epoch.numpy(16, drop_last=False)
-                    sides.append([bytes(key) for batch in batches for key in batch["key"]])
+                    sides.append(keys_of(epoch))
         assert not set(sides[0]) & set(sides[1])
         assert abs(len(sides[1]) - 250 * part) < 25
 
 
 def test_a_split_that_leaves_a_side_nothing_is_refused_on_a_filled_cache_too(daemon, tmp_path):
     root = tmp_path / "source"
-    root.mkdir()
-    (root / "one").write_bytes(b"1")
-    document: dict[str, object] = {"source": {"url": f"file://{root}", "format": "files"}}
+    document: dict[str, object] = {"source": file_source(root, {"one": b"1"})}
     served = daemon({"train": document}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"])
+    served.until_whole()
     assert served.terminate() == 0
     document["split"] = {"eval": 0.3}
     done = served.run()
@@ -139,14 +121,10 @@ def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and
     ).start()
     found: dict[str, list[int]] = {}
     for name in ("rows", "rows-eval", "windows", "windows-eval"):
-        wait_until(lambda: served.status()["datasets"][name]["whole"])  # noqa: B023
+        served.until_whole(name)
         with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
             (feature,) = {"number", "values", "array"} & set(epoch.schema.names)
-            found[name] = [
-                int(np.ravel(row)[0])
-                for batch in epoch.numpy(64, drop_last=False)
-                for row in batch[feature]
-            ]
+            found[name] = [int(np.ravel(row)[0]) for row in column(epoch, feature)]
     assert all(found.values())
     assert sorted(found["rows"] + found["rows-eval"]) == list(range(3000))
     every = list(range(0, 16 << 20, 1 << 10))
@@ -156,11 +134,8 @@ def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and
 def test_what_is_excluded_from_one_side_of_a_split_is_on_neither_whatever_is_held_out_later(
     daemon, tmp_path
 ):
-    root = tmp_path / "source"
-    root.mkdir()
-    for number in range(100):
-        (root / f"{number:03d}").write_bytes(b"%d" % number)
-    document = {"source": {"url": f"file://{root}", "format": "files"}}
+    objects = {f"{number:03d}": b"%d" % number for number in range(100)}
+    document = {"source": file_source(tmp_path / "source", objects)}
     served = daemon({"train": document})
 
     def start(name: str = "train", part: float = 0.0) -> dict[str, set[str]]:
@@ -173,13 +148,12 @@ def test_what_is_excluded_from_one_side_of_a_split_is_on_neither_whatever_is_hel
         return leased(name, *([f"{name}-eval"] if part else []))
 
     def leased(*names: str) -> dict[str, set[str]]:
-        wait_until(lambda: all(served.status()["datasets"][name]["whole"] for name in names))
+        served.until_whole(*names)
         found = {}
         with served.connect() as cache:
             for name in names:
                 with cache.acquire(name, timeout=30) as epoch:
-                    batches = epoch.numpy(batch_size=1, drop_last=False)
-                    found[name] = {bytes(key).decode() for b in batches for key in b["key"]}
+                    found[name] = set(keys_of(epoch))
         return found
 
     raised = start(part=0.5)

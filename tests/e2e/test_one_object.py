@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cachecd.cli import run_command
 from cachecd_client import Epoch
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
+from tests.e2e.reading import keys_of
 
 KEYS = [f"{number:02}\u202e\x1b" if number == 13 else f"{number:02}" for number in range(40)]
 BAD = KEYS[13]
@@ -30,15 +31,12 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
         found = capsys.readouterr()
         return found.err if code else found.out
 
-    (tmp_path / "src").mkdir()
-    for key in KEYS:
-        (tmp_path / "src" / key).write_bytes(key.encode() * 500)
-    source = {"url": f"file://{tmp_path}/src/", "format": "files"}
+    source = file_source(tmp_path / "src", {key: key.encode() * 500 for key in KEYS})
     dataset = {"source": source, "grow": {"first": "16KiB"}}
     with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB") as daemon:
         daemon.start()
         monkeypatch.setenv("CACHECD_ENDPOINT", daemon.endpoint)
-        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        daemon.until_whole()
         with daemon.connect() as cache:
             with cache.acquire("train", epoch=0, job="a") as epoch:
                 place = place_of(epoch, BAD)
@@ -53,25 +51,25 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
             assert json.loads(said("exclude", "train", BAD, "--json")) == {
                 "dataset": "train", "key": BAD, "units": 1, "shards": 1,
             }  # fmt: skip
-            wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
-            aside = daemon.status()["datasets"]["train"]["set_aside"]
+            daemon.until_whole()
+            aside = daemon.train["set_aside"]
             assert aside["reasons"] == {"excluded by hand": 1}
             with cache.acquire("train", epoch=1, job="a") as epoch:
-                assert by_keys(epoch) == sorted(set(KEYS) - {BAD})
+                assert sorted(keys_of(epoch)) == sorted(set(KEYS) - {BAD})
             assert cache.exclude("train", BAD) == (1, 0), "once more is no other"
 
         daemon.kill()
         daemon.document["datasets"]["train"]["generation"] = 2
         daemon.start()
-        wait_until(lambda: daemon.status()["datasets"]["train"]["whole"])
+        daemon.until_whole()
         with daemon.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
             assert epoch.lease
-            assert by_keys(epoch) == sorted(set(KEYS) - {BAD})
+            assert sorted(keys_of(epoch)) == sorted(set(KEYS) - {BAD})
 
         daemon.kill()
         (daemon.cache / "excluded.jsonl").write_text("")
         daemon.start()
-        wait_until(lambda: daemon.status()["datasets"]["train"]["records"] == len(KEYS))
+        wait_until(lambda: daemon.train["records"] == len(KEYS))
 
         why = "the listing of train has no unit of the object '99'; it has 40 units"
         assert why in said("exclude", "train", "99", code=2)
@@ -81,9 +79,3 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
         assert "there is no such shard" in said(*where, "9999:1", code=2)
         assert "expected SHARD:RECORD" in said(*where, "../1:1", code=2)
         assert "expected the name of a dataset" in said(*where[:3], "../train", "1:1", code=2)
-
-
-def by_keys(epoch: Epoch) -> list[str]:
-    return sorted(
-        os.fsdecode(bytes(key)) for batch in epoch.numpy(1, drop_last=False) for key in batch["key"]
-    )

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from tests.e2e.conftest import upload
-from tests.e2e.daemons import wait_until
 from tests.e2e.link import Link
 
 
@@ -47,22 +46,19 @@ def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_s
     steps = [{"decode_image": "image"}]
     dataset = {"source": source, "transform": steps, "grow": {"first": "64KiB"}}
     served = daemon({"train": dataset}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    served.until_whole()
 
-    status = served.status()["datasets"]["train"]
+    status = served.train
     reasons = {one["key"]: one["reason"] for one in status["set_aside"]["examples"]}
     assert reasons.keys() == {"cut.parquet", "README.md"}
     assert all("not a Parquet file" in reason for reason in reasons.values())
 
     found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-        for batch in epoch.numpy(64, pad_last=True):
-            for image, label, valid in zip(
-                batch["image"], batch["label"], batch["_valid"], strict=True
-            ):
-                if valid:
-                    assert image.shape == (8, 8, 3)
-                    found[int(label)] = tuple(image[0, 0].tolist())
+        for batch in epoch.numpy(64, drop_last=False):
+            assert batch["image"].shape[1:] == (8, 8, 3)
+            for image, label in zip(batch["image"], batch["label"], strict=True):
+                found[int(label)] = tuple(image[0, 0].tolist())
     assert found == {n: (n % 256, n // 256, 7) for n in range(480)}
 
 
@@ -88,8 +84,8 @@ def test_server_sends_little_more_than_the_wanted_column_chunks(daemon, s3):
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
         served = daemon({"train": {"source": source}}, environ=environ).start()
-        wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
-        assert served.status()["datasets"]["train"]["records"] == 300
+        served.until_whole()
+        assert served.train["records"] == 300
         # The ends of three objects, by who lists and by each of the workers that read.
         assert wanted < link.answered_bytes < wanted + 4 * 3 * (64 << 10) + 100_000
     assert sum(map(len, objects.values())) > 12_000_000

@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import Daemon, file_source
+from tests.e2e.reading import keys_of
 
 
 def compared(node: Daemon, job: str) -> list[tuple[Any, ...]]:
     """Of two epochs what nodes compare that hold parts of one replica, and what is read."""
-    found: list[tuple[Any, ...]] = []
     with node.connect() as cache:
-        for epoch in cache.epochs("train", 2, job=job, timeout=30):
-            loader = epoch.numpy(4, drop_last=False)
-            keys = [bytes(key) for batch in loader for key in batch["key"]]
-            found.append((epoch.fingerprint, epoch.seed, epoch.window, keys))
-    return found
+        epochs = cache.epochs("train", 2, job=job, timeout=30)
+        return [(epoch.fingerprint, epoch.seed, epoch.window, keys_of(epoch)) for epoch in epochs]
 
 
 @pytest.mark.parametrize(
@@ -28,11 +25,8 @@ def compared(node: Daemon, job: str) -> list[tuple[Any, ...]]:
 )
 def test_nodes_with_one_configuration_have_one_set_in_each_epoch(tmp_path, how):
     chance = random.Random(3)
-    objects = tmp_path / "objects"
-    objects.mkdir()
-    for number in range(60):
-        (objects / f"{number:03d}").write_bytes(chance.randbytes(8000))
-    dataset = {"source": {"url": f"{objects.as_uri()}/", "format": "files"}, **how}
+    objects = {f"{number:03d}": chance.randbytes(8000) for number in range(60)}
+    dataset = {"source": file_source(tmp_path / "objects", objects), **how}
     sizes = {"shard_size": "64KiB", "limit": "64MiB"}
     with ExitStack() as daemons:
         nodes = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from tests.e2e.daemons import Daemon, said_line, trainer, wait_until
 from tests.e2e.inventory import Found, Peak, inventory, repeated
@@ -31,12 +30,6 @@ with connect() as cache:
 def numbers(files: list[str]) -> list[int]:
     """The numbers of an epoch's shards, ascending."""
     return [int(Path(file).stem) for file in files]
-
-
-def train_of(daemon: Daemon) -> dict[str, Any]:
-    """What the status document says of the dataset."""
-    found: dict[str, Any] = daemon.status()["datasets"]["train"]
-    return found
 
 
 def leases_of(daemon: Daemon, job: str) -> int:
@@ -148,7 +141,7 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
         # the first job's, which are kept, would be all.
         grown = {*range(1, max(before) + 6)}
         wait_until(lambda: grown <= inventory(served.cache).keys(), what="ingest goes on")
-        wait_until(lambda: train_of(served)["shards"] >= len(grown))
+        wait_until(lambda: served.train["shards"] >= len(grown))
 
         # The other job rotates, until all that the first one holds is retired, and then some: in
         # how many epochs is up to the link.
@@ -157,10 +150,10 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
             # The lease before is noticed to have ended, and its room is there, a moment later.
             wait_until(lambda: leases_of(served, "second") == 1)
             fill_up(served)
-            if train_of(served)["evicted_shards"] > len(held):
+            if served.train["evicted_shards"] > len(held):
                 break
         assert not held.keys() & set(last), "no later lease names what is retired"
-        assert train_of(served)["evicted_shards"] > len(held)
+        assert served.train["evicted_shards"] > len(held)
         (kept,) = (lease for lease in served.status()["leases"] if lease["job"] == "first")
         assert kept["retired_bytes"] >= sum(s.path.stat().st_size for s in held.values())
         assert_untouched(held, inventory(served.cache))
@@ -187,14 +180,14 @@ def test_the_lease_of_a_killed_trainer_ends_by_itself_and_its_retired_shards_go(
         with served.connect() as cache:
             for epoch in range(3):
                 cache.acquire("train", epoch, job="other", timeout=30).release()
-        assert train_of(served)["retired_shards"] > 0
+        assert served.train["retired_shards"] > 0
         assert all(path.exists() for path in held)
         holder.kill()
         died = time.monotonic()
         wait_until(lambda: holding["lease"] not in str(served.status()["leases"]))
         # It is probed four times a second.
         assert time.monotonic() - died < 1.0
-    wait_until(lambda: train_of(served)["retired_shards"] == 0)
+    wait_until(lambda: served.train["retired_shards"] == 0)
     gone = [path for path in held if not path.exists()]
     assert gone == held[: len(gone)] != []
     served.settle()

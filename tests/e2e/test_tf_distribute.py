@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection
 
-from tests.e2e.daemons import Daemon, said_line, trainer
+from tests.e2e.daemons import Daemon, file_source, said_line, trainer
 
 # Two replicas in one process. What they had of the first set, then steps until the cache has grown twice;
 # and the process ends with the iterator alive.
@@ -37,20 +36,13 @@ print(json.dumps({"first": first}), flush=True)
 
 def test_replicas_divide_each_batch_of_a_set_and_see_the_cache_grow(tmp_path):
     objects = {f"{number:04d}": random.Random(number).randbytes(4000) for number in range(400)}
-    (tmp_path / "objects").mkdir()
-    for key, body in objects.items():
-        (tmp_path / "objects" / key).write_bytes(body)
-    source = {"url": (tmp_path / "objects").as_uri() + "/", "format": "files"}
+    source = file_source(tmp_path / "objects", objects)
     grow = {"first": "256KiB", "per_epoch": "256KiB"}
     with Daemon(tmp_path, {"train": {"source": source, "grow": grow}}) as served:
         served.start()
-        divided(served, objects.keys())
-
-
-def divided(served: Daemon, objects: Collection[str]) -> None:
-    with trainer(served, MIRRORED, TF_CPP_MIN_LOG_LEVEL="2") as running:
-        said = said_line(running)
-        assert running.wait(30) == 0
+        with trainer(served, MIRRORED, TF_CPP_MIN_LOG_LEVEL="2") as running:
+            said = said_line(running)
+            assert running.wait(30) == 0
     first = said["first"]
     assert {len(replica) for step in first for replica in step} == {8}
     assert {len(step) for step in first} == {2}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tests.e2e.conftest import tensorflow_file, upload
-from tests.e2e.daemons import wait_until
 from tests.e2e.reading import by_numpy, by_tensorflow, by_torch
 
 
@@ -22,10 +21,10 @@ def test_what_tensorflow_wrote_is_carried_verbatim_and_a_corrupt_object_costs_it
     upload(s3, "tfrecords", {f"mixed/{name}": content for name, content in objects.items()})
     source = {"url": "s3://tfrecords/mixed", "format": "tfrecord"}
     served = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    served.until_whole()
 
     # Nothing but what follows the damage is lost, and the status says where.
-    aside = served.status()["datasets"]["train"]["set_aside"]
+    aside = served.train["set_aside"]
     reasons = {one["key"]: one["reason"] for one in aside["examples"]}
     assert aside["units"] == 2
     assert reasons.keys() == {"broken.tfrecord", "readme.tfrecord"}

@@ -6,7 +6,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from tests.e2e.daemons import alive, descendants, wait_until
+from tests.e2e.daemons import alive, descendants, file_source, wait_until
 
 READER = """
 import json, sys
@@ -66,10 +66,8 @@ def test_modules_of_the_configured_path_come_before_all_others_of_their_names(da
 
 def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(daemon, tmp_path):
     tapes = tmp_path / "tapes"
-    tapes.mkdir()
     lengths = {str(n): 5 + 20 * (n % 4) for n in range(12)}
-    for name, seconds in lengths.items():
-        (tapes / f"tape-{name}").write_bytes(bytes(seconds))
+    file_source(tapes, {f"tape-{name}": bytes(seconds) for name, seconds in lengths.items()})
     source = {
         "format": "python",
         "reader": "recordings:Recordings",
@@ -78,11 +76,8 @@ def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(da
     }
     served = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}}, shard_size="64KiB")
 
-    def write(path: str, text: str) -> None:
-        (served.folder / path).write_text(text)
-
     def cached(names: list[str]) -> None:
-        status = served.status()["datasets"]["train"]
+        status = served.train
         assert status["set_aside"]["units"] == 1
         [bad] = status["set_aside"]["examples"]
         place = f"{served.folder / 'recordings.py'}:13"
@@ -99,17 +94,18 @@ def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(da
         ]
 
     def whole(units: int) -> bool:
-        status = served.status()["datasets"]["train"]
+        status = served.train
         return bool(status["whole"]) and status["units"] == units
 
-    write("recordings.py", READER)
-    write("units.json", '["0", "1", "2", "3", "4", "bad", {"name": "5", "size": 200000}]')
+    (served.folder / "recordings.py").write_text(READER)
+    listed = served.folder / "units.json"
+    listed.write_text('["0", "1", "2", "3", "4", "bad", {"name": "5", "size": 200000}]')
     served.start()
     wait_until(lambda: whole(7), what="all is cached")
     cached(["0", "1", "2", "3", "4", "5"])
     assert served.terminate() == 0
 
-    write("units.json", '["0", "1", "2", "3", "4", "bad", "5", "6", "7", "8", "9", "10", "11"]')
+    listed.write_text('["0", "1", "2", "3", "4", "bad", "5", "6", "7", "8", "9", "10", "11"]')
     served.start()
     wait_until(lambda: whole(13), what="more")
     cached([str(n) for n in range(12)])

@@ -9,7 +9,6 @@ import json
 from PIL import Image
 
 from tests.e2e.conftest import upload
-from tests.e2e.daemons import wait_until
 from tests.sampler.test_webdataset import archive
 
 PER_TAR = 40
@@ -47,9 +46,9 @@ def test_samples_arrive_decoded_each_once_and_a_truncated_tar_costs_what_it_lack
         "grow": {"first": "256KiB"},
     }
     served = daemon({"train": dataset}).start()
-    wait_until(lambda: served.status()["datasets"]["train"]["whole"], what="all is cached")
+    served.until_whole()
 
-    aside = served.status()["datasets"]["train"]["set_aside"]
+    aside = served.train["set_aside"]
     reasons = {one["key"]: one["reason"] for one in aside["examples"]}
     assert reasons.keys() == {"4.tar", "readme.txt"}
     assert reasons["4.tar"] == (

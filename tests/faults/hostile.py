@@ -167,9 +167,7 @@ def attack(folder: Path, seconds: float, seed: int) -> tuple[int, float]:
                 rotating.status()
                 longest = max(longest, time.monotonic() - began)
                 began = time.monotonic()
-                waited = (
-                    rotating.waits()
-                )  # for shards, if it does, as long as a trainer has patience
+                waited = rotating.waits()  # for shards: as long as a trainer has patience
                 patience = PATIENCE if waited else 0.0
                 longest = max(longest, time.monotonic() - began - patience)
                 time.sleep(0.02)
@@ -190,20 +188,15 @@ def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str,
     folder.mkdir()
     with Daemon(folder, dataset_of(source), {}, limit="16MiB", shard_size="64KiB") as served:
         served.start()
-
-        def train() -> dict[str, Any]:
-            found: dict[str, Any] = served.status()["datasets"]["train"]
-            return found
-
-        wait_until(lambda: train()["whole"])
+        served.until_whole()
         attacker = Attacker(served.endpoint, seed, served.cache, typed=True)
         while attacker.sent < messages:
             attacker.turn()
         attacker.close()
         served.kill()
         served.start()
-        wait_until(lambda: train()["whole"])
-        state = {name: train()[name] for name in _STATE}
+        served.until_whole()
+        state = {name: served.train[name] for name in _STATE}
         with served.connect() as cache, cache.acquire("train", 0, job="new") as epoch:
             state["set"] = epoch.fingerprint, [Path(name).name for name in epoch.files]
         shards = {n: found.sha256 for n, found in inventory(served.cache).items()}
@@ -214,14 +207,14 @@ def aftermath(folder: Path, source: Path, messages: int, seed: int) -> dict[str,
         served.start()
 
         def has_all() -> bool:
-            now = train()  # one status: between two the listing may gain the new units
+            now = served.train  # one status: between two the listing may gain the new units
             return bool(now["whole"]) and now["units"] == state["units"] + len(more)
 
         wait_until(has_all)
         found = inventory(served.cache)
         # What is new is cut into shards as the listing comes.
         state["shards"] = shards == {n: found[n].sha256 for n in shards} and shards
-        state["then"] = train()["records"], max(found) - len(found)
+        state["then"] = served.train["records"], max(found) - len(found)
         for path in more:
             path.unlink()
         return state

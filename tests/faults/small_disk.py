@@ -102,7 +102,7 @@ def reserve_free(folder: Path, plain: bool) -> None:
     if plain:
         with Rotating.starting(folder, {}, settings=settings) as daemon:
             wait_until(lambda: "cache.reserve_free" in daemon.status()["cache"]["stopped"])
-            assert not daemon.status()["datasets"]["train"]["shards"]
+            assert not daemon.train["shards"]
         return
     with disk.watched() as gauge, Rotating.started(folder, {}, full, settings) as rotating:
         rotating.turn()
@@ -153,15 +153,15 @@ def filled(disk: Disk) -> Path:
     return ballast
 
 
+def begun(rotating: Rotating) -> bool:
+    return len(rotating.numbers()) > 20
+
+
 def full_at_the_start(folder: Path, plain: bool) -> None:
     """Others have filled the disk to the last byte when a daemon that was killed starts again."""
     if plain:
         return  # a file system cannot be filled that is not ours
     disk = Disk(folder, plain, 12 * MIB)
-
-    def begun(rotating: Rotating) -> bool:
-        return len(rotating.numbers()) > 20
-
     settings = {"limit": 64 * MIB, "objects": 1200}
     with Rotating.started(folder, {}, begun, settings) as rotating:
         youngest = max(rotating.numbers())
@@ -182,10 +182,6 @@ def inodes_at_the_start(folder: Path, plain: bool) -> None:
     if plain:
         return  # a file system with few inodes cannot be had
     disk = Disk(folder, plain, 64 * MIB, inodes=5000)
-
-    def begun(rotating: Rotating) -> bool:
-        return len(rotating.numbers()) > 20
-
     settings = {"limit": 32 * MIB, "objects": 1200}
     with Rotating.started(folder, {}, begun, settings) as rotating:
         assert rotating.daemon.terminate() == 0
@@ -208,10 +204,6 @@ def full_with_rows_missing(folder: Path, plain: bool) -> None:
     if plain:
         return
     disk = Disk(folder, plain, 12 * MIB)
-
-    def begun(rotating: Rotating) -> bool:
-        return len(rotating.numbers()) > 20
-
     settings = {"limit": 64 * MIB, "objects": 1200}
     with Rotating.started(folder, {}, begun, settings) as rotating:
         rotating.daemon.kill()

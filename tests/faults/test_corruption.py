@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
 from cachecd_client.protocol import ReportCorrupt
 from tests.core.shards import flip
-from tests.e2e.daemons import Daemon, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.faults.disk import FaultyDisk
 
 OBJECTS = 240
@@ -32,10 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def objects(folder: Path) -> Records:
     """A source of files: key -> content."""
     chance = random.Random(5)
-    (folder / "source").mkdir()
     found = {b"%03d" % n: chance.randbytes(chance.randint(2000, 10000)) for n in range(OBJECTS)}
-    for key, body in found.items():
-        (folder / "source" / key.decode()).write_bytes(body)
+    file_source(folder / "source", {key.decode(): body for key, body in found.items()})
     return found
 
 
@@ -62,12 +59,7 @@ def daemon(shared: Daemon, disk: FaultyDisk) -> Daemon:
 
 
 def filled(daemon: Daemon) -> None:
-    wait_until(lambda: of_train(daemon)["whole"] and of_train(daemon)["records"] == OBJECTS)
-
-
-def of_train(daemon: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = daemon.status()["datasets"]["train"]
-    return found
+    wait_until(lambda: daemon.train["whole"] and daemon.train["records"] == OBJECTS)
 
 
 def corrupt_shards(daemon: Daemon) -> int:
@@ -82,12 +74,9 @@ def files(daemon: Daemon) -> list[Path]:
 def read(epoch: Epoch) -> Records:
     """What a pass delivers; a record that comes in place of another comes again."""
     found: Records = {}
-    for batch in epoch.numpy(16, pad_last=True):
-        for key, payload, valid in zip(
-            batch["key"], batch["payload"], batch["_valid"], strict=True
-        ):
-            if valid:
-                found[bytes(key)] = bytes(payload)
+    for batch in epoch.numpy(16, drop_last=False):
+        rows = zip(batch["key"], batch["payload"], strict=True)
+        found |= {bytes(key): bytes(payload) for key, payload in rows}
     return found
 
 
@@ -98,57 +87,33 @@ def assert_all_is_there(daemon: Daemon, objects: Records, job: str) -> None:
         assert read(epoch) == objects
 
 
-def flip_a_payload(path: Path) -> None:
-    flip(path, int(Sidecar.read(f"{path}.idx").offsets[3]) + 40)
-
-
-def flip_a_length(path: Path) -> None:
-    flip(path, int(Sidecar.read(f"{path}.idx").offsets[2]) + 2)
-
-
-def cut_off(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip_the_sidecar(path: Path) -> None:
-    flip(Path(f"{path}.idx"), -5)
-
-
-def cut_the_sidecar(path: Path) -> None:
-    os.truncate(f"{path}.idx", 30)
-
-
-def lose_the_sidecar(path: Path) -> None:
-    Path(f"{path}.idx").unlink()
-
-
-def lose_the_shard(path: Path) -> None:
-    path.unlink()
-
-
-DAMAGES = [
-    *(flip_a_payload, flip_a_length, cut_off, flip_the_sidecar),
-    *(cut_the_sidecar, lose_the_sidecar, lose_the_shard),
-]
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "payload": lambda path: flip(path, int(Sidecar.read(f"{path}.idx").offsets[3]) + 40),
+    "length": lambda path: flip(path, int(Sidecar.read(f"{path}.idx").offsets[2]) + 2),
+    "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "sidecar": lambda path: flip(Path(f"{path}.idx"), -5),
+    "sidecar cut off": lambda path: os.truncate(f"{path}.idx", 30),
+    "sidecar lost": lambda path: Path(f"{path}.idx").unlink(),
+    "lost": lambda path: path.unlink(),
+}
 
 
 def test_what_rots_while_it_is_leased_is_reported_barred_kept_and_fetched_again(daemon, objects):
     before = corrupt_shards(daemon)
     with daemon.connect() as cache, cache.acquire("train", job="a") as epoch:
-        payload, length, short, *_ = map(Path, epoch.files)
-        flip_a_payload(payload)
-        flip_a_length(length)
-        cut_off(short)
+        damaged = [Path(file) for file in epoch.files[:3]]
+        for name, path in zip(("payload", "length", "cut off"), damaged, strict=True):
+            DAMAGES[name](path)
         found = read(epoch)
         assert found.items() <= objects.items(), "nothing corrupt is delivered"
         assert 0 < OBJECTS - len(found) < OBJECTS / 3
-        wait_until(lambda: of_train(daemon)["barred_shards"] == 3)
+        wait_until(lambda: daemon.train["barred_shards"] == 3)
         assert corrupt_shards(daemon) == before + 3
         # Fetched again at once, though the lease still holds the damaged ones.
         assert_all_is_there(daemon, objects, "b")
-        assert all(path.exists() for path in (payload, length, short))
-    wait_until(lambda: of_train(daemon)["barred_shards"] == 0)
-    assert not any(path.exists() for path in (payload, length, short))
+        assert all(path.exists() for path in damaged)
+    wait_until(lambda: daemon.train["barred_shards"] == 0)
+    assert not any(path.exists() for path in damaged)
     said = daemon.said()
     assert said.count("shard is corrupt: barred, and fetched again") == 3
     assert "corrupt record reported" in said
@@ -184,7 +149,7 @@ def report(daemon: Daemon, shard: int, request: str) -> None:
 def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon, objects):
     before = corrupt_shards(daemon)
     damaged = files(daemon)[: len(DAMAGES)]
-    for damage, path in zip(DAMAGES, damaged, strict=True):
+    for damage, path in zip(DAMAGES.values(), damaged, strict=True):
         damage(path)
     assert daemon.verify() == 1
     wait_until(lambda: not any(path.exists() for path in damaged))
@@ -199,6 +164,6 @@ def test_a_disk_that_cannot_read_at_all_costs_no_shard(daemon, objects, disk):
     before = corrupt_shards(daemon), files(daemon)
     with disk.failing("open", "*/shards/train/*", errno.EIO):
         assert daemon.verify() == 1
-    wait_until(lambda: of_train(daemon)["whole"])
+    daemon.until_whole()
     assert (corrupt_shards(daemon), files(daemon)) == before
     assert_all_is_there(daemon, objects, "f")

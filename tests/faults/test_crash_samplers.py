@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.daemons import Daemon, alive, descendants, wait_until
+from tests.e2e.daemons import Daemon, alive, descendants, file_source, wait_until
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> dict[str, object]:
-    (tmp_path / "src").mkdir()
-    for number in range(40):
-        (tmp_path / "src" / f"{number}.bin").write_bytes(bytes(1000))
-    return {"url": f"file://{tmp_path}/src", "format": "files"}
+    return file_source(tmp_path / "src", {f"{number}.bin": bytes(1000) for number in range(40)})
 
 
 class Busy:

@@ -16,7 +16,7 @@ import pytest
 
 from cachecd.locks import is_locked
 from cachecd_client import connect
-from tests.e2e.daemons import Daemon, alive, said_line, trainer, wait_until
+from tests.e2e.daemons import Daemon, alive, file_source, said_line, trainer, wait_until
 from tests.faults.disk import FaultyDisk
 
 MIB = 1 << 20
@@ -26,13 +26,10 @@ MIB = 1 << 20
 def served(tmp_path_factory) -> Iterator[Daemon]:
     """A daemon whose cache gains half a megabyte with each epoch; each test has a job of its own."""
     folder = tmp_path_factory.mktemp("leases")
-    source = folder / "source"
-    source.mkdir()
     chance = random.Random(4)
-    for number in range(600):
-        (source / f"{number:04d}.bin").write_bytes(chance.randbytes(20_000))
+    objects = {f"{number:04d}.bin": chance.randbytes(20_000) for number in range(600)}
     train = {
-        "source": {"url": f"file://{source}/", "format": "files"},
+        "source": file_source(folder / "source", objects),
         "grow": {"first": "512KiB", "per_epoch": "512KiB"},
         "evict": {"refresh": 0.25},
     }

@@ -13,7 +13,7 @@ from cachecd.locks import is_locked
 from cachecd_client import connect
 from cachecd_client.errors import ProtocolVersionError
 from cachecd_client.protocol import VERSION_FRAME
-from tests.e2e.daemons import Daemon, ExecutedDaemon
+from tests.e2e.daemons import Daemon, ExecutedDaemon, file_source
 
 # What a release of the next major version would begin with.
 NEXT = """
@@ -43,12 +43,9 @@ class NextDaemon(ExecutedDaemon):
 
 
 def dataset(folder: Path, objects: int = 60) -> dict[str, object]:
-    source = folder / "source"
-    source.mkdir(parents=True)
     chance = random.Random(folder.name)
-    for number in range(objects):
-        (source / f"{number:04d}.bin").write_bytes(chance.randbytes(20_000))
-    return {"source": {"url": f"file://{source}/", "format": "files"}, "grow": {"first": "256KiB"}}
+    bodies = {f"{number:04d}.bin": chance.randbytes(20_000) for number in range(objects)}
+    return {"source": file_source(folder / "source", bodies), "grow": {"first": "256KiB"}}
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -67,11 +66,6 @@ def served(store: ScriptedServer, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def train(daemon: Daemon) -> dict[str, Any]:
-    found: dict[str, Any] = daemon.status()["datasets"]["train"]
-    return found
-
-
 def read(daemon: Daemon, epoch: int, objects: dict[str, bytes]) -> int:
     """Reads an epoch to its end, and compares every record; how many there were."""
     with daemon.connect() as cache, cache.acquire("train", epoch, job="job", timeout=30) as held:
@@ -87,31 +81,31 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
 ):
     served.start()
     first = read(served, 0, objects)
-    wait_until(lambda: train(served)["shards"] > 1 and not train(served)["making"])
+    wait_until(lambda: served.train["shards"] > 1 and not served.train["making"])
 
     store.down = DISABLED
     second = read(served, 1, objects)  # lets ingest go on, which finds nobody there
     assert second >= first
-    wait_until(lambda: train(served)["stopped"], what="status tells that ingest has stopped")
-    found = train(served)
+    wait_until(lambda: served.train["stopped"], what="status tells that ingest has stopped")
+    found = served.train
     assert "all access to the bucket has been disabled" in found["stopped"]
     assert found["set_aside"]["units"] == 0
     assert read(served, 2, objects) >= second  # training goes on
-    wait_until(lambda: train(served)["stopped_for_s"] > 0)
+    wait_until(lambda: served.train["stopped_for_s"] > 0)
 
     # Killed while it is away: its successor serves what is there, at once.
     served.kill()
     served.start()
     third = read(served, 3, objects)
     assert third >= second
-    wait_until(lambda: train(served)["stopped"], what="the successor finds nobody there either")
+    wait_until(lambda: served.train["stopped"], what="the successor finds nobody there either")
     wait_until(lambda: "source not listed" in served.said(), what="nor does it list anything")
-    assert train(served)["set_aside"]["units"] == 0
+    assert served.train["set_aside"]["units"] == 0
 
     store.down = None
     wait_until(lambda: read(served, 4 + len(store.asked), objects) > third, what="it grows again")
-    wait_until(lambda: not train(served)["stopped"], what="status has forgotten it")
-    assert train(served)["set_aside"]["units"] == 0
+    wait_until(lambda: not served.train["stopped"], what="status has forgotten it")
+    assert served.train["set_aside"]["units"] == 0
     assert not repeated(inventory(served.cache))
 
     said = served.said()
@@ -125,7 +119,7 @@ def test_a_place_named_before_the_source_is_listed_counts_modulo_its_units(
     served: Daemon, store: ScriptedServer, objects: dict[str, bytes]
 ):
     served.start()
-    wait_until(lambda: train(served)["shards"])
+    wait_until(lambda: served.train["shards"])
     served.kill()
     for listing in (served.cache / "index").iterdir():
         listing.unlink()
@@ -134,15 +128,15 @@ def test_a_place_named_before_the_source_is_listed_counts_modulo_its_units(
     with served.connect() as cache, cache.acquire("train", 0, job="y"):
         (path,) = (served.cache / "leases").glob("*.json")
         walk = json.loads(path.read_text())["walk"]
-    generation = train(served)["generation"]
+    generation = served.train["generation"]
     asked = Acquire("place", "train", "x", 0, generation=generation, walk=walk, cursor=1 << 61)
     Transport(served.endpoint).ask(asked, 10.0)
     store.down = None
-    wait_until(lambda: train(served)["listed"], 60)
-    wait_until(lambda: train(served)["pass_done"] > 0)
+    wait_until(lambda: served.train["listed"], 60)
+    wait_until(lambda: served.train["pass_done"] > 0)
     assert read(served, 0, objects)
-    assert train(served)["passes"] == 0
-    assert abs(train(served)["pass_done"] - (1 << 61) % len(objects) / len(objects)) < 0.2
+    assert served.train["passes"] == 0
+    assert abs(served.train["pass_done"] - (1 << 61) % len(objects) / len(objects)) < 0.2
 
 
 def test_what_was_refused_is_tried_again_after_a_restart(
@@ -153,8 +147,8 @@ def test_what_was_refused_is_tried_again_after_a_restart(
     for key in refused:
         store.script[f"/b/train/{key}"] = [scripted.refusal(403, "AccessDenied")]
     served.start()
-    wait_until(lambda: train(served)["whole"], what="all but the refused is cached")
-    found = train(served)
+    wait_until(lambda: served.train["whole"], what="all but the refused is cached")
+    found = served.train
     assert found["set_aside"]["units"] == len(refused)
     assert all("access denied" in reason for reason in found["set_aside"]["reasons"])
     assert read(served, 0, objects) == len(objects) - len(refused)
@@ -163,7 +157,7 @@ def test_what_was_refused_is_tried_again_after_a_restart(
     for key in refused:
         store.script[f"/b/train/{key}"] = [scripted.body(objects[key])]
     served.start()
-    wait_until(lambda: train(served)["records"] == len(objects), what="the refused has come too")
-    assert train(served)["set_aside"]["units"] == 0
+    wait_until(lambda: served.train["records"] == len(objects), what="the refused has come too")
+    assert served.train["set_aside"]["units"] == 0
     assert read(served, 1, objects) == len(objects)
     assert SECRET not in served.said()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.e2e.daemons import REPOSITORY, Daemon, alive, wait_until
+from tests.e2e.daemons import REPOSITORY, Daemon, alive, file_source, wait_until
 
 FINE = 60
 HARM = {
@@ -32,15 +32,11 @@ def daemon(folder: Path, transform: str, **environ: str) -> Daemon:
 
 
 def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tmp_path: Path):
-    source = tmp_path / "source"
-    source.mkdir()
-    for number in range(FINE):
-        (source / f"{number:03d}").write_bytes(b"fine " + bytes(2000))
-    for key, deed in HARM.items():
-        (source / key).write_bytes(deed)
+    fine = {f"{number:03d}": b"fine " + bytes(2000) for number in range(FINE)}
+    file_source(tmp_path / "source", fine | HARM)
     with daemon(tmp_path, "tests.faults.deeds:do") as served:
         served.start()
-        wait_until(lambda: served.status()["datasets"]["train"]["whole"], 60)
+        wait_until(lambda: served.train["whole"], 60)
         status = served.status()
         train, sampler = status["datasets"]["train"], status["sampler"]
         assert train["records"] == FINE - len(HARM)
@@ -71,9 +67,7 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
 
 
 def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tmp_path: Path):
-    (tmp_path / "source").mkdir()
-    for number in range(10):
-        (tmp_path / "source" / f"{number}").write_bytes(b"x")
+    file_source(tmp_path / "source", {f"{number}": b"x" for number in range(10)})
     module = tmp_path / "crashing.py"
     module.write_text("import os\nos.abort()\n")
     with daemon(tmp_path, "crashing:step") as served:
@@ -86,7 +80,7 @@ def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tm
         restarts = served.status()["sampler"]["restarts"]
         module.write_text("def step(record):\n    return record\n")
         os.utime(module, (1, 1))  # Python's cache goes by the second
-        wait_until(lambda: served.status()["datasets"]["train"]["whole"], 60)
-        train = served.status()["datasets"]["train"]
+        wait_until(lambda: served.train["whole"], 60)
+        train = served.train
         assert (train["records"], train["stopped"]) == (10, "")
         assert served.status()["sampler"]["restarts"] <= restarts + 4
