@@ -20,7 +20,7 @@ from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.mixing import mix
 from cachecd.sampler.sources import Position, Source, open_source
-from cachecd_client._core import Sidecar, read_record
+from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
 from cachecd_client.schema import Schema
 
 CAPACITY = 64 << 10
@@ -256,3 +256,22 @@ class SourceContract(ABC):
         shards = bench.pour(self.objects())
         assert bench.set_aside == {1: "gone"}
         assert [r for s in shards for r in s.records] == [r for r in self.records() if r[0] != 1]
+
+
+class TwiceContract(SourceContract):
+    """As the format `plain`, with a transform that makes two records of each."""
+
+    plain: SourceContract
+
+    @property
+    def config(self):  # type: ignore[override]
+        return {**self.plain.config, "transform": ["tests.sampler.steps:twice"]}
+
+    def objects(self) -> list[bytes]:
+        return self.plain.objects()
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, ordinal, record in self.plain.records():
+            values = {name: value[0] for name, (_, value) in decode_example(record).items()}
+            for variant in range(2):
+                yield unit, 2 * ordinal + variant, encode_example({**values, "variant": variant})

@@ -7,11 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
+from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.sampler.fetch import Store
+from cachecd.sampler.opening import open_store
+from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.backend import GoneError
 
 Filled = Callable[[dict[str, bytes]], Store]
+
+
+def opened(url: str, **more: object) -> Store:
+    """The store of a source, which gives up soon."""
+    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
+    return open_store(source, 8, Retry(tries=2, first=0.001))
 
 
 def listed(store: Store) -> dict[str, int]:
@@ -41,6 +50,13 @@ class StoreContract:
         pages = list(filled(objects).list())
         assert [found.key for page in pages for found in page] == sorted(objects)
         assert max(map(len, pages)) <= 1000
+
+    def test_a_listing_goes_on_after_a_key(self, filled: Filled):
+        keys = ["a.b", "a/x", "a/y/z", "a/z", "b/x", *(f"c{number:04d}" for number in range(900))]
+        store = filled(dict.fromkeys(keys, b"x"))
+        for at in (0, 1, 2, 3, 4, 454, 904) if self.in_order else ():
+            after = [found.key for page in store.list(keys[at]) for found in page]
+            assert after == keys[at + 1 :]
 
     def test_an_empty_prefix_lists_nothing(self, filled: Filled):
         assert listed(filled({})) == {}

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.lanes import Lanes
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
-from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.scripted import ScriptedServer, scripted_server
 
 
@@ -36,11 +33,6 @@ def server() -> Iterator[ScriptedServer]:
         yield server
 
 
-def opened(url: str, **more: object) -> Store:
-    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
-    return open_store(source, 8, Retry(tries=2, first=0.001))
-
-
 class OfACloud(StoreContract):
     url = ""
 
@@ -57,11 +49,6 @@ class OfACloud(StoreContract):
             return opened(self.url)
 
         return fill
-
-    def test_a_listing_goes_on_after_a_key(self, filled: Filled):
-        store = filled({f"{number:04d}": b"x" for number in range(900)})
-        after = [found.key for page in store.list("0449") for found in page]
-        assert after == [f"{number:04d}" for number in range(450, 900)]
 
     def test_folder_markers_are_left_out_and_other_empty_objects_are_not(self, filled: Filled):
         """Whatever comes between a folder's marker and its objects, and where a listing goes on."""

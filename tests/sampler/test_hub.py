@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores import filesystem as backend
 from cachecd.sampler.stores.backend import GoneError
 from tests import scripted
-from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.hub import Hub
 from tests.scripted import scripted_server
 
 URL = "hf://datasets/owner/name"
+PREFIX = f"{URL}/some/prefix/"
 
 
 @pytest.fixture
@@ -38,11 +36,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield Hub(server, elsewhere)
 
 
-def opened(url: str = f"{URL}/some/prefix/", **more: object) -> Store:
-    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
-    return open_store(source, 8, Retry(tries=2, first=0.001))
-
-
 def put(hub: Hub, files: dict[str, bytes]) -> str:
     return hub.commit({f"some/prefix/{key}": content for key, content in files.items()})
 
@@ -53,20 +46,14 @@ class TestHub(StoreContract):
         def fill(objects: dict[str, bytes]) -> Store:
             neighbours = {"some/prefix-too": b"a neighbour", "some/prefix/.hidden/object": b"1"}
             hub.commit(neighbours | {f"some/prefix/{k}": v for k, v in objects.items()})
-            return opened()
+            return opened(PREFIX)
 
         return fill
 
 
-def test_a_listing_goes_on_after_a_key(hub: Hub):
-    put(hub, {f"{number:04d}": b"x" for number in range(900)})
-    after = [found.key for page in opened().list("0449") for found in page]
-    assert after == [f"{number:04d}" for number in range(450, 900)]
-
-
 def test_what_was_listed_is_read_at_its_commit_however_the_branch_moves(hub: Hub):
     before = put(hub, {"a": b"before, long", "b": b"before"})
-    store = opened()
+    store = opened(PREFIX)
     [[a, b]] = store.list()
     assert f"commit {before}" in store.where
     put(hub, {"a": b"after, longer", "b": b"after!"})
@@ -79,17 +66,17 @@ def test_what_was_listed_is_read_at_its_commit_however_the_branch_moves(hub: Hub
 def test_of_another_process_s_listing_only_what_is_as_it_was_listed_is_read(hub: Hub):
     """A process that has begun at an earlier commit, and one that begins at a later one."""
     put(hub, {"a": b"the first, long", "same": b"always, long"})
-    early = opened()
+    early = opened(PREFIX)
     assert get(early, "a", 15) == b"the first, long"
     put(hub, {"a": b"second", "same": b"always, long", "new": b"new"})
-    lister = opened()
+    lister = opened(PREFIX)
     [[a, new, same]] = lister.list()
     assert get(early, "same", 12, same.etag) == b"always, long"
     assert hub.asked("/revision/main") == 2, "which the first commit had as it was listed"
     assert get(early, "a", 6, a.etag) == b"second"
     assert get(early, "new", 3, new.etag) == b"new"
     put(hub, {"a": b"third.", "same": b"always, long"})
-    late = opened()
+    late = opened(PREFIX)
     assert get(late, "same", 12, same.etag) == b"always, long"
     with pytest.raises(UnitError, match=r"changed since it was listed \(412\)"):
         get(late, "a", 6, a.etag)
@@ -101,7 +88,7 @@ def test_what_nobody_has_listed_is_looked_for_at_a_later_commit_once_a_minute(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ):
     put(hub, {"object": b"1"})
-    store = opened()
+    store = opened(PREFIX)
     assert get(store, "object", 1) == b"1"
     put(hub, {"object": b"1", "later": b"2"})
     for _ in range(5):
@@ -135,7 +122,7 @@ def test_a_commit_in_the_url_is_not_asked_about(hub: Hub):
 
 def test_ranges_of_a_listed_object_cost_no_other_question(hub: Hub):
     put(hub, {"object": bytes(range(100))})
-    store = opened()
+    store = opened(PREFIX)
     [[found]] = store.list()
     for start in range(0, 100, 10):
         body = get(store, "object", 100, found.etag, start=start, stop=start + 10)
@@ -153,7 +140,7 @@ def test_the_token_is_found_and_told_to_nobody_but_the_hub(
         monkeypatch.setenv("HF_TOKEN", hub.token)
     else:
         (tmp_path / "token").write_text(hub.token)
-    store = opened()
+    store = opened(PREFIX)
     [[large, small]] = store.list()
     assert get(store, "large", 12, large.etag) == b"large enough"
     assert get(store, "small", 1, small.etag) == b"1"
@@ -161,18 +148,18 @@ def test_the_token_is_found_and_told_to_nobody_but_the_hub(
         with pytest.raises(
             SourceUnreachableError, match=r"or it is private \(401, without a token"
         ):
-            ask(opened(anonymous=True))
+            ask(opened(PREFIX, anonymous=True))
 
 
 def test_who_is_not_let_in_is_told_what_to_do(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     put(hub, {"object": b"1"})
-    store = opened()
+    store = opened(PREFIX)
     [[found]] = store.list()
 
     def refuses(match: str, *asks: Callable[[Store], object]) -> None:
         for ask in asks:
             with pytest.raises(SourceUnreachableError, match=match) as caught:
-                ask(opened())
+                ask(opened(PREFIX))
             assert "hf_" not in str(caught.value)
 
     reads: tuple[Callable[[Store], object], ...] = (
@@ -207,7 +194,7 @@ def test_what_is_not_there_says_so(hub: Hub):
 )
 def test_trouble_that_passes_is_not_noticed(hub: Hub, trouble: scripted.Answer):
     put(hub, {"object": b"12345"})
-    store = opened()
+    store = opened(PREFIX)
     [[found]] = store.list()
     hub.trouble = [trouble]
     assert get(store, "object", 5, found.etag) == b"12345"

@@ -21,11 +21,10 @@ from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.parquet.rows import Parquet
 from cachecd_client._core import decode_example, encode_example
 from cachecd_client.schema import Feature
-from tests.contracts.source import Bench, Given, SourceContract
+from tests.contracts.source import Bench, Given, SourceContract, TwiceContract
 
 RNG = np.random.default_rng(8)
 CONFIG = {"source": {"url": "file:///nowhere", "format": "parquet"}}
-TWICE = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
 
 
 def parquet(table: Any, **how: Any) -> bytes:
@@ -77,18 +76,8 @@ class TestParquet(SourceContract):
                 yield unit, ordinal, encode_example({**row, "name": row["name"].encode()})
 
 
-class TestParquetThroughATransform(SourceContract):
-    config = TWICE
-
-    def objects(self) -> list[bytes]:
-        return [parquet(pa.Table.from_pylist(rows), row_group_size=7) for rows in ROWS]
-
-    def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, rows in enumerate(ROWS):
-            for row, values in enumerate(rows):
-                for variant in range(2):
-                    record = {**values, "name": values["name"].encode(), "variant": variant}
-                    yield unit, 2 * row + variant, encode_example(record)
+class TestParquetThroughATransform(TwiceContract):
+    plain = TestParquet()
 
 
 # --- values

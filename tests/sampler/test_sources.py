@@ -17,13 +17,11 @@ from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
 from cachecd_client.schema import Feature, Schema
-from tests.contracts.source import CAPACITY, Bench, SourceContract
+from tests.contracts.source import CAPACITY, Bench, SourceContract, TwiceContract
 from tests.sampler import steps
 
 CONFIG = {"source": {"url": "file:///nowhere", "format": "files"}}
-TWICE = {**CONFIG, "transform": ["tests.sampler.steps:twice"]}
 TFRECORD = {"source": {"url": "file:///nowhere", "format": "tfrecord"}}
-TFRECORD_TWICE = {**TFRECORD, "transform": ["tests.sampler.steps:twice"]}
 RNG = np.random.default_rng(5)
 BODIES = [RNG.bytes(size) for size in (10, 0, 3000, 9000, 1, 8000) * 8]
 PAYLOADS = [
@@ -51,13 +49,12 @@ def tfrecord(records: list[bytes]) -> bytes:
 
 class TestFiles(SourceContract):
     config = CONFIG
-    bodies = BODIES
 
     def objects(self) -> list[bytes]:
-        return self.bodies
+        return BODIES
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, body in enumerate(self.bodies):
+        for unit, body in enumerate(BODIES):
             yield unit, 0, encode_example({"key": f"{unit:04d}".encode(), "payload": body})
 
     def test_an_object_larger_than_a_shard_is_set_aside_without_being_fetched(self, bench: Bench):
@@ -82,18 +79,8 @@ class TestFiles(SourceContract):
         assert decode_example(shard.records[0][2])["key"] == ("bytes", [b"caf\xe9"])
 
 
-class TestFilesThroughATransform(SourceContract):
-    config = TWICE
-    bodies = BODIES
-
-    def objects(self) -> list[bytes]:
-        return self.bodies
-
-    def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, body in enumerate(self.bodies):
-            for variant in range(2):
-                record = {"key": f"{unit:04d}".encode(), "payload": body, "variant": variant}
-                yield unit, variant, encode_example(record)
+class TestFilesThroughATransform(TwiceContract):
+    plain = TestFiles()
 
 
 class TestFilesWithLabels:
@@ -171,13 +158,12 @@ class TestTFRecord(SourceContract):
     """Verbatim: records need not even be Examples, but for the schema's sake these are."""
 
     config = TFRECORD
-    payloads = PAYLOADS
 
     def objects(self) -> list[bytes]:
-        return [tfrecord(records) for records in self.payloads]
+        return [tfrecord(records) for records in PAYLOADS]
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, records in enumerate(self.payloads):
+        for unit, records in enumerate(PAYLOADS):
             for ordinal, record in enumerate(records):
                 yield unit, ordinal, record
 
@@ -215,8 +201,8 @@ class TestTFRecord(SourceContract):
         if known:
             bench.schema = Schema(())
         first, *others = self.objects()
-        offset = sum(len(frame(r)) for r in self.payloads[0][:at])
-        end = offset + len(frame(self.payloads[0][at]))
+        offset = sum(len(frame(r)) for r in PAYLOADS[0][:at])
+        end = offset + len(frame(PAYLOADS[0][at]))
         flip = {"length": 0, "length's CRC": 8, "data": 12, "data's CRC": end - offset - 1}[part]
         damaged = bytearray(first)
         damaged[offset + flip] ^= 1
@@ -230,7 +216,7 @@ class TestTFRecord(SourceContract):
     def test_a_truncated_object_ends_there_with_the_offset(self, bench: Bench, missing: int):
         first, *others = self.objects()
         shards = bench.pour([first[:-missing], *others])
-        last = len(first) - len(frame(self.payloads[0][29]))
+        last = len(first) - len(frame(PAYLOADS[0][29]))
         assert [r for s in shards for r in s.records] == [
             r for r in self.records() if r[:2] != (0, 29)
         ]
@@ -247,7 +233,7 @@ class TestTFRecord(SourceContract):
 
     def test_a_record_larger_than_a_shard_sets_its_unit_aside_with_both_sizes(self, bench: Bench):
         large = encode_example({"id": 0, "data": bytes(CAPACITY)})
-        small = self.payloads[0][0]
+        small = PAYLOADS[0][0]
         shards = bench.pour([tfrecord([small, large, small]), tfrecord([small])])
         assert [r[:2] for s in shards for r in s.records] == [(0, 0), (1, 0)]
         assert (
@@ -285,22 +271,11 @@ class TestTFRecord(SourceContract):
         assert f"a record of {1 << 60} bytes does not fit" in bench.set_aside[0]
 
 
-class TestTFRecordThroughATransform(SourceContract):
-    config = TFRECORD_TWICE
-    payloads = PAYLOADS
-
-    def objects(self) -> list[bytes]:
-        return [tfrecord(records) for records in self.payloads]
-
-    def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, records in enumerate(self.payloads):
-            for n, record in enumerate(records):
-                values = {name: value[0] for name, (_, value) in decode_example(record).items()}
-                for variant in range(2):
-                    yield unit, 2 * n + variant, encode_example({**values, "variant": variant})
+class TestTFRecordThroughATransform(TwiceContract):
+    plain = TestTFRecord()
 
     def test_one_value_is_that_value_and_several_are_an_array(self, tmp_path: Path):
-        config = {**self.config, "transform": ["tests.sampler.steps:remember"]}
+        config = {**TFRECORD, "transform": ["tests.sampler.steps:remember"]}
         bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
         steps.seen.clear()
         record = {"i": 7, "is": [1, 2], "f": 0.5, "fs": [0.5, 1.5], "b": b"x", "bs": [b"y", b"z"]}
@@ -313,8 +288,8 @@ class TestTFRecordThroughATransform(SourceContract):
         assert found["fs"].tolist() == [0.5, 1.5]
 
     def test_a_record_that_is_no_example_sets_its_unit_aside(self, bench: Bench):
-        bench.pour([tfrecord([self.payloads[0][0], b"\xff\xff\xff"])])
-        offset = len(frame(self.payloads[0][0]))
+        bench.pour([tfrecord([PAYLOADS[0][0], b"\xff\xff\xff"])])
+        offset = len(frame(PAYLOADS[0][0]))
         assert f"corrupt record at byte {offset}: not an Example" in bench.set_aside[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import uuid
@@ -14,7 +13,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from cachecd.config import SourceConfig
-from cachecd.errors import SourceError, SourceUnreachableError, UnitError
+from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
@@ -29,6 +28,8 @@ NO_CREDENTIALS = {
     "AWS_CONFIG_FILE": "/nonexistent/config",
 }
 
+NOBODY = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "")
+
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -40,10 +41,9 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def opened(url: str, endpoint: str, tries: int = 2, **more: object) -> Store:
+def opened(url: str, endpoint: str, **more: object) -> Store:
     source = {"url": url, "format": "files", "endpoint": endpoint, **more}
-    retry = Retry(tries=tries, first=0.001)
-    return open_store(SourceConfig.model_validate(source), 8, retry)
+    return open_store(SourceConfig.model_validate(source), 8, Retry(tries=2, first=0.001))
 
 
 def failure(store: Store, how: str) -> SourceError:
@@ -53,52 +53,49 @@ def failure(store: Store, how: str) -> SourceError:
     return caught.value
 
 
+# Who asks ("" in place of the server's own keys), where, and what is said to a person who can act on it.
+UNREACHABLE: dict[str, tuple[dict[str, str], dict[str, object], str]] = {
+    "no such bucket": ({}, {"url": "s3://nobodys-bucket/x/"}, "no such bucket"),
+    "no credentials": (
+        NOBODY,
+        {},
+        "no credentials found: looked in AWS_ACCESS_KEY_ID .* profile 'default' of "
+        "/nonexistent/credentials .* `anonymous: true`",
+    ),
+    "unknown access key": (
+        {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"},
+        {},
+        "does not know the access key",
+    ),
+    "wrong secret key": ({"AWS_SECRET_ACCESS_KEY": "x"}, {}, "does not belong to the access key"),
+    "anonymous": (NOBODY, {"anonymous": True}, "access denied .403"),
+    "nobody listens": (
+        {},
+        {"endpoint": "http://127.0.0.1:1"},
+        "at http://127.0.0.1:1: cannot connect to the store: .*refused",
+    ),
+    "no such host": (
+        {},
+        {"endpoint": "http://nowhere.invalid:9000"},
+        "nowhere.invalid:9000: cannot resolve the store's host name",
+    ),
+}
+
+
 @pytest.mark.parametrize("how", ["list", "get"])
-class TestUnreachable:
-    """Each says what a person can act on, for the listing and for a read alike."""
-
-    def expect(self, store: Store, how: str, reason: str) -> None:
-        error = failure(store, how)
-        assert isinstance(error, SourceUnreachableError)
-        assert re.search(reason, str(error)), error
-        assert str(error).startswith(f"{store.where}: ")
-
-    def test_no_such_bucket(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        sign_in(environ, s3)
-        self.expect(opened("s3://nobodys-bucket/x/", s3.endpoint), how, "no such bucket")
-
-    def test_no_credentials(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        self.expect(
-            opened("s3://bucket/", s3.endpoint),
-            how,
-            "no credentials found: looked in AWS_ACCESS_KEY_ID .* profile 'default' of "
-            "/nonexistent/credentials .* `anonymous: true`",
-        )
-
-    def test_an_unknown_access_key(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        environ.setenv("AWS_ACCESS_KEY_ID", "nobody")
-        environ.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-        self.expect(opened("s3://bucket/", s3.endpoint), how, "does not know the access key")
-
-    def test_a_wrong_secret_key(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        sign_in(environ, s3)
-        environ.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        self.expect(opened("s3://bucket/", s3.endpoint), how, "does not belong to the access key")
-
-    def test_anonymous_where_that_is_not_allowed(
-        self, s3: S3Server, environ: pytest.MonkeyPatch, how: str
-    ):
-        self.expect(opened("s3://bucket/", s3.endpoint, anonymous=True), how, "access denied .403")
-
-    def test_nobody_listens(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        sign_in(environ, s3)
-        store = opened("s3://bucket/", "http://127.0.0.1:1")
-        self.expect(store, how, "at http://127.0.0.1:1: cannot connect to the store: .*refused")
-
-    def test_a_host_that_does_not_exist(self, s3: S3Server, environ: pytest.MonkeyPatch, how: str):
-        sign_in(environ, s3)
-        store = opened("s3://bucket/", "http://nowhere.invalid:9000")
-        self.expect(store, how, "nowhere.invalid:9000: cannot resolve the store's host name")
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_an_unreachable_store_says_why(
+    s3: S3Server, environ: pytest.MonkeyPatch, name: str, how: str
+):
+    keys, source, reason = UNREACHABLE[name]
+    sign_in(environ, s3)
+    for variable, value in keys.items():
+        environ.setenv(variable, value) if value else environ.delenv(variable)
+    store = opened(**{"url": "s3://bucket/", "endpoint": s3.endpoint, **source})  # type: ignore[arg-type]
+    error = failure(store, how)
+    assert isinstance(error, SourceUnreachableError)
+    assert re.search(reason, str(error)), error
+    assert str(error).startswith(f"{store.where}: ")
 
 
 def sign_in(environ: pytest.MonkeyPatch, s3: S3Server) -> None:
@@ -179,102 +176,7 @@ class TestScripted:
         environ.setenv("AWS_ACCESS_KEY_ID", "x")
         environ.setenv("AWS_SECRET_ACCESS_KEY", "y")
         with scripted_server() as server:
-            server.script["/b/good"] = [scripted.body(b"good")]
             yield server
-
-    def store(self, server: ScriptedServer, tries: int = 3) -> Store:
-        return opened("s3://b/", server.endpoint, tries)
-
-    @pytest.mark.parametrize(
-        "trouble",
-        [
-            scripted.refusal(500, "InternalError"),
-            scripted.refusal(503, "SlowDown"),
-            scripted.refusal(429, "TooManyRequests"),
-            scripted.refusal(408, "RequestTimeout"),
-            scripted.refusal(403, "AccessDenied"),
-            scripted.refusal(400, "ExpiredToken"),
-            scripted.cut(b"ab", promised=5),
-            scripted.hang_up,
-        ],
-        ids=["500", "503", "429", "408", "403", "expired", "cut", "hang-up"],
-    )
-    def test_trouble_that_passes_is_not_noticed(
-        self, server: ScriptedServer, trouble: scripted.Answer
-    ):
-        server.script["/b/key"] = [trouble, trouble, scripted.body(b"12345")]
-        assert get(self.store(server), "key", 5) == b"12345"
-        assert server.asked.count("/b/key") == 3
-
-    @pytest.mark.parametrize(
-        ("trouble", "reason"),
-        [
-            (scripted.refusal(500, "InternalError"), "the store answers 500 InternalError"),
-            (scripted.refusal(503, "SlowDown"), "the store is throttling .503 SlowDown"),
-            (scripted.refusal(400, "ExpiredToken"), "the credentials have expired"),
-            (scripted.cut(b"ab", promised=5), "the connection broke"),
-            (scripted.hang_up, "the connection broke"),
-        ],
-        ids=["500", "503", "expired", "cut", "hang-up"],
-    )
-    def test_trouble_that_stays_is_the_stores(
-        self, server: ScriptedServer, trouble: scripted.Answer, reason: str
-    ):
-        server.script["/b/key"] = [trouble]
-        with pytest.raises(SourceUnreachableError, match=f"s3://b/.*{reason}.*3 tries in"):
-            get(self.store(server), "key", 5)
-        assert server.asked.count("/b/key") == 3
-
-    @pytest.mark.parametrize(
-        "trouble",
-        [
-            scripted.refusal(403, "AccessDenied"),
-            scripted.refusal(500, "InternalError"),
-            scripted.cut(b"ab", promised=5),
-        ],
-        ids=["403", "500", "cut"],
-    )
-    def test_trouble_with_one_object_alone_is_the_objects(
-        self, server: ScriptedServer, trouble: scripted.Answer
-    ):
-        server.script["/b/key"] = [trouble]
-        store = self.store(server)
-
-        async def both() -> None:
-            await store.get("good", 4)
-            await store.get("key", 5)
-
-        with pytest.raises(UnitError, match=r"[346] tries in .* while other objects can be read"):
-            asyncio.run(both())
-
-    def test_throttling_is_never_blamed_on_an_object(self, server: ScriptedServer):
-        server.script["/b/key"] = [scripted.refusal(503, "SlowDown")]
-        store = self.store(server)
-
-        async def both() -> None:
-            await store.get("good", 4)
-            await store.get("key", 5)
-
-        with pytest.raises(SourceUnreachableError, match="throttling"):
-            asyncio.run(both())
-
-    @pytest.mark.parametrize(
-        ("status", "code", "reason"),
-        [
-            (404, "NoSuchKey", "gone since it was listed"),
-            (412, "PreconditionFailed", "changed since it was listed"),
-            (403, "InvalidObjectState", "archived: restore it first"),
-        ],
-    )
-    def test_what_is_plainly_the_objects_is_not_tried_again(
-        self, server: ScriptedServer, status: int, code: str, reason: str
-    ):
-        server.script["/b/key"] = [scripted.refusal(status, code)]
-        store = self.store(server)
-        assert get(store, "good", 4) == b"good"
-        with pytest.raises(UnitError, match=reason):
-            get(store, "key", 5)
-        assert server.asked.count("/b/key") == 1
 
     @pytest.mark.parametrize("how", ["list", "get"])
     @pytest.mark.parametrize(
@@ -291,14 +193,14 @@ class TestScripted:
         for path in ("/b/key", "/b?list-type=2&prefix=&max-keys=1000&encoding-type=url"):
             server.script[path] = [answer]
         server.script["/b"] = [answer]
-        error = failure(self.store(server), how)
+        error = failure(opened("s3://b/", server.endpoint), how)
         assert isinstance(error, SourceUnreachableError)
         assert "in another region" in str(error)
         assert "set `region`" in str(error)
 
     def test_the_body_of_a_refusal_is_not_quoted(self, server: ScriptedServer):
         server.script["/b/key"] = [scripted.refusal(403, "AccessDenied", "StringToSign: secret")]
-        error = failure(self.store(server), "get")
+        error = failure(opened("s3://b/", server.endpoint), "get")
         assert "AccessDenied" in str(error)
         assert "StringToSign" not in f"{error} {error.__cause__}"
 

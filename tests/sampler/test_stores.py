@@ -12,22 +12,13 @@ import obstore
 import obstore.store
 import pytest
 
-from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.lanes import Ask, Lanes
-from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.cloud import CloudBackend
-from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.stores import S3Server
-
-IMPATIENT = Retry(tries=2, first=0.01)
-
-
-def opened(url: str, **more: object) -> Store:
-    source = SourceConfig.model_validate({"url": url, "format": "files", **more})
-    return open_store(source, 8, IMPATIENT)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +212,7 @@ class TestCloud(StoreContract):
             store = obstore.store.MemoryStore()
             for key, body in objects.items():
                 obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory", self.threads), IMPATIENT, 8)
+            return Store(CloudBackend(store, "memory", self.threads), Retry(tries=2), 8)
 
         return fill
 

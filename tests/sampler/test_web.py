@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.stores.backend import GoneError
 from tests import scripted
-from tests.contracts.store import Filled, StoreContract, get, listed
+from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.scripted import ScriptedServer, scripted_server
 
 
@@ -58,11 +55,6 @@ def web_server(folder: Path) -> Iterator[str]:
             server.shutdown()
 
 
-def opened(url: str) -> Store:
-    source = SourceConfig.model_validate({"url": url, "format": "files"})
-    return open_store(source, 8, Retry(tries=2, first=0.001))
-
-
 class TestWeb(StoreContract):
     @pytest.fixture
     def filled(self, tmp_path: Path) -> Iterator[Filled]:
@@ -84,12 +76,6 @@ class TestWeb(StoreContract):
         store = filled({"folder/other": b"1"})
         with pytest.raises(GoneError):
             asyncio.run(store.find("folder/others"))
-
-    def test_a_listing_goes_on_after_a_key(self, filled: Filled):
-        store = filled({"a.b": b"1", "a/x": b"2", "a/y/z": b"3", "a/z": b"4", "b/x": b"5"})
-        keys = list(listed(store))
-        for at, key in enumerate(keys):
-            assert [o.key for page in store.list(key) for o in page] == keys[at + 1 :]
 
     def test_a_changed_object_is_the_units_fault(self, filled: Filled):
         store = filled({"object": b"before"})

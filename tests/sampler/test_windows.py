@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd.config.array import ArrayConfig
-from cachecd.errors import UnitError
 from cachecd.model import UnitSlice
 from cachecd.sampler.sources import windows
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
@@ -59,10 +58,3 @@ def test_units_of_windows_that_overlap_share_at_most_a_third_of_what_is_fetched(
     found = Windows.of(config, 100_000_000, 1)
     units = list(Cut(found, True, 0, 8, 8).units())
     assert sum(size for _, size in units) < 100_000_000 * 8 * 3 // 2
-
-
-def test_what_no_window_can_be_cut_from_is_refused():
-    with pytest.raises(UnitError, match=r"has 9 rows, fewer than array\.window \(10\)"):
-        Windows.of(ArrayConfig(window=10), 9, 1)
-    with pytest.raises(UnitError, match="have to be multiples of 4"):
-        Windows.of(ArrayConfig(window=8, stride=6), 100, 4)

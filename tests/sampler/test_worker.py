@@ -205,12 +205,9 @@ class TestOutcome:
 
 
 class TestDeterminism:
-    @pytest.mark.parametrize("steps", [[], ["tests.sampler.steps:twice"]])
-    def test_whatever_arrives_first_the_same_assignment_gives_the_same_bytes(
-        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
-    ):
-        units = written(tmp_path / "src", [RNG.bytes(int(n)) for n in RNG.integers(0, 9000, 300)])
-        RNG.shuffle(units)  # type: ignore[arg-type]
+    @pytest.fixture(autouse=True)
+    def late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Objects arrive in any order."""
         get = fetch.Store.get
 
         async def late(*args: Any) -> Any:
@@ -218,6 +215,13 @@ class TestDeterminism:
             return await get(*args)
 
         monkeypatch.setattr(fetch.Store, "get", late)
+
+    @pytest.mark.parametrize("steps", [[], ["tests.sampler.steps:twice"]])
+    def test_whatever_arrives_first_the_same_assignment_gives_the_same_bytes(
+        self, tmp_path: Path, folder: Path, steps: list[str]
+    ):
+        units = written(tmp_path / "src", [RNG.bytes(int(n)) for n in RNG.integers(0, 9000, 300)])
+        RNG.shuffle(units)  # type: ignore[arg-type]
         results = []
         for number in (1, 2, 3):
             (folder / f"{number}").mkdir()
@@ -238,13 +242,6 @@ class TestDeterminism:
             for _ in range(20)
         ]
         units = written(tmp_path / "src", bodies)
-        get = fetch.Store.get
-
-        async def late(*args: Any) -> Any:
-            await asyncio.sleep(random.random() * 0.005)
-            return await get(*args)
-
-        monkeypatch.setattr(fetch.Store, "get", late)
         monkeypatch.setattr(ahead, "PIECE", 7000)  # many requests of odd lengths
         source = {"url": f"file://{tmp_path / 'src'}", "format": "tfrecord"}
         results = []
@@ -298,6 +295,8 @@ class TestFaults:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
         with scripted_server() as server:
+            for number in range(20):
+                server.script[f"/b/{number}"] = [scripted.body(b"fine")]
             yield server
 
     def test_a_store_that_is_not_there_fails_the_assignment(self, tmp_path: Path, folder: Path):
@@ -308,8 +307,6 @@ class TestFaults:
     def test_a_store_that_goes_away_in_between_leaves_nothing(
         self, server: ScriptedServer, folder: Path
     ):
-        for number in range(20):
-            server.script[f"/b/{number}"] = [scripted.body(b"fine")]
         server.script["/b/20"] = [scripted.refusal(503, "SlowDown")]
         source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
         units = [UnitSlice(number, f"{number}", 4) for number in range(21)]
@@ -320,8 +317,6 @@ class TestFaults:
     def test_one_object_that_always_fails_does_not_stop_the_others(
         self, server: ScriptedServer, folder: Path
     ):
-        for number in range(20):
-            server.script[f"/b/{number}"] = [scripted.body(b"fine")]
         server.script["/b/7"] = [scripted.refusal(500, "InternalError")]
         source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
         outcome, shard = Bench(folder, source=source).made(
