@@ -10,7 +10,9 @@ TEXT = (ROOT / "docs" / "semantics.md").read_text()
 DEFINED = {
     name
     for path in (ROOT / "tests").rglob("*.py")
-    for name in re.findall(r"^ *(?:def|class) (\w+)|^(Test\w+) =", path.read_text(), re.MULTILINE)
+    for name in re.findall(
+        r"^ *(?:async )?(?:def|class) (\w+)|^(Test\w+) =", path.read_text(), re.M
+    )
     for name in name
     if name
 }

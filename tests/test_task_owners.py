@@ -28,7 +28,7 @@ from cachecd.preflight import executor_of, figures
 from cachecd.sampler.messages import Failed, Made
 from cachecd.server import Server
 from tests.bench.cachedir import make
-from tests.executors.bench import bench, run, until
+from tests.executors.bench import bench, in_loop, until
 from tests.test_exclusions import search  # noqa: F401  a fixture
 
 PACKAGE = Path(__file__).parent.parent / "cachecd"
@@ -168,20 +168,18 @@ def test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought(
     assert search.events[1] == HoldersFound("train", [3])
 
 
-def test_a_sampler_process_that_nobody_looks_after_is_replaced(tmp_path, monkeypatch):
+@in_loop
+async def test_a_sampler_process_that_nobody_looks_after_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(SamplerProcess, "_offence", failing_once(SamplerProcess._offence))
 
-    async def test() -> None:
-        async with bench(tmp_path) as b:
-            [first] = b.executor.pids
-            b.submit(1, b"x")
-            await until(lambda: b.executor.pids not in ([], [first]))
-            b.submit(2, b"y")
-            answered = [m for m in b.said if isinstance(m, Failed | Made)]
-            assert all(m.shard.number == 1 for m in answered)
-            assert isinstance(await b.answer(2), Made)
-
-    run(test)
+    async with bench(tmp_path) as b:
+        [first] = b.executor.pids
+        b.submit(1, b"x")
+        await until(lambda: b.executor.pids not in ([], [first]))
+        b.submit(2, b"y")
+        answered = [m for m in b.said if isinstance(m, Failed | Made)]
+        assert all(m.shard.number == 1 for m in answered)
+        assert isinstance(await b.answer(2), Made)
 
 
 @pytest.fixture

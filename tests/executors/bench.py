@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections import Counter
@@ -103,6 +104,16 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         assert descriptors() <= before, "descriptors are left open"
 
     asyncio.run(main())
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Makes a test of a coroutine function."""
+
+    @functools.wraps(test)
+    def in_its_loop(**fixtures: Any) -> None:
+        run(lambda: test(**fixtures))
+
+    return in_its_loop
 
 
 def descriptors() -> Counter[str]:

@@ -12,89 +12,79 @@ from pathlib import Path
 from cachecd.executors.descendants import MARK
 from cachecd.sampler.messages import Made
 from cachecd.sampler.throttle import CREDIT
-from tests.executors.bench import bench, run, until
+from tests.executors.bench import bench, in_loop, until
 
 
-def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
+@in_loop
+async def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
     """This process was stopped, or the machine suspended: the time does not count."""
 
-    async def test() -> None:
-        async with bench(tmp_path, transform="tests.sampler.steps:slow", silence=1.5) as b:
-            b.submit(1, b"x", b"y", b"z")
-            [process] = b.executor._processes
-            await until(lambda: process.unit is not None)
-            time.sleep(2)
-            assert isinstance(await b.answer(1), Made)
-            assert b.executor.pids == [process.pid]
-
-    run(test)
+    async with bench(tmp_path, transform="tests.sampler.steps:slow", silence=1.5) as b:
+        b.submit(1, b"x", b"y", b"z")
+        [process] = b.executor._processes
+        await until(lambda: process.unit is not None)
+        time.sleep(2)
+        assert isinstance(await b.answer(1), Made)
+        assert b.executor.pids == [process.pid]
 
 
-def test_a_start_may_take_longer_than_a_unit(tmp_path: Path):
-    async def test() -> None:
-        script = tmp_path / "python"
-        script.write_text(f'#!/bin/sh\nsleep 1.4\nexec {sys.executable} "$@"\n')
-        script.chmod(0o755)
-        async with bench(tmp_path, python=script, silence=1.2) as b:
-            b.submit(1, b"x")
-            assert isinstance(await b.answer(1), Made)
-            assert b.executor.status() == {
-                "workers": 1, "alive": 1, "restarts": 0, "last_end": ""
-            }  # fmt: skip
-
-    run(test)
+@in_loop
+async def test_a_start_may_take_longer_than_a_unit(tmp_path: Path):
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nsleep 1.4\nexec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    async with bench(tmp_path, python=script, silence=1.2) as b:
+        b.submit(1, b"x")
+        assert isinstance(await b.answer(1), Made)
+        assert b.executor.status() == {
+            "workers": 1, "alive": 1, "restarts": 0, "last_end": ""
+        }  # fmt: skip
 
 
-def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_path: Path):
+@in_loop
+async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_path: Path):
     """A child in a session of its own outlives kill -9, and keeps its file open."""
 
-    async def test() -> None:
-        mark = {**os.environ, MARK: "the cache//7"}
-        left = subprocess.Popen(["sleep", "3600"], env=mark, start_new_session=True)
-        others = [
-            subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: name})
-            for name in ("the cache2//7", "the cache//7//7", "the")
-        ]
-        async with bench(tmp_path, name="the cache") as b:
-            assert left.wait(30) == -signal.SIGKILL
-            assert len(b.executor.pids) == 1
-        assert [other.poll() for other in others] == [None] * 3, "others are none of its business"
-        for other in others:
-            other.kill()
-            other.wait()
-
-    run(test)
+    mark = {**os.environ, MARK: "the cache//7"}
+    left = subprocess.Popen(["sleep", "3600"], env=mark, start_new_session=True)
+    others = [
+        subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: name})
+        for name in ("the cache2//7", "the cache//7//7", "the")
+    ]
+    async with bench(tmp_path, name="the cache") as b:
+        assert left.wait(30) == -signal.SIGKILL
+        assert len(b.executor.pids) == 1
+    assert [other.poll() for other in others] == [None] * 3, "others are none of its business"
+    for other in others:
+        other.kill()
+        other.wait()
 
 
-def test_the_kernel_takes_a_worker_before_the_trainer(tmp_path: Path):
-    async def test() -> None:
-        async with bench(tmp_path) as b:
-            b.submit(1, b"x")
-            await b.answer(1)
-            score = Path(f"/proc/{b.executor.pids[0]}/oom_score_adj").read_text()
-            assert int(score) >= 800
-
-    run(test)
+@in_loop
+async def test_the_kernel_takes_a_worker_before_the_trainer(tmp_path: Path):
+    async with bench(tmp_path) as b:
+        b.submit(1, b"x")
+        await b.answer(1)
+        score = Path(f"/proc/{b.executor.pids[0]}/oom_score_adj").read_text()
+        assert int(score) >= 800
 
 
-def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_path: Path):
-    async def test() -> None:
-        async with bench(tmp_path, workers=2, bandwidth=2e6) as b:
-            for number in (1, 2):  # both are up and at work then
-                b.submit(number, b"x")
-            for number in (1, 2):
-                await b.answer(number)
-            began = time.monotonic()
-            for number in (3, 4):
-                b.submit(number, *[bytes(50_000)] * 8)
-            fetched = 0
-            for number in (3, 4):
-                made = await b.answer(number)
-                assert isinstance(made, Made)
-                fetched += made.outcome.fetched_bytes
-            took = time.monotonic() - began
-            # Let through at once: the credit, and the last piece of each.
-            assert fetched == 800_000
-            assert took >= 700_000 / 2e6 - CREDIT
-
-    run(test)
+@in_loop
+async def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_path: Path):
+    async with bench(tmp_path, workers=2, bandwidth=2e6) as b:
+        for number in (1, 2):  # both are up and at work then
+            b.submit(number, b"x")
+        for number in (1, 2):
+            await b.answer(number)
+        began = time.monotonic()
+        for number in (3, 4):
+            b.submit(number, *[bytes(50_000)] * 8)
+        fetched = 0
+        for number in (3, 4):
+            made = await b.answer(number)
+            assert isinstance(made, Made)
+            fetched += made.outcome.fetched_bytes
+        took = time.monotonic() - began
+        # Let through at once: the credit, and the last piece of each.
+        assert fetched == 800_000
+        assert took >= 700_000 / 2e6 - CREDIT

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.executors.bench import bench, run, until
+from tests.executors.bench import bench, in_loop, until
 
 NICE = max(5, os.getpriority(os.PRIO_PROCESS, 0))
 GIVE_WAY = "from cachecd.sampler.priority import give_way; give_way()"
@@ -20,25 +20,23 @@ def autogroup(process: int | str = "self") -> str:
     return said[-1] if said else ""
 
 
-def test_samplers_and_what_they_start_give_way_to_whoever_computes(tmp_path: Path):
+@in_loop
+async def test_samplers_and_what_they_start_give_way_to_whoever_computes(tmp_path: Path):
     file = tmp_path / "child"
     environ = {**os.environ, "CHILD_FILE": str(file)}
 
-    async def test() -> None:
-        spawn = "tests.sampler.steps:spawn_and_wait"
-        async with bench(tmp_path, transform=spawn, environ=environ) as b:
-            b.submit(1, b"x")
-            await until(lambda: file.exists() and file.read_text())
-            [sampler] = b.executor.pids
-            threads = [int(tid) for tid in os.listdir(f"/proc/{sampler}/task")]
-            child = int(file.read_text())
-            assert len(threads) > 1
-            for one in (*threads, child):
-                assert os.sched_getscheduler(one) == os.SCHED_BATCH
-                assert os.getpriority(os.PRIO_PROCESS, one) == NICE
-            assert autogroup(sampler) in (str(NICE), "")
-
-    run(test)
+    spawn = "tests.sampler.steps:spawn_and_wait"
+    async with bench(tmp_path, transform=spawn, environ=environ) as b:
+        b.submit(1, b"x")
+        await until(lambda: file.exists() and file.read_text())
+        [sampler] = b.executor.pids
+        threads = [int(tid) for tid in os.listdir(f"/proc/{sampler}/task")]
+        child = int(file.read_text())
+        assert len(threads) > 1
+        for one in (*threads, child):
+            assert os.sched_getscheduler(one) == os.SCHED_BATCH
+            assert os.getpriority(os.PRIO_PROCESS, one) == NICE
+        assert autogroup(sampler) in (str(NICE), "")
 
 
 def test_a_process_in_somebody_elses_session_leaves_that_as_it_is():
