@@ -52,17 +52,17 @@ def test_a_line_that_was_cut_off_costs_none_of_the_others_and_is_written_again(p
     assert ExcludedFile(path)("eval") == [C[1:]]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"nonsense",
-        b"[]",
-        b"{}",
-        b'{"dataset": 1, "key": "", "begin": 0}',
-        b"\xff",
-        b"[" * 9999,
-    ],
-)
+NOTHING = [
+    b"nonsense",
+    b"[]",
+    b"{}",
+    b'{"dataset": 1, "key": "", "begin": 0}',
+    b"\xff",
+    b"[" * 9999,
+]
+
+
+@pytest.mark.parametrize("line", NOTHING)
 def test_a_line_that_is_no_exclusion_is_refused_with_its_place(path, line):
     ExcludedFile(path).add([A])
     path.write_bytes(line + b"\n" + path.read_bytes())

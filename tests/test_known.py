@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cachecd.digests import Digests
 from cachecd.errors import DiskError
 from cachecd.known import _MOST_LAYERS, KnownKeys
 
@@ -113,3 +115,22 @@ def test_a_block_that_cannot_be_read_changes_nothing():
     assert blocks.has([key(0), key(500)]) == [True, False]
     blocks.add([key(500), key(1500)])
     assert blocks.has([key(0), key(500)]) == [True, True]
+
+
+def test_digests_that_share_their_first_half_are_told_apart():
+    known = Digests()
+    known.add(np.array([[7, 1], [7, 2], [7, 3]], np.uint64), np.arange(3))
+    known.add(np.array([[7, 9], [2**64 - 1, 5]], np.uint64), np.arange(3, 5))
+    asked = np.array(
+        [[7, 3], [7, 4], [7, 9], [6, 1], [8, 1], [2**64 - 1, 5], [2**64 - 1, 6]], np.uint64
+    )
+    assert known.find(asked).tolist() == [2, -1, 3, -1, -1, 4, -1]
+    assert known.find(np.empty((0, 2), np.uint64)).tolist() == []
+    assert Digests().find(asked).tolist() == [-1] * 7
+
+
+def test_of_several_numbers_a_digest_has_the_last_one():
+    known = Digests()
+    for number in (4, 7, 5):
+        known.add(np.array([[7, 1], [number, number]], np.uint64), np.array([number, number + 10]))
+    assert known.find(np.array([[7, 1], [5, 5]], np.uint64)).tolist() == [7, 15]

@@ -11,9 +11,9 @@ from cachecd.dataset import DatasetState
 from cachecd.layout import Layout
 from cachecd.leases import write_manifest
 from cachecd.ledger import Ledger
-from cachecd.model import Shard, ShardId
+from cachecd.model import Lease, Shard, ShardId
 from cachecd.plan import Plan
-from cachecd.recovery import recover_leases
+from cachecd.recovery import manifest_of, recover_leases
 from cachecd.rules import DatasetRules
 from cachecd.state import State
 from cachecd_client.lease import HeldLease
@@ -102,3 +102,23 @@ def test_a_whole_manifest_that_nobody_holds_is_taken_up_for_its_grace(layout, st
     assert recover_leases(layout, state, now=0.0) == []
     assert path.exists()
     assert state.leases[LEASE].stands_without_lock(now=1.0)
+
+
+SHARD = 1 << 10
+
+
+def window(shards: int, of: int | None) -> int | None:
+    lease = Lease(
+        "x", "train", "job", 0, "g", ((1, 3), (7, shards + 3)), 9, shards * SHARD, 0, False, ""
+    )
+    return manifest_of(lease, {("train", "g"): {"version": 1}}, of).window
+
+
+@pytest.mark.parametrize("of", [None, 10_000_000 * SHARD])
+def test_the_window_of_a_lease_is_of_no_more_shards_than_a_process_can_map(of):
+    assert window(200_000, of) == 16_384 * SHARD
+
+
+def test_a_set_that_fits_into_the_window_of_the_configuration_has_none():
+    assert window(16_384, 16_384 * SHARD) is None
+    assert window(16_384, 16_384 * SHARD - 1) == 16_384 * SHARD - 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cachecd import server
-from cachecd.server import Server
+from cachecd.server import Answered, Server
 from cachecd_client import protocol
 
 
@@ -247,3 +247,28 @@ def test_an_object_whose_name_is_not_unicode_or_long_can_be_named(peer, key):
     request = protocol.Exclude("key", "train", key)
     assert peer.ask(request) == protocol.Done("key")
     assert peer.asked[-1] == request
+
+
+def test_a_request_finds_the_reply_that_it_got():
+    answered = Answered()
+    assert answered.find(b"one") is None
+    answered.keep(b"one", protocol.Done("1"))
+    assert answered.find(b"one") == protocol.Done("1")
+    assert answered.find(b"another") is None
+
+
+def test_the_oldest_replies_are_forgotten_when_there_are_too_many():
+    answered = Answered()
+    for number in range(8193):
+        answered.keep(b"%d" % number, protocol.Done(str(number)))
+    assert answered.find(b"0") is None
+    assert answered.find(b"1") == protocol.Done("1")
+    assert answered.find(b"8192") == protocol.Done("8192")
+
+
+def test_the_oldest_replies_are_forgotten_when_requests_are_long():
+    answered = Answered()
+    for number in range(9):
+        answered.keep(bytes([number]) * (1 << 19), protocol.Done(str(number)))
+    assert answered.find(bytes(1 << 19)) is None
+    assert answered.find(bytes([8]) * (1 << 19)) == protocol.Done("8")

@@ -47,29 +47,13 @@ class Policy(RuleBasedStateMachine):
         interleave=st.sampled_from([1, 4, 16]),
     )
     def start(
-        self,
-        more,
-        workers,
-        first,
-        per_epoch,
-        wait,
-        refresh,
-        pinned,
-        units,
-        unlisted,
-        interleave,
+        self, more, workers, first, per_epoch, wait, refresh, pinned, units, unlisted, interleave
     ):
         first *= SHARD_SIZE
         wait = wait and per_epoch is not None
         rules = (
             DatasetRules(
-                "train",
-                "1",
-                first,
-                per_epoch,
-                wait=wait,
-                refresh=refresh,
-                interleave=interleave,
+                "train", "1", first, per_epoch, wait=wait, refresh=refresh, interleave=interleave
             ),
             DatasetRules("eval", "1", first=SHARD_SIZE, pin=True, interleave=interleave),
             DatasetRules("zeta", "1", first=SHARD_SIZE, refresh=0.5, limit=4 * FOOTPRINT),
