@@ -21,7 +21,7 @@ from cachecd_client.agreement import AllGather, Row
 from cachecd_client.fileset import FileSet
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
 from cachecd_client.session import Cache, connect
-from tests.client.records import examples, schema, write
+from tests.client.records import examples, schema, write, write_set
 
 FLOCK = struct.Struct("hhqqi0q")
 LAUNCHERS = [
@@ -241,10 +241,12 @@ def beside(records: int | None = None) -> AllGather:
     return gather
 
 
-@pytest.fixture(scope="session")
-def files(tmp_path_factory) -> FileSet:
-    """A file of the records 0 .. 23."""
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(24))))
+@pytest.fixture(scope="module")
+def files(request, tmp_path_factory) -> FileSet:
+    """The records 0 .. N - 1 of the test's module, EACH in a file."""
+    count = getattr(request.module, "N", 24)
+    each = getattr(request.module, "EACH", count)
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), count, each))
 
 
 @pytest.fixture

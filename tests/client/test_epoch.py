@@ -20,6 +20,7 @@ from cachecd_client.transport import Transport
 from tests.client.conftest import locked
 from tests.client.records import labels
 from tests.core.processes import in_child
+from tests.core.shards import flip
 
 
 @pytest.fixture
@@ -118,11 +119,7 @@ def test_release_ends_the_passes_of_its_loaders(leased):
 def corrupt(path: str, index: int) -> int:
     """Flips a byte of a record; returns where its frame starts."""
     offset = int(_core.Sidecar.read(f"{path}.idx").offsets[index])
-    with open(path, "r+b") as file:
-        file.seek(offset + 14)
-        byte = file.read(1)[0]
-        file.seek(offset + 14)
-        file.write(bytes([byte ^ 0x40]))
+    flip(Path(path), offset + 14)
     return offset
 
 

@@ -9,15 +9,11 @@ import tensorflow as tf
 import torch
 
 from cachecd_client.fileset import FileSet
-from tests.client.records import examples, write_set
+from tests.client.foreign import of_tensorflow
+from tests.client.records import examples
 
-N = 53
+N, EACH = 53, 10
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
 
 
 def plain(column):
@@ -62,29 +58,20 @@ def test_the_cores_file_is_the_same_record_by_record_in_every_reader(files):
 
 def test_a_file_written_by_tensorflow_is_read_by_the_core(tmp_path):
     path = str(tmp_path / "tf.tfrecord")
-    written = []
+    written = [
+        {
+            "ids": list(range(i % 4)),
+            "label": -i,
+            "name": b"x" * i,
+            "tags": [b"t%d" % j for j in range(i % 3)],
+            "xyz": [float(i), 0.5, float(-i)],
+        }
+        for i in range(20)
+    ]
     with tf.io.TFRecordWriter(path) as writer:
-        for i in range(20):
-            feature = {
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[-i])),
-                "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x" * i])),
-                "tags": tf.train.Feature(
-                    bytes_list=tf.train.BytesList(value=[b"t%d" % j for j in range(i % 3)])
-                ),
-                "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=range(i % 4))),
-                "xyz": tf.train.Feature(float_list=tf.train.FloatList(value=[i, 0.5, -i])),
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=feature))
-            writer.write(example.SerializeToString())
-            written.append(
-                {
-                    "ids": list(range(i % 4)),
-                    "label": -i,
-                    "name": b"x" * i,
-                    "tags": [b"t%d" % j for j in range(i % 3)],
-                    "xyz": [float(i), 0.5, float(-i)],
-                }
-            )
+        for record in written:
+            ids = np.array(record["ids"], np.int64)
+            writer.write(of_tensorflow(record | {"ids": ids}).SerializeToString())
     files = FileSet(path)
     assert files.schema["xyz"].shape == (3,)
     assert files.schema["tags"].shape is None

@@ -22,8 +22,12 @@ from tests.client.conftest import locked
 from tests.core.processes import fork, in_child, until
 
 
-def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir):
-    path = cache_dir.manifest()
+@pytest.fixture
+def path(cache_dir):
+    return cache_dir.manifest()
+
+
+def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(path):
     assert not locked(path)
     held = HeldLease(path)
     assert locked(path)
@@ -33,8 +37,7 @@ def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(cache_dir):
     assert not held.close()
 
 
-def test_two_holders_in_one_process_are_two(cache_dir):
-    path = cache_dir.manifest()
+def test_two_holders_in_one_process_are_two(path):
     first, second = HeldLease(path), HeldLease(path)
     first.close()
     assert locked(path)
@@ -42,8 +45,7 @@ def test_two_holders_in_one_process_are_two(cache_dir):
     assert not locked(path)
 
 
-def test_a_write_lock_is_refused_while_the_lease_is_held(cache_dir):
-    path = cache_dir.manifest()
+def test_a_write_lock_is_refused_while_the_lease_is_held(path):
     held = HeldLease(path)
     with open(path, "r+b") as daemon, pytest.raises(BlockingIOError):
         fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
@@ -52,8 +54,7 @@ def test_a_write_lock_is_refused_while_the_lease_is_held(cache_dir):
         fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
 
 
-def test_read_permission_is_enough(cache_dir):
-    path = cache_dir.manifest()
+def test_read_permission_is_enough(path):
     path.chmod(0o440)
     path.parent.chmod(0o550)
     try:
@@ -64,8 +65,7 @@ def test_read_permission_is_enough(cache_dir):
         path.parent.chmod(0o750)
 
 
-def test_a_killed_trainers_lease_ends_by_itself(cache_dir):
-    path = cache_dir.manifest()
+def test_a_killed_trainers_lease_ends_by_itself(path):
     holder = start_holder(path)
     assert locked(path)
     holder.send_signal(signal.SIGKILL)
@@ -74,8 +74,7 @@ def test_a_killed_trainers_lease_ends_by_itself(cache_dir):
     until(lambda: not locked(path), seconds=1.0)
 
 
-def test_a_stopped_trainer_keeps_its_lease(cache_dir):
-    path = cache_dir.manifest()
+def test_a_stopped_trainer_keeps_its_lease(path):
     holder = start_holder(path)
     holder.send_signal(signal.SIGSTOP)
     os.waitpid(holder.pid, os.WUNTRACED)
@@ -85,8 +84,7 @@ def test_a_stopped_trainer_keeps_its_lease(cache_dir):
     holder.stdout.close()
 
 
-def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir):
-    path = cache_dir.manifest()
+def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(path):
     held = HeldLease(path)
     asleep, wake = os.pipe()
     child = fork()
@@ -103,8 +101,7 @@ def test_a_forked_child_that_lives_on_does_not_prolong_the_lease(cache_dir):
         os.waitpid(child, 0)
 
 
-def test_a_forked_childs_end_does_not_end_the_lease(cache_dir):
-    path = cache_dir.manifest()
+def test_a_forked_childs_end_does_not_end_the_lease(path):
     held = HeldLease(path)
     assert in_child(held.close) is False
     assert locked(path)
@@ -136,8 +133,7 @@ def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir):
     assert not locked(path)
 
 
-def test_a_forked_child_that_comes_too_late_is_told(cache_dir):
-    path = cache_dir.manifest()
+def test_a_forked_child_that_comes_too_late_is_told(path):
     held = HeldLease(path)
     held_elsewhere = path.with_suffix(".gone")
 
@@ -153,8 +149,7 @@ def test_a_forked_child_that_comes_too_late_is_told(cache_dir):
     held.close()
 
 
-def test_a_pickled_lease_is_locked_anew_by_whoever_reads(cache_dir):
-    path = cache_dir.manifest()
+def test_a_pickled_lease_is_locked_anew_by_whoever_reads(path):
     original = HeldLease(path)
     copy = pickle.loads(pickle.dumps(original))
     original.close()
@@ -165,15 +160,13 @@ def test_a_pickled_lease_is_locked_anew_by_whoever_reads(cache_dir):
     assert not locked(path)
 
 
-def test_a_vanished_manifest_is_a_lost_lease(cache_dir):
-    path = cache_dir.manifest()
+def test_a_vanished_manifest_is_a_lost_lease(path):
     path.unlink()
     with pytest.raises(LeaseLostError, match="manifest is gone"):
         HeldLease(path)
 
 
-def test_a_manifest_under_deletion_is_a_lost_lease(cache_dir):
-    path = cache_dir.manifest()
+def test_a_manifest_under_deletion_is_a_lost_lease(path):
     with open(path, "r+b") as daemon:
         fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
         with pytest.raises(LeaseLostError, match="the daemon is deleting this lease"):
@@ -182,9 +175,8 @@ def test_a_manifest_under_deletion_is_a_lost_lease(cache_dir):
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_manifest_deleted_or_replaced_just_before_the_lock_is_a_lost_lease(
-    cache_dir, monkeypatch, replaced
+    path, monkeypatch, replaced
 ):
-    path = cache_dir.manifest()
     lock = fcntl.fcntl
 
     def overtaken(*call):
@@ -204,8 +196,7 @@ def test_a_cache_that_is_not_mounted_here_is_named(tmp_path):
         HeldLease(tmp_path / "nowhere" / "leases" / "a.json")
 
 
-def test_an_unreadable_manifest_is_refused_and_not_kept_open(cache_dir):
-    path = cache_dir.manifest()
+def test_an_unreadable_manifest_is_refused_and_not_kept_open(path):
     path.write_text("{")
     before = os.listdir("/proc/self/fd")
     with pytest.raises(CorruptError, match=r"lease-0\.json: .*Expecting"):
@@ -232,15 +223,13 @@ def test_a_manifest_of_any_content_is_read_as_it_is_or_refused(cache_dir, field,
         held.close()
 
 
-def test_a_manifest_nested_without_end_is_refused(cache_dir):
-    path = cache_dir.manifest()
+def test_a_manifest_nested_without_end_is_refused(path):
     path.write_text("[" * 100_000)
     with pytest.raises(CorruptError, match="not a lease manifest"):
         HeldLease(path)
 
 
-def test_a_manifest_of_another_version_says_what_to_install(cache_dir):
-    path = cache_dir.manifest()
+def test_a_manifest_of_another_version_says_what_to_install(path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
     with pytest.raises(ProtocolVersionError, match=r"version 2, expected 1: install"):
         HeldLease(path)

@@ -9,11 +9,11 @@ import threading
 import pytest
 import tensorflow as tf
 
-from cachecd_client import _core, locating
+from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.fileset import FileSet
 from cachecd_client.index import main
-from tests.client.foreign import KILLED_BEYOND, numbers, put, python
+from tests.client.foreign import KILLED_BEYOND, numbers, of_tensorflow, put, python
 from tests.client.records import labels, write
 from tests.core.processes import files_limited_to
 from tests.core.shards import flip, frames
@@ -104,15 +104,7 @@ def by_tensorflow(path, records, compression):
 def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, compression):
     texts = [os.urandom(size) for size in (0, 1, 100, 70_000, 3)]
     records = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={
-                    "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text])),
-                    "sizes": tf.train.Feature(int64_list=tf.train.Int64List(value=[len(text)])),
-                }
-            )
-        ).SerializeToString()
-        for text in texts
+        of_tensorflow({"text": text, "sizes": len(text)}).SerializeToString() for text in texts
     ]
     assert index(by_tensorflow(tmp_path / "a", records, compression)) == 0
     [batch] = FileSet(out / "a").numpy(batch_size=5, shuffle=False)
@@ -329,21 +321,6 @@ def test_many_compressed_files_are_named_by_a_pattern(tmp_path, out):
     assert command == f"python -m cachecd_client.index {tmp_path}/*.gz --out DIR"
     assert os.system(command.replace("DIR", str(out))) == 0
     assert len(names(out)) == 18
-
-
-def test_a_long_scan_names_the_command(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(locating, "_SAY_EVERY", 0.01)
-    scan, said = _core.scan, threading.Event()
-    monkeypatch.setattr(locating.log, "warning", lambda text, *_: said.set() or texts.append(text))
-    texts = []
-
-    def slow(path):
-        assert said.wait(10)
-        return scan(path)
-
-    monkeypatch.setattr(_core, "scan", slow)
-    assert FileSet(put(tmp_path / "a", numbers(0, 2))).num_records == 2
-    assert "python -m cachecd_client.index does it once" in texts[0]
 
 
 def test_an_altered_inflated_file_is_found_when_it_is_read(tmp_path, index, out):

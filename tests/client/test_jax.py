@@ -113,20 +113,6 @@ def test_what_dlpack_hands_on_to_torch_lies_in_the_same_memory(files):
     assert torch.from_dlpack(many.values).data_ptr() == many.values.ctypes.data
 
 
-def test_memory_that_dlpack_handed_on_outlives_batch_and_loader(files):
-    loader = files.numpy(batch_size=4, prefetch_bytes=1, shuffle=False, features=["image"])
-    kept = [torch.from_dlpack(batch["image"]) for batch in loader]
-    loader.close()
-    assert [int(image[0, 0, 0]) for image in kept] == [0, 4, 8, 12, 16, 20]
-
-
-def test_a_batchs_memory_is_used_again_only_when_its_last_array_is_gone(files):
-    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False, "features": ["image"]}
-    kept = [batch["image"] for batch in files.jax(**options)]
-    assert len({image.unsafe_buffer_pointer() for image in kept}) == 24
-    assert [int(image[0, 0, 0]) for image in kept] == list(range(24))
-
-
 @jax.jit
 def slowly(image):
     """The sum, after some hundred milliseconds of other work in JAX's own threads."""

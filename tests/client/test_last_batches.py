@@ -8,33 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptError
 from cachecd_client.fileset import FileSet
-from tests.client.records import examples, schema, write, write_set
+from tests.client.records import examples, write, write_set
 
-N = 103
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
-
-
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 1), (10, 4), (3, 2), (200, 1), (7, 103)])
-def test_padded_batches_are_full_and_every_record_comes_once(files, batch_size, world):
-    loaders = [
-        files.numpy(batch_size, pad_last=True, rank=rank, world=world) for rank in range(world)
-    ]
-    batches = [list(loader) for loader in loaders]
-    assert {len(b) for b in batches} == {len(loaders[0])}
-    valid = []
-    for batch in (batch for rank in batches for batch in rank):
-        assert len(batch["label"]) == len(batch["_valid"]) == len(batch["key"]) == batch_size
-        assert batch["_valid"].dtype == bool
-        valid += batch["label"][batch["_valid"]].tolist()
-        assert not batch["label"][~batch["_valid"]].any()
-    assert sorted(valid) == list(range(N))
+N, EACH = 103, 20
 
 
 @given(
@@ -94,21 +72,6 @@ def test_a_mean_of_the_batches_means_by_their_rows_is_the_mean_of_the_set(files)
             sums += hits.mean() * len(hits)
             rows += len(hits)
     assert (sums, rows) == (1.0, N)
-
-
-def test_the_length_is_the_cores(files):
-    """The loader says its length before any file is opened; the core must agree."""
-    for world in (1, 2, 3, 7):
-        for batch_size in (1, 2, 5, 13):
-            for last, options in (("drop", {"drop_last": True}), ("pad", {"pad_last": True})):
-                loader = files.numpy(batch_size, rank=0, world=world, **options)
-                reader = _core.BatchReader(
-                    [(path, None) for path in files.files],
-                    [f.for_reader() for f in schema().features],
-                    batch_size=batch_size, world=world, last=last,
-                )  # fmt: skip
-                assert len(loader) == reader.num_batches
-                reader.close()
 
 
 @pytest.mark.parametrize("records", [39, 41])

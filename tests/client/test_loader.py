@@ -6,22 +6,16 @@ import subprocess
 import sys
 import threading
 
-import numpy as np
 import pytest
 
-from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import examples, labels, write, write_set
+from tests.client.test_epoch import corrupt
 from tests.core.processes import in_child, until
 
-N = 103
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
+N, EACH = 103, 20
 
 
 # Order
@@ -114,14 +108,10 @@ def test_the_state_of_another_division_is_refused(files, options, message):
         loader.load_state_dict(state)
 
 
-def test_a_state_of_another_version_is_refused(files):
-    with pytest.raises(CallerError, match="loader state version 2, expected 1"):
-        files.numpy(batch_size=10).load_state_dict({"version": 2})
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"version": 2}, "loader state version 2, expected 1"),
         ({"position": 99}, "position=99, expected at most 10"),
         ({"position": -1}, "position=-1, expected at least 0"),
         ({"position": "3"}, "position='3', expected a whole number"),
@@ -285,13 +275,7 @@ def test_a_loader_runs_while_python_computes_in_another_thread(files):
 def corrupt_file(tmp_path):
     """A file of 20 records of which record 7 has a flipped byte; and where its frame starts."""
     path = write(tmp_path / "a.tfrecord", examples(range(20)))
-    offset = int(_core.Sidecar.read(f"{path}.idx").offsets[7])
-    with open(path, "r+b") as file:
-        file.seek(offset + 12 + 5)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
-    return path, offset
+    return path, corrupt(path, 7)
 
 
 def test_a_corrupt_record_is_replaced_by_another_and_noted(corrupt_file):
@@ -360,13 +344,3 @@ def test_a_corrupt_record_raises_if_the_trainer_chose_so(corrupt_file):
 
 def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
-
-
-def test_dense_arrays_are_the_callers_own(files):
-    first, second = None, None
-    for batch in files.numpy(batch_size=50, shuffle=False):
-        first, second = second, batch["label"]
-    assert first is not None
-    assert first.flags.writeable
-    assert not np.shares_memory(first, second)
-    assert first.tolist() == list(range(50))

@@ -9,12 +9,7 @@ from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
 from tests.client.records import labels, write_set
 
-N = 103
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 20))
+N, EACH = 103, 20
 
 
 def test_each_pass_has_an_order_of_its_own_that_follows_from_the_seed(files):

@@ -212,3 +212,4 @@ def test_a_long_search_says_how_far_it_is(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "cachecd"):
         assert FileSet(paths).num_records == 2
     assert lines[0][1:] == (2, 0)
+    assert "python -m cachecd_client.index does it once" in lines[0][0]

@@ -14,6 +14,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.fileset import FileSet
 from cachecd_client.torch import SideStream, Torch, _side_stream
 from tests.client.records import examples, write
+from tests.core.shards import flip
 
 N = 20
 
@@ -105,9 +106,7 @@ def test_a_pass_that_was_left_is_begun_anew(loader):
 
 
 def test_batches_before_a_corrupt_record_are_handed_out(loader, path):
-    data = bytearray(path.read_bytes())
-    data[-8] ^= 1  # of the last record
-    path.write_bytes(data)
+    flip(path, -8)  # of the last record
     one = loader(on_corrupt="raise")
     found = []
     with pytest.raises(CorruptRecordError):

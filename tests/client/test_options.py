@@ -8,12 +8,8 @@ import pytest
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
 from tests.client.foreign import put
-from tests.client.records import examples, write
 
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", examples(range(103))))
+N = 103
 
 
 @pytest.mark.parametrize(

@@ -94,13 +94,6 @@ def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
     assert np.array_equal(tensor(array).numpy(), array)
 
 
-def test_a_batchs_memory_is_used_again_only_when_its_last_tensor_is_gone(files):
-    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False}
-    kept = [batch["image"] for batch in files.tf(**options)]
-    assert len({address(image) for image in kept}) == 24
-    assert [int(image[0, 0, 0]) for image in kept] == list(range(24))
-
-
 def test_tensors_go_in_other_threads_while_batches_are_made(files):
     handed: queue.Queue[dict[str, tf.Tensor] | None] = queue.Queue(4)
     found: list[int] = []

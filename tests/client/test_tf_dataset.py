@@ -12,14 +12,10 @@ from cachecd_client.fileset import FileSet
 from cachecd_client.report import line
 from cachecd_client.schema import infer
 from tests.client.conftest import beside
-from tests.client.records import examples, labels, schema, write, write_set
+from tests.client.records import examples, labels, schema, write
+from tests.core.shards import flip
 
-N = 53
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
+N, EACH = 53, 10
 
 
 @pytest.mark.parametrize(
@@ -198,15 +194,12 @@ def test_bad_options_are_refused_at_once(files):
             files.tf_dataset(**{"batch_size": 1, **options})
 
 
-def altered(path):
-    content = bytearray(path.read_bytes())
-    content[20] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("damage", "error"),
-    [(altered, tf.errors.DataLossError), (Path.unlink, tf.errors.NotFoundError)],
+    [
+        (lambda path: flip(path, 20), tf.errors.DataLossError),
+        (Path.unlink, tf.errors.NotFoundError),
+    ],
 )
 def test_what_is_damaged_or_gone_ends_a_tf_dataset_with_tensorflows_own_error(
     tmp_path, damage, error

@@ -18,13 +18,8 @@ from cachecd_client.fileset import FileSet
 from tests.client.conftest import locked
 from tests.client.records import write_set
 
-N = 62
+N, EACH = 62, 10
 OPTIONS = {"batch_size": 4, "features": ["label", "image"], "seed": 5, "drop_last": False}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 10))
 
 
 def rows(batches):

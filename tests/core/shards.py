@@ -46,6 +46,21 @@ def varint(value: int) -> bytes:
     return bytes(made)
 
 
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field of a protocol buffer."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def entry(name: str, feature: bytes) -> bytes:
+    """A map entry of an Example."""
+    return field(1, field(1, name.encode()) + field(2, feature))
+
+
+def wire(*entries: bytes) -> bytes:
+    """An Example of these map entries."""
+    return field(1, b"".join(entries))
+
+
 def slow_frame(payload: bytes) -> bytes:
     """One TFRecord frame, from the format's description."""
     length = struct.pack("<Q", len(payload))
@@ -78,11 +93,29 @@ def write(path: Path, payloads: Sequence[bytes], meta: str = "{}") -> Path:
     return path
 
 
+def write_files(
+    folder: Path, sizes: Sequence[int], starts: Sequence[int]
+) -> list[tuple[str, None]]:
+    """Shards of so many examples, each numbered from its start on; as a reader takes them."""
+    numbers = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    return [
+        (str(write(folder / f"{file:02d}", [example(n) for n in of])), None)
+        for file, of in enumerate(numbers)
+    ]
+
+
 def flip(path: Path, offset: int, mask: int = 0x01) -> None:
     """Alters the byte at `offset`, which may count from the end."""
     data = bytearray(path.read_bytes())
     data[offset] ^= mask
     path.write_bytes(data)
+
+
+def spoil(path: Path, records: Iterable[int] | None = None) -> None:
+    """Alters a payload byte of each of these records, or of all."""
+    offsets = _core.scan(str(path))
+    for record in range(len(offsets)) if records is None else records:
+        flip(path, int(offsets[record]) + 14)
 
 
 def reader_of(

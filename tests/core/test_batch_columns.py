@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, reader_of, write
+from tests.core.shards import batches, entry, field, reader_of, wire, write
 
 RAW_DTYPES = ["bool", "float16", "float32", "float64"]
 RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -185,19 +185,13 @@ def test_columns_come_in_the_order_asked_for(tmp_path):
 
 
 def test_records_that_list_their_features_in_other_orders_are_read(tmp_path):
-    def entry(name, value):
-        inner = b"\x0a\x01" + name + b"\x12\x05\x1a\x03\x0a\x01" + bytes([value])
-        return b"\x0a" + bytes([len(inner)]) + inner
-
-    def record(*entries):
-        body = b"".join(entries)
-        return b"\x0a" + bytes([len(body)]) + body
-
-    records = [
-        record(entry(b"a", 1), entry(b"b", 2)),
-        record(entry(b"b", 4), entry(b"z", 9), entry(b"a", 3)),
-        record(entry(b"z", 9), entry(b"a", 7), entry(b"a", 5), entry(b"b", 6)),
-    ]
+    orders = (
+        [("a", 1), ("b", 2)],
+        [("b", 4), ("z", 9), ("a", 3)],
+        [("z", 9), ("a", 7), ("a", 5), ("b", 6)],
+    )
+    number = lambda value: field(3, field(1, bytes([value])))  # noqa: E731
+    records = [wire(*(entry(name, number(value)) for name, value in order)) for order in orders]
     path = write(tmp_path / "a", records)
     features = [(name, "int64", "int64", (), False) for name in "ab"]
     reader = reader_of(path, features, batch_size=3, shuffle=False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, flip, reader_of, write
+from tests.core.shards import batches, entry, field, flip, reader_of, wire, write
 
 INTS = ("x", "int64", "int64")
 FLOATS = ("x", "float", "float32")
@@ -26,16 +26,14 @@ def shard(path, values):
 
 def read(path, feature, rows, **options):
     """The column `x` of the first `rows` records, in one batch."""
-    reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
-    (batch,) = batches(reader)
-    return batch["x"]
+    return read_padded(path, feature, rows, **options)[0]
 
 
 def read_padded(path, feature, rows, **options):
     """(values, lengths) of the padded column `x` of the first `rows` records."""
     reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
     (batch,) = batches(reader)
-    return batch["x"], batch["_x_length"]
+    return batch["x"], batch.get("_x_length")
 
 
 def raw(dtype, shape, **options):
@@ -159,11 +157,7 @@ def test_padding_is_that_of_a_loop_in_python(tmp_path_factory, rows, length):
 
 def test_a_list_that_is_malformed_where_it_is_cut_off_is_refused(tmp_path):
     packed = b"\x01" * 20 + b"\xff"
-    inner = b"\x0a" + bytes([len(packed)]) + packed
-    feature = b"\x1a" + bytes([len(inner)]) + inner
-    entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
-    record = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
-    path = write(tmp_path / "a", [record])
+    path = write(tmp_path / "a", [wire(entry("x", field(3, field(1, packed))))])
     with pytest.raises(SchemaError, match="a number is cut short"):
         read(path, (*INTS, None, False, {"pad": (2, bytes(8))}), 1)
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
-from tests.core.shards import FEATURES, batches, example, flip, frames, labels, reader_of, write
+from tests.core.shards import (
+    FEATURES,
+    batches,
+    example,
+    flip,
+    frames,
+    labels,
+    reader_of,
+    spoil,
+    write,
+)
 
 N = 30
 
@@ -20,13 +30,6 @@ N = 30
 @pytest.fixture
 def shard(tmp_path):
     return write(tmp_path / "a.tfrecord", [example(i) for i in range(N)])
-
-
-def spoil(path, records):
-    """Alters a payload byte of each of these records."""
-    offsets = _core.scan(str(path))
-    for record in records:
-        flip(path, int(offsets[record]) + 14)
 
 
 def read(path, **options):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, drawn, draws_until
-from tests.core.shards import FEATURES, batches, example, labels, write
+from tests.core.shards import FEATURES, batches, labels, write_files
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -50,11 +50,7 @@ def sequence(bounds: list[int], key: int, positions: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mixtures")
-    return [
-        (str(write(folder / str(file), [example(STARTS[file] + i) for i in range(size)])), None)
-        for file, size in enumerate(SIZES)
-    ]
+    return write_files(tmp_path_factory.mktemp("mixtures"), SIZES, STARTS)
 
 
 def stage(*rows):

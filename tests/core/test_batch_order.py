@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
-from tests.core.shards import FEATURES, batches, example, frames, labels, reader_of, write
+from tests.core.shards import (
+    FEATURES,
+    batches,
+    example,
+    frames,
+    labels,
+    reader_of,
+    write,
+    write_files,
+)
 
 N = 97
 SIZES = [40, 0, 1, 56]  # of the files
@@ -17,15 +26,7 @@ SIZES = [40, 0, 1, 56]  # of the files
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("order")
-    first = 0
-    paths = []
-    for number, size in enumerate(SIZES):
-        path = folder / f"{number}.tfrecord"
-        write(path, [example(i) for i in range(first, first + size)])
-        paths.append((str(path), None))
-        first += size
-    return paths
+    return write_files(tmp_path_factory.mktemp("order"), SIZES, [0, 40, 40, 41])
 
 
 def arrays(column):
@@ -66,17 +67,10 @@ def test_the_order_depends_neither_on_threads_nor_on_prefetch(files, threads, pr
     seed=st.integers(0, 2**64 - 1),
 )
 def test_ranks_take_equal_steps_and_never_the_same_record(files, world, batch_size, shuffle, seed):
+    options = {"batch_size": batch_size, "world": world, "shuffle": shuffle, "seed": seed}
     taken = []
     for rank in range(world):
-        reader = BatchReader(
-            files,
-            FEATURES,
-            batch_size=batch_size,
-            rank=rank,
-            world=world,
-            shuffle=shuffle,
-            seed=seed,
-        )
+        reader = BatchReader(files, FEATURES, rank=rank, **options)
         assert reader.num_batches == N // world // batch_size
         mine = labels(reader)
         assert len(mine) == reader.num_batches * batch_size
@@ -88,18 +82,11 @@ def test_ranks_take_equal_steps_and_never_the_same_record(files, world, batch_si
 
 @given(world=st.integers(1, 9), batch_size=st.integers(1, 120), shuffle=st.booleans())
 def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch_size, shuffle):
+    options = {"batch_size": batch_size, "world": world, "shuffle": shuffle, "last": "pad"}
     taken = []
     steps = set()
     for rank in range(world):
-        reader = BatchReader(
-            files,
-            FEATURES,
-            batch_size=batch_size,
-            rank=rank,
-            world=world,
-            shuffle=shuffle,
-            last="pad",
-        )
+        reader = BatchReader(files, FEATURES, rank=rank, **options)
         found = batches(reader)
         steps.add(len(found))
         assert len(found) == reader.num_batches
@@ -109,14 +96,6 @@ def test_padded_ranks_take_equal_steps_and_every_record_once(files, world, batch
             taken += batch["label"][batch["_valid"]].tolist()
     assert sorted(taken) == list(range(N))
     assert steps == {math.ceil(math.ceil(N / world) / batch_size)}
-
-
-def test_more_ranks_than_records_still_step_together(tmp_path):
-    path = write(tmp_path / "a", [example(0), example(1)])
-    for rank in range(5):
-        reader = reader_of(path, batch_size=2, rank=rank, world=5, shuffle=False, last="pad")
-        (batch,) = batches(reader)
-        assert batch["_valid"].tolist() == [rank < 2, False]
 
 
 def test_fewer_batches_are_the_first_of_all(files):
@@ -137,16 +116,6 @@ def test_more_batches_than_records_make_are_padding(files):
     found = batches(BatchReader(files, FEATURES, nodes=(1, 161), **options))
     assert [int(b["_valid"].sum()) for b in found] == [40, 40, 17, 0, 0]
     assert not found[-1]["label"].any()
-
-
-@given(start=st.integers(0, 10), seed=st.integers(0, 100))
-def test_resuming_delivers_what_was_left(files, start, seed):
-    options = {"batch_size": 9, "seed": seed}
-    whole = batches(BatchReader(files, FEATURES, **options))
-    reader = BatchReader(files, FEATURES, start=start, **options)
-    assert reader.num_batches == 10
-    rest = batches(reader)
-    assert [b["label"].tolist() for b in rest] == [b["label"].tolist() for b in whole[start:]]
 
 
 def test_ids_tell_file_and_record(files):

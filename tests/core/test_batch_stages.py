@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, count_records
-from tests.core.shards import FEATURES, batches, example, labels, write
+from tests.core.shards import FEATURES, batches, example, labels, write, write_files
 
 SIZES = [40, 0, 1, 56, 17, 30]
 STARTS = [sum(SIZES[:file]) for file in range(len(SIZES))]
@@ -27,11 +27,7 @@ stages = st.lists(st.lists(slices, max_size=8), min_size=1, max_size=4)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stages")
-    return [
-        (str(write(folder / str(file), [example(STARTS[file] + i) for i in range(size)])), None)
-        for file, size in enumerate(SIZES)
-    ]
+    return write_files(tmp_path_factory.mktemp("stages"), SIZES, STARTS)
 
 
 def table(rows):

@@ -14,18 +14,25 @@ from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from tests.core.processes import until
-from tests.core.shards import FEATURES, batches, example, flip, labels, reader_of, write
+from tests.core.shards import (
+    FEATURES,
+    batches,
+    example,
+    flip,
+    labels,
+    reader_of,
+    spoil,
+    write,
+    write_files,
+)
 
 FILES, RECORDS = 30, 40
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("window")
-    return [
-        (str(write(folder / f"{f:02d}", [example(f * RECORDS + i) for i in range(RECORDS)])), None)
-        for f in range(FILES)
-    ]
+    starts = range(0, FILES * RECORDS, RECORDS)
+    return write_files(tmp_path_factory.mktemp("window"), [RECORDS] * FILES, starts)
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +140,6 @@ def copied(files, folder):
     return [(str(folder / Path(path).name), None) for path, _ in files]
 
 
-def spoil(path):
-    """Alters every record."""
-    data = bytearray(Path(path).read_bytes())
-    for offset in _core.scan(path):
-        data[int(offset) + 14] ^= 1
-    Path(path).write_bytes(data)
-
-
 def test_a_file_cut_short_after_its_records_were_located_costs_what_was_cut_off(
     files, window, tmp_path
 ):
@@ -159,7 +158,7 @@ def test_a_file_cut_short_after_its_records_were_located_costs_what_was_cut_off(
 def test_a_search_through_corrupt_files_keeps_few_of_them_open(files, window, tmp_path):
     copies = copied(files, tmp_path)
     for path, _ in copies[2:-2]:
-        spoil(path)
+        spoil(Path(path))
     reader = BatchReader(
         copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
     )
@@ -176,7 +175,7 @@ def test_a_search_through_corrupt_files_keeps_few_of_them_open(files, window, tm
 def test_a_damaged_sidecar_is_noted_once_however_often_its_file_is_opened(files, window, tmp_path):
     copies = copied(files, tmp_path)
     flip(tmp_path / "00.idx", 60)
-    spoil(copies[-1][0])  # the search for replacements begins anew at the first file
+    spoil(Path(copies[-1][0]))  # the search for replacements begins anew at the first file
     reader = BatchReader(
         copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-from tests.core.shards import reader_of, varint, write
+from tests.core.shards import entry, field, reader_of, varint, wire, write
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -307,9 +307,5 @@ def test_lists_come_back_whatever_their_numbers(numbers):
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 9, 40])
 def test_a_number_of_more_than_ten_bytes_is_refused_wherever_it_stands(before):
     packed = bytes([5]) * before + b"\xff" * 11 + b"\x01" * 20
-    inner = b"\x0a" + bytes([len(packed)]) + packed
-    feature = b"\x1a" + bytes([len(inner)]) + inner
-    entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
-    record = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
     with pytest.raises(ValueError, match="longer than ten bytes"):
-        _core.decode_example(record)
+        _core.decode_example(wire(entry("x", field(3, field(1, packed)))))

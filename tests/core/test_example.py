@@ -11,22 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
-from tests.core.shards import varint
-
-
-def field(number, payload):
-    """A length-delimited field of a protocol buffer."""
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def entry(name, feature):
-    return field(1, field(1, name.encode()) + field(2, feature))
-
-
-def wire(*entries):
-    """An Example of these map entries."""
-    return field(1, b"".join(entries))
-
+from tests.core.shards import entry, field, varint, wire
 
 # Writing
 

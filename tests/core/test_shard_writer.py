@@ -19,6 +19,11 @@ from tests.core.shards import frames, slow_frame
 SIDECAR_OVERHEAD = 52
 
 
+@pytest.fixture
+def writer(tmp_path):
+    return _core.ShardWriter(str(tmp_path / "a"))
+
+
 def append_megabytes(writer, count):
     for _ in range(count):
         writer.append(bytes(1 << 20))
@@ -28,8 +33,7 @@ def allocated(*paths):
     return sum(os.stat(path).st_blocks * 512 for path in paths)
 
 
-def test_the_file_is_frames_and_nothing_else(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_the_file_is_frames_and_nothing_else(tmp_path, writer):
     payloads = [b"", b"a", b"b" * 5000]
     for payload in payloads:
         assert writer.append(payload)
@@ -51,8 +55,7 @@ def test_records_larger_and_smaller_than_the_write_buffer_keep_their_order(tmp_p
     assert (tmp_path / "a").read_bytes() == frames(payloads)
 
 
-def test_units_and_ordinals_are_in_the_sidecar(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_units_and_ordinals_are_in_the_sidecar(tmp_path, writer):
     for unit, ordinal in [(3, 0), (2**64 - 1, 2**32 - 1), (3, 1)]:
         writer.append(b"x", unit=unit, ordinal=ordinal)
     writer.finish("{}")
@@ -161,8 +164,7 @@ def test_a_meta_that_leaves_no_room_for_a_shard_is_refused(tmp_path, meta_bytes)
 PAYLOADS = [b"one", b"", b"three" * 9, b"four"]
 
 
-def test_frames_are_carried_over_verbatim(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_frames_are_carried_over_verbatim(tmp_path, writer):
     body = frames(PAYLOADS)
     assert writer.append_frames(body, unit=5, ordinal=10) == (4, len(body), False)
     writer.finish("{}")
@@ -265,8 +267,7 @@ def test_a_disk_too_small_for_the_capacity_shows_at_once_and_leaves_nothing():
     assert not os.path.exists(path)
 
 
-def test_a_write_that_fails_names_the_file_and_leaves_nothing(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_a_write_that_fails_names_the_file_and_leaves_nothing(tmp_path, writer):
     with files_limited_to(3 << 20), pytest.raises(OSError) as caught:
         append_megabytes(writer, 10)
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "a"))
@@ -275,8 +276,7 @@ def test_a_write_that_fails_names_the_file_and_leaves_nothing(tmp_path):
         writer.append(b"more")
 
 
-def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path, writer):
     for _ in range(1000):
         writer.append(b"")  # 16 bytes in the shard, 20 in the sidecar
     with files_limited_to(18_000), pytest.raises(OSError) as caught:
@@ -285,8 +285,7 @@ def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sidecar_that_appeared_meanwhile_is_not_overwritten(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
+def test_a_sidecar_that_appeared_meanwhile_is_not_overwritten(tmp_path, writer):
     (tmp_path / "a.idx").write_bytes(b"somebody else's")
     with pytest.raises(FileExistsError):
         writer.finish("{}")

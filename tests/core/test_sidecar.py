@@ -118,19 +118,6 @@ def test_a_byte_too_many_is_found(sidecar):
         _core.Sidecar.read(str(sidecar))
 
 
-def test_a_later_version_says_what_to_do(sidecar):
-    sidecar.write_bytes(slow_sidecar(b"{}", 0, [], [], [], version=2))
-    with pytest.raises(CorruptSidecarError, match="version 2, expected 1: upgrade"):
-        _core.Sidecar.read(str(sidecar))
-
-
-@pytest.mark.parametrize("records", [1, 2**20, 2**32, 2**60, 2**63, 2**64 - 1])
-def test_a_count_that_the_file_cannot_hold_is_not_believed(sidecar, records):
-    sidecar.write_bytes(slow_sidecar(b"{}", 0, [], [], [], records=records))
-    with pytest.raises(CorruptSidecarError, match="not those of"):
-        _core.Sidecar.read(str(sidecar))
-
-
 @pytest.mark.parametrize(
     ("offsets", "data_bytes"),
     [
@@ -151,9 +138,18 @@ def test_offsets_that_cannot_be_are_found_though_their_crc_is_right(sidecar, off
         _core.Sidecar.read(str(sidecar))
 
 
-def test_meta_that_is_not_utf_8_is_found(sidecar):
-    sidecar.write_bytes(slow_sidecar(b"\xff", 0, [], [], []))
-    with pytest.raises(CorruptSidecarError, match="UTF-8"):
+@pytest.mark.parametrize(
+    ("meta", "changes", "why"),
+    [
+        (b"{}", {"version": 2}, "version 2, expected 1: upgrade"),
+        (b"\xff", {}, "UTF-8"),
+        *((b"{}", {"records": n}, "not those of") for n in (1, *(2**i for i in (20, 32, 60, 63)))),
+        (b"{}", {"records": 2**64 - 1}, "not those of"),
+    ],
+)
+def test_a_header_or_meta_that_cannot_be_is_found(sidecar, meta, changes, why):
+    sidecar.write_bytes(slow_sidecar(meta, 0, [], [], [], **changes))
+    with pytest.raises(CorruptSidecarError, match=why):
         _core.Sidecar.read(str(sidecar))
 
 

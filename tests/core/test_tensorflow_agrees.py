@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from cachecd_client import _core
-from tests.core.shards import batches, reader_of, write
+from tests.client.foreign import of_tensorflow
+from tests.core.shards import batches, flip, reader_of, write
 
 
 def ours(number):
@@ -28,20 +29,8 @@ def ours(number):
 def theirs(number):
     """The same as TensorFlow's message."""
     record = ours(number)
-    ints, floats, texts = tf.train.Int64List, tf.train.FloatList, tf.train.BytesList
-    encode = [tag.encode() for tag in record["tags"]]
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                "image": tf.train.Feature(bytes_list=texts(value=[record["image"]])),
-                "name": tf.train.Feature(bytes_list=texts(value=[record["name"].encode()])),
-                "label": tf.train.Feature(int64_list=ints(value=[record["label"]])),
-                "scores": tf.train.Feature(float_list=floats(value=record["scores"])),
-                "tags": tf.train.Feature(bytes_list=texts(value=encode)),
-                "boxes": tf.train.Feature(int64_list=ints(value=record["boxes"])),
-            }
-        )
-    )
+    texts = {"name": record["name"].encode(), "tags": [tag.encode() for tag in record["tags"]]}
+    return of_tensorflow(record | texts)
 
 
 SPEC = {
@@ -121,9 +110,7 @@ def test_the_reader_gives_what_their_parser_gives_of_their_file(their_file):
 
 def test_their_dataset_refuses_a_shard_of_ours_with_an_altered_byte(tmp_path):
     path = write(tmp_path / "a.tfrecord", [_core.encode_example(ours(1))])
-    altered = bytearray(path.read_bytes())
-    altered[40] ^= 1
-    path.write_bytes(altered)
+    flip(path, 40)
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(str(path)))
 

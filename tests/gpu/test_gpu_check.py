@@ -7,33 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cachecd_client import FileSet
 from tests.gpu import check
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+@pytest.mark.parametrize(
+    ("options", "said"), [([], "no GPU here"), (["--device", "cpu"], "expected a CUDA device")]
+)
+def test_the_check_without_a_gpu_says_so_and_exits_with_2(options, said):
+    ended = subprocess.run(
         [sys.executable, "-m", "tests.gpu.check", *options],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_without_a_gpu_the_check_says_so_and_exits_with_2():
-    ended = run()
+        cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
+    )  # fmt: skip
     assert ended.returncode == 2
-    assert "no GPU here" in ended.stdout
-
-
-def test_the_check_refuses_a_device_that_is_no_gpu():
-    ended = run("--device", "cpu")
-    assert ended.returncode == 2
-    assert "expected a CUDA device" in ended.stderr
+    assert said in ended.stdout + ended.stderr
 
 
 def test_the_checks_records_are_what_their_labels_say(tmp_path):

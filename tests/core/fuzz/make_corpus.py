@@ -11,16 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.core.shards import slow_frame, slow_mask, varint
+from tests.core.shards import entry, field, slow_frame, slow_mask, varint, wire
 
 FOLDER = Path(__file__).parent / "corpus"
 
 Corpus = Iterator[tuple[str, bytes]]
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def int64s(*values: int, packed: bool = True) -> bytes:
@@ -44,19 +39,9 @@ def texts(*values: bytes) -> bytes:
     return field(1, b"".join(field(1, value) for value in values))
 
 
-def entry(name: str, feature: bytes) -> bytes:
-    """A map entry."""
-    return field(1, field(1, name.encode()) + field(2, feature))
-
-
-def record(*entries: bytes) -> bytes:
-    """An Example."""
-    return field(1, b"".join(entries))
-
-
 def plain(number: int) -> bytes:
     """A record of the schema that the target `reader` has."""
-    return record(
+    return wire(
         entry("label", int64s(number)),
         entry("list", int64s(*[number] * (number % 3))),
         entry("name", texts(f"record {number}".encode())),
@@ -65,7 +50,7 @@ def plain(number: int) -> bytes:
 
 def image(number: int) -> bytes:
     """What the target `reader` can have beside: large enough to be copied while it is verified."""
-    return record(entry("image", texts(bytes([number]) * 4100)))
+    return wire(entry("image", texts(bytes([number]) * 4100)))
 
 
 def sidecar(frames: list[bytes], meta: bytes = b"{}", **changes: int) -> bytes:
@@ -124,7 +109,7 @@ def framing() -> Corpus:
 
 def example() -> Corpus:
     """Examples of every kind of list, and what only hostile writers make."""
-    wide = record(
+    wide = wire(
         entry("label", int64s(-1)),
         entry("list", int64s(1, 300, 2**62)),
         entry("vector", floats(1.0, -0.0, float("inf"))),
@@ -135,20 +120,20 @@ def example() -> Corpus:
     )
     yield "empty", b""
     yield "wide", wide
-    yield "unpacked", record(entry("a", int64s(1, 2, 3, packed=False)),
+    yield "unpacked", wire(entry("a", int64s(1, 2, 3, packed=False)),
                              entry("b", floats(1.0, 2.0, packed=False)))  # fmt: skip
     yield (
         "mixed-packing",
-        record(entry("a", field(3, varint(8) + varint(5) + field(1, varint(6) + varint(7))))),
+        wire(entry("a", field(3, varint(8) + varint(5) + field(1, varint(6) + varint(7))))),
     )
-    yield "lists-merged", record(entry("a", int64s(1) + int64s(2, 3)))
-    yield "kinds-in-turn", record(entry("a", int64s(1) + texts(b"x") + floats(2.0) + int64s(9)))
-    yield "no-value", record(field(1, field(1, b"a")))
-    yield "no-name", record(field(1, field(2, int64s(1))))
-    yield "no-kind", record(entry("a", b""))
-    yield "two-values", record(field(1, field(1, b"a") + field(2, int64s(1)) + field(2, int64s(2))))
-    yield "twice-one-name", record(entry("a", int64s(1)), entry("a", texts(b"x")))
-    yield "two-maps", record(entry("a", int64s(1))) + record(entry("b", int64s(2)))
+    yield "lists-merged", wire(entry("a", int64s(1) + int64s(2, 3)))
+    yield "kinds-in-turn", wire(entry("a", int64s(1) + texts(b"x") + floats(2.0) + int64s(9)))
+    yield "no-value", wire(field(1, field(1, b"a")))
+    yield "no-name", wire(field(1, field(2, int64s(1))))
+    yield "no-kind", wire(entry("a", b""))
+    yield "two-values", wire(field(1, field(1, b"a") + field(2, int64s(1)) + field(2, int64s(2))))
+    yield "twice-one-name", wire(entry("a", int64s(1)), entry("a", texts(b"x")))
+    yield "two-maps", wire(entry("a", int64s(1))) + wire(entry("b", int64s(2)))
     yield "unknown-fields", b"\x10\x05" + b"\x19" + b"\0" * 8 + b"\x25" + b"\0" * 4 + plain(1)
     yield "a-group", b"\x2b\x08\x01\x33\x34\x2c" + plain(2)
     yield "deep-groups", b"\x2b" * 120 + b"\x2c" * 120
@@ -157,18 +142,18 @@ def example() -> Corpus:
     yield "length-beyond", b"\x0a\x7f" + plain(3)
     yield "length-huge", b"\x0a" + varint(2**63) + plain(3)
     yield "varint-too-long", b"\x08" + b"\xff" * 10 + b"\x01"
-    yield "varint-of-ten", record(entry("a", field(3, b"\x08" + b"\xff" * 9 + b"\x7f")))
-    yield "varint-cut", record(entry("a", field(3, field(1, b"\xff\xff"))))
-    yield "floats-cut", record(entry("a", field(2, field(1, b"\0\0\0\0\0\0"))))
+    yield "varint-of-ten", wire(entry("a", field(3, b"\x08" + b"\xff" * 9 + b"\x7f")))
+    yield "varint-cut", wire(entry("a", field(3, field(1, b"\xff\xff"))))
+    yield "floats-cut", wire(entry("a", field(2, field(1, b"\0\0\0\0\0\0"))))
     yield "field-0", b"\x02\x00"
     yield "tag-too-large", varint(2**35) + b"\0"
-    yield "long-list", record(entry("list", int64s(*range(2000))))
+    yield "long-list", wire(entry("list", int64s(*range(2000))))
     widths = [2**bit for bit in range(63)] + [-1, -(2**63)]
-    yield "of-all-widths", record(entry("list", int64s(*widths, *widths[::-1])))
-    yield "classes", record(*(entry(str(number), int64s(number)) for number in (2, 3, 399, -1)))
-    yield "small-arrays", record(*(entry(str(byte), texts(bytes([byte]))) for byte in (6, 7, 255)))
-    yield "no-numbers", record(entry("a", int64s()), entry("b", floats()), entry("c", texts()))
-    yield "large", record(entry("large", texts(bytes(range(208)) * 20)))
+    yield "of-all-widths", wire(entry("list", int64s(*widths, *widths[::-1])))
+    yield "classes", wire(*(entry(str(number), int64s(number)) for number in (2, 3, 399, -1)))
+    yield "small-arrays", wire(*(entry(str(byte), texts(bytes([byte]))) for byte in (6, 7, 255)))
+    yield "no-numbers", wire(entry("a", int64s()), entry("b", floats()), entry("c", texts()))
+    yield "large", wire(entry("large", texts(bytes(range(208)) * 20)))
 
 
 def sidecars() -> Corpus:
@@ -235,11 +220,11 @@ def reader() -> Corpus:
         join(everything, b"".join(beyond), sidecar(beyond, data_bytes=data_bytes)),
     )
     # An index may point at what looks like a frame within a record.
-    nested = [slow_frame(plain(1)), slow_frame(record(entry("name", texts(frames[2]))))]
+    nested = [slow_frame(plain(1)), slow_frame(wire(entry("name", texts(frames[2]))))]
     yield "nested", join(everything, b"".join(nested), sidecar(nested))
     merged = [frames[0] + frames[1], *frames[2:]]
     yield "two-frames-as-one", join(everything, data, sidecar(merged))
-    misfit = [*frames[:4], slow_frame(record(entry("label", texts(b"no number"))))]
+    misfit = [*frames[:4], slow_frame(wire(entry("label", texts(b"no number"))))]
     yield "misfit", join(everything, b"".join(misfit), sidecar(misfit))
     yield "no-example", join(tail, slow_frame(b"\xff" * 9))
     yield "converted", join(everything | converted, data, index, more=restart)
