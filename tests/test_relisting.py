@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cachecd import listing as module
 from cachecd import relisting
+from cachecd.doubt import Doubt
 from cachecd.errors import RewrittenError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
 from cachecd.executors.lister import Lister
@@ -261,3 +262,37 @@ def test_marks_are_a_set(gone, seen, end):
     assert both.tolist() == [n for n in range(end) if n in gone & seen]
     mine.toggle(np.array(sorted(gone), np.int64))
     assert mine.numbers().tolist() == []
+
+
+# --- fetching while it is not known whether the store is the one before
+
+
+def test_a_first_run_fetches_while_it_lists():
+    doubt = Doubt()
+    doubt.begin(complete=False)
+    assert (doubt.reason, doubt.unsure) == ("", False)
+    assert doubt.ended(complete=True), "to be saved"
+    assert not doubt.ended(complete=True)
+
+
+def test_a_later_run_fetches_while_it_compares_until_the_listing_shows_another_store():
+    doubt = Doubt(known=True)
+    doubt.begin(complete=True)
+    assert (doubt.reason, doubt.unsure) == ("", True)
+    doubt.raised("200 of 300")
+    doubt.unlisted()
+    assert doubt.reason == "200 of 300", "that the store is not to be listed any more shows nothing"
+    doubt.ended(complete=True)
+    assert (doubt.reason, doubt.unsure) == ("", False)
+
+
+def test_a_new_generation_waits_for_its_first_listing_but_not_for_a_store_that_cannot_be_listed():
+    doubt = Doubt()
+    for listed in (True, False):
+        doubt.begin(complete=True)
+        assert doubt.reason
+        if listed:
+            doubt.ended(complete=False)
+        else:
+            doubt.unlisted()
+        assert doubt.reason == ""

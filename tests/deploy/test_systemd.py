@@ -18,11 +18,8 @@ with_systemd = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def settings():
-    """Name -> value; of a name that occurs twice the last."""
-    lines = [line for line in UNIT.read_text().splitlines() if not line.startswith(("#", "["))]
-    return dict(line.split("=", 1) for line in lines if line)
+LINES = [line for line in UNIT.read_text().splitlines() if line and line[0] not in "#["]
+SETTINGS = dict(line.split("=", 1) for line in LINES)  # of a name that occurs twice the last
 
 
 @pytest.fixture
@@ -65,37 +62,37 @@ def test_the_service_is_exposed_to_little(installed):
     assert float(exposure[1]) <= 2.0
 
 
-def test_the_socket_and_the_cache_are_for_the_group_alone(settings):
-    assert settings["User"] == settings["Group"] == settings["RuntimeDirectory"] == "cachecd"
-    assert settings["RuntimeDirectoryMode"] == settings["StateDirectoryMode"] == "0750"
-    assert settings["StateDirectory"] == "cachecd"
-    assert settings["UMask"] == "0027"
+def test_the_socket_and_the_cache_are_for_the_group_alone():
+    assert SETTINGS["User"] == SETTINGS["Group"] == SETTINGS["RuntimeDirectory"] == "cachecd"
+    assert SETTINGS["RuntimeDirectoryMode"] == SETTINGS["StateDirectoryMode"] == "0750"
+    assert SETTINGS["StateDirectory"] == "cachecd"
+    assert SETTINGS["UMask"] == "0027"
 
 
-def test_a_stop_leaves_time_to_drain_and_reaches_the_daemon_first(settings):
-    assert settings["KillMode"] == "mixed"
-    assert int(settings["TimeoutStopSec"]) > 10
+def test_a_stop_leaves_time_to_drain_and_reaches_the_daemon_first():
+    assert SETTINGS["KillMode"] == "mixed"
+    assert int(SETTINGS["TimeoutStopSec"]) > 10
 
 
-def test_a_wrong_configuration_is_not_tried_again_and_a_crash_is(settings):
-    assert settings["Restart"] == "on-failure"
-    assert settings["RestartPreventExitStatus"] == "2"
+def test_a_wrong_configuration_is_not_tried_again_and_a_crash_is():
+    assert SETTINGS["Restart"] == "on-failure"
+    assert SETTINGS["RestartPreventExitStatus"] == "2"
 
 
-def test_a_sampler_out_of_memory_does_not_end_the_service(settings):
-    assert settings["OOMPolicy"] == "continue"
+def test_a_sampler_out_of_memory_does_not_end_the_service():
+    assert SETTINGS["OOMPolicy"] == "continue"
 
 
-def test_readiness_and_life_are_told_by_the_daemon_itself(settings):
-    assert settings["Type"] == "notify"
-    assert int(settings["WatchdogSec"]) >= 30
-    assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
+def test_readiness_and_life_are_told_by_the_daemon_itself():
+    assert SETTINGS["Type"] == "notify"
+    assert int(SETTINGS["WatchdogSec"]) >= 30
+    assert SETTINGS["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
-def test_a_start_takes_as_long_as_it_must(settings):
-    assert settings["TimeoutStartSec"] == "infinity"
+def test_a_start_takes_as_long_as_it_must():
+    assert SETTINGS["TimeoutStartSec"] == "infinity"
 
 
-def test_credentials_are_in_no_file_of_ours(settings):
-    assert settings["EnvironmentFile"] == "-/etc/cachecd/environment"
+def test_credentials_are_in_no_file_of_ours():
+    assert SETTINGS["EnvironmentFile"] == "-/etc/cachecd/environment"
     assert not re.search("KEY|SECRET|TOKEN", UNIT.read_text())
