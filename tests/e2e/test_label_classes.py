@@ -32,19 +32,14 @@ def bucket() -> Iterator[ListingBucket]:
 def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """A daemon of this bucket with this label; `first` is a shard of some hundred objects."""
 
-    def make(**label: Any) -> Daemon:
-        source = {**bucket.source(), "label": {"pattern": PATTERN, **label}}
-        dataset = {"source": source, "grow": {"first": "200KiB"}}
-        return Daemon(tmp_path, {"train": dataset}, sampler={"workers": 1})
+    with Daemon(tmp_path, {}) as one:
 
-    one = make()
-    with one:
-        yield lambda **label: _changed(one, make(**label))
+        def configured(**label: Any) -> Daemon:
+            source = {**bucket.source(), "label": {"pattern": PATTERN, **label}}
+            one.document["datasets"]["train"] = {"source": source, "grow": {"first": "200KiB"}}
+            return one
 
-
-def _changed(one: Daemon, other: Daemon) -> Daemon:
-    one.document = other.document
-    return one
+        yield configured
 
 
 def assert_labels(epoch: Epoch, classes: list[str]) -> set[int]:

@@ -20,6 +20,16 @@ def _cut(path: Path, length: int) -> None:
             file.truncate(length)
 
 
+def _tear(path: Path, chance: random.Random, page: int = 1, *, zeroed: bool = False) -> set[int]:
+    """Cuts off its end at a random `page`, or has it allocated but never written."""
+    if path.exists():
+        size = path.stat().st_size
+        _cut(path, chance.randrange(0, size + 1, page))
+        if zeroed:
+            _cut(path, size)
+    return set()
+
+
 def catalog_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
     for path in cache.glob("catalog.sqlite*"):
         path.unlink()
@@ -39,21 +49,11 @@ def catalog_empty(cache: Path, leased: set[int], chance: random.Random) -> set[i
 
 
 def catalog_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = cache / "catalog.sqlite"
-    if path.exists():
-        _cut(path, chance.randrange(path.stat().st_size + 1))
-    return set()
+    return _tear(cache / "catalog.sqlite", chance)
 
 
 def catalog_zeroed(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    """From some page on: allocated, never written."""
-    path = cache / "catalog.sqlite"
-    if path.exists():
-        size = path.stat().st_size
-        begin = chance.randrange(0, size + 1, 4096)
-        _cut(path, begin)
-        _cut(path, size)
-    return set()
+    return _tear(cache / "catalog.sqlite", chance, 4096, zeroed=True)
 
 
 def log_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
@@ -64,49 +64,36 @@ def log_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
 
 
 def log_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = cache / "catalog.sqlite-wal"
-    if path.exists():
-        _cut(path, chance.randrange(path.stat().st_size + 1))
-    return set()
+    return _tear(cache / "catalog.sqlite-wal", chance)
 
 
 def log_zeroed(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = cache / "catalog.sqlite-wal"
-    if path.exists():
-        size = path.stat().st_size
-        _cut(path, chance.randrange(size + 1))
-        _cut(path, size)
-    return set()
+    return _tear(cache / "catalog.sqlite-wal", chance, zeroed=True)
 
 
-def _youngest(cache: Path, leased: set[int]) -> Path | None:
+def _spoil(cache: Path, leased: set[int], damage: Callable[[Path], object]) -> set[int]:
+    """Damages the youngest shard, unless a lease names it."""
     found = sorted((cache / "shards" / "train").glob("*.tfrecord"))
-    return found[-1] if found and int(found[-1].stem) not in leased else None
+    if not found or int(found[-1].stem) in leased:
+        return set()
+    damage(found[-1])
+    return {int(found[-1].stem)}
 
 
 def shard_renamed_but_empty(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = _youngest(cache, leased)
-    if path is None:
-        return set()
-    _cut(path, 0)
-    return {int(path.stem)}
+    return _spoil(cache, leased, lambda path: _cut(path, 0))
 
 
 def sidecar_renamed_but_empty(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = _youngest(cache, leased)
-    if path is None:
-        return set()
-    _cut(Path(f"{path}.idx"), 0)
-    return {int(path.stem)}
+    return _spoil(cache, leased, lambda path: _cut(Path(f"{path}.idx"), 0))
 
 
 def one_rename_of_two(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    path = _youngest(cache, leased)
-    if path is None:
-        return set()
-    lost = chance.choice([path, Path(f"{path}.idx")])
-    lost.rename(cache / "tmp" / f"train.{lost.name}")
-    return {int(path.stem)}
+    def lose(path: Path) -> None:
+        lost = chance.choice([path, Path(f"{path}.idx")])
+        lost.rename(cache / "tmp" / f"train.{lost.name}")
+
+    return _spoil(cache, leased, lose)
 
 
 def manifest_of_no_length(cache: Path, leased: set[int], chance: random.Random) -> set[int]:

@@ -16,7 +16,7 @@ import pytest
 
 from cachecd.locks import is_locked
 from cachecd_client import connect
-from tests.e2e.daemons import Daemon, alive, file_source, said_line, trainer, wait_until
+from tests.e2e.daemons import Daemon, alive, file_source, run, said_line, trainer, wait_until
 from tests.faults.disk import FaultyDisk
 
 MIB = 1 << 20
@@ -153,10 +153,10 @@ def test_a_run_launched_again_under_its_name_gets_a_set_of_its_own_once_the_firs
     """Also if it asks before the daemon would have looked at the locks of the dead one again."""
     with served.connect() as cache:
         for _ in range(2):
-            with trainer(served, HOLDER, "again", "0") as run:
-                lease = said_line(run)["lease"]
-                run.kill()
-                run.wait()
+            with trainer(served, HOLDER, "again", "0") as first:
+                lease = said_line(first)["lease"]
+                first.kill()
+                first.wait()
                 with cache.acquire("train", 0, job="again", timeout=30) as epoch:
                     assert epoch.lease != lease
 
@@ -199,13 +199,7 @@ def test_a_holder_that_stays_is_named_with_its_age_while_the_others_rotate_withi
         assert 3 * 86400 <= lease["age_s"] < 3 * 86400 + 600
         assert lease["held"]
         assert lease["epoch"] == 0
-        text = subprocess.run(
-            [sys.executable, "-m", "cachecd", "status", served.endpoint],
-            env=served.environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        text = run([sys.executable, "-m", "cachecd", "status", served.endpoint], served).stdout
         assert "epoch 0 of stays: " in text
         assert "held for 3.0 d, keeps " in text
         assert {path: Path(path).read_bytes() for path in kept} == kept

@@ -250,12 +250,8 @@ def test_a_table_of_labels_is_joined_to_the_listing(place, caplog, name):
     ]
     source = place.source(KINDS[name](rows), name, labels=True)
     found = listed(source)
-    assert [(u.key, u.label) for u in found] == [
-        ("a", "cat"),
-        ("b", "dog"),
-        ("c", ""),
-        ("d", "cat"),
-    ]
+    labels = {"a": "cat", "b": "dog", "c": "", "d": "cat"}
+    assert [(u.key, u.label) for u in found] == list(labels.items())
     [record] = caplog.records
     assert record.getMessage() == (
         f"file://{place.folder}/{name}: 1 units have no row in it, and 2 of its rows have no unit"

@@ -54,14 +54,10 @@ class TestSparse(SourceContract):
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         for unit, array in enumerate(self.arrays):
-            key = f"{unit:04d}"
             for nth, start in enumerate(range(0, len(array) - 499, 1500)):
                 data = array[start : start + 500].tobytes()
-                yield (
-                    unit,
-                    nth,
-                    encode_example({"key": key.encode(), "start": start, "array": data}),
-                )
+                record = {"key": f"{unit:04d}".encode(), "start": start, "array": data}
+                yield unit, nth, encode_example(record)
 
     def test_a_chunk_that_cannot_be_fetched_sets_the_unit_aside_and_no_other(
         self, bench, monkeypatch
@@ -210,11 +206,7 @@ def test_a_missing_sibling_sets_the_unit_aside_with_its_name(place, lost):
 @pytest.mark.parametrize(
     ("rows", "window", "reason"),
     [
-        (
-            37,
-            4,
-            "array.arrays.b has 37 rows and the first array 100: expected one to be a multiple",
-        ),
+        (37, 4, "b has 37 rows and the first array 100: expected one to be a multiple"),
         (50, 5, "array.window (5) and array.stride (5) have to be multiples of 2"),
         (0, 4, "0 rows"),
     ],

@@ -176,10 +176,8 @@ def test_what_a_read_raises_in_the_middle_is_raised_as_it_is(tmp_path: Path, err
             raise error
 
     async def pour() -> None:
-        unit, given = (
-            UnitSlice(0, "k", len(body)),
-            Failing(body, nothing(), "", False, lambda n: None),
-        )
+        given = Failing(body, nothing(), "", False, lambda n: None)
+        unit = UnitSlice(0, "k", len(body))
         draft = Draft(str(tmp_path / "shard"), 1 << 20, None, lambda schema: None, {})
         async for _ in bench_of(tmp_path).source.pour(unit, given, draft):
             pass

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cachecd.sampler.messages import FromSampler, Made, Make, Setup
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back
+from tests.e2e.daemons import alive, wait_until
 
 Process = subprocess.Popen[bytes]
 
@@ -76,13 +76,6 @@ def answer(process: Process) -> FromSampler:
             return message
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
     start: Callable[..., Process], tmp_path: Path
 ):
@@ -111,7 +104,7 @@ def test_one_assignment_after_another_is_done(start: Callable[..., Process], tmp
 def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process], tmp_path: Path):
     process = start(transform="tests.sampler.steps:first_then_wait")
     send(process, make(tmp_path))
-    until((tmp_path / "1.tfrecord").exists)
+    wait_until((tmp_path / "1.tfrecord").exists, 30)
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(10) == 0
@@ -191,16 +184,9 @@ os.read(0, 1)
     source = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
     os.write(writing, messages.pack(Setup({"train": source}, 4, None)))
     os.write(writing, messages.pack(make(tmp_path)))
-    until((tmp_path / "1.tfrecord.idx").exists)  # it is up and at work
+    wait_until((tmp_path / "1.tfrecord.idx").exists, 30)  # it is up and at work
     process.kill()
     process.communicate()
-    until(lambda: not is_alive(pid))
+    wait_until(lambda: not alive(pid), 30)
     os.close(reading)
     os.close(writing)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False

@@ -144,20 +144,9 @@ class TestWebDataset(SourceContract):
     # --- samples
 
     def test_members_of_one_key_that_follow_each_other_are_one_sample(self, bench: Bench):
-        [shard] = bench.pour(
-            [
-                archive(
-                    [
-                        ("a/x.JPG", b"1"),
-                        ("a/x.seg.png", b"2"),
-                        ("b.v2/x.seg.png", b"4"),
-                        ("b.v2/x.jpg", b"3"),
-                        ("./a/x.jpg", b"5"),
-                        ("./a/x.seg.png", b""),
-                    ]
-                )
-            ]
-        )
+        members = [("a/x.JPG", b"1"), ("a/x.seg.png", b"2"), ("b.v2/x.seg.png", b"4")]
+        members += [("b.v2/x.jpg", b"3"), ("./a/x.jpg", b"5"), ("./a/x.seg.png", b"")]
+        [shard] = bench.pour([archive(members)])
         assert decoded(shard) == [
             {"__key__": b"a/x", "jpg": b"1", "seg.png": b"2"},
             {"__key__": b"b.v2/x", "jpg": b"3", "seg.png": b"4"},
@@ -175,20 +164,10 @@ class TestWebDataset(SourceContract):
         kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE]
         kinds += [tarfile.BLKTYPE, tarfile.FIFOTYPE]
         others = [special(f"special.{n}", kind) for n, kind in enumerate(kinds)]
-        hidden = [".hidden.jpg", "a/.hidden.jpg", "__meta__", "__meta__/x.json", "README", "x."]
-        [shard] = bench.pour(
-            [
-                archive(
-                    [
-                        *((name, b"?" * 700) for name in hidden),
-                        ("a.jpg", b"1"),
-                        *others,
-                        ("a.cls", b"2"),
-                        *((name, b"?" * 700) for name in hidden),
-                    ]
-                )
-            ]
-        )
+        names = [".hidden.jpg", "a/.hidden.jpg", "__meta__", "__meta__/x.json", "README", "x."]
+        hidden = [(name, b"?" * 700) for name in names]
+        members = [*hidden, ("a.jpg", b"1"), *others, ("a.cls", b"2"), *hidden]
+        [shard] = bench.pour([archive(members)])
         assert decoded(shard) == [{"__key__": b"a", "cls": 2, "jpg": b"1"}]
         assert bench.set_aside == {}
 
