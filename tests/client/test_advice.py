@@ -80,22 +80,9 @@ def test_a_run_that_waits_for_its_sets_is_told_that_the_source_is_the_limit():
 @pytest.mark.parametrize(
     "changed",
     [
-        {
-            "seconds_waited": 0.9,
-            "seconds_elsewhere": 0.1,
-            "wait_share": 0.9,
-        },  # seconds that nobody misses
-        {
-            "seconds_leasing": 9.0,
-            "seconds_waited": 0.0,
-            "seconds_elsewhere": 1.0,
-            "wait_share": 0.0,
-        },
-        {
-            "seconds_waited": 9.0,
-            "seconds_elsewhere": 91.0,
-            "wait_share": 0.09,
-        },  # a share that is small
+        {"seconds_waited": 0.9, "seconds_elsewhere": 0.1, "wait_share": 0.9},  # nobody misses them
+        {"seconds_leasing": 9, "seconds_waited": 0, "seconds_elsewhere": 1, "wait_share": 0.0},
+        {"seconds_waited": 9.0, "seconds_elsewhere": 91.0, "wait_share": 0.09},  # a small share
         {"seconds_leasing": 11.0},
     ],
 )

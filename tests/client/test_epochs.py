@@ -1,8 +1,6 @@
 """cache.epochs: what is held at each step, without a daemon too, and how a run ends."""
 
 import gc
-import subprocess
-import sys
 
 import pytest
 
@@ -18,6 +16,7 @@ from cachecd_client.protocol import (
 )
 from cachecd_client.session import connect
 from tests.client.conftest import lending, locked
+from tests.core.processes import run_program
 
 
 def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, manifest):
@@ -195,8 +194,8 @@ def test_the_interpreters_exit_releases_a_run_that_was_not_finished(granting, ma
         "epochs = connect(sys.argv[1]).epochs('train', 3)\n"
         f"first = next(epochs)\n{ending}\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, granting.endpoint], capture_output=True)
-    assert b"Exception ignored" not in done.stderr
+    done = run_program(program, granting.endpoint)
+    assert "Exception ignored" not in done.stderr
     assert [released.lease for released in granting.of(Released)] == ["train-0"]
     assert not locked(manifest(0))
 
@@ -222,7 +221,7 @@ def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(granting, ma
         "next(batches)\n"
         f"{ending}\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, granting.endpoint], capture_output=True)
+    done = run_program(program, granting.endpoint)
     assert "train-0" in {held.lease for held in granting.of(Held)}, done.stderr
     assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
 

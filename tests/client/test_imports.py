@@ -1,18 +1,14 @@
 import json
-import subprocess
-import sys
 
 import cachecd_client
 from cachecd_client import errors
+from tests.core.processes import run_program
 
 
 def loaded_by(program: str) -> set[str]:
     """The top-level modules in sys.modules after the program ran in a fresh interpreter."""
     report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{report}"], capture_output=True, text=True, check=True
-    )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(run_program(f"{program}\n{report}").stdout.splitlines()[-1]))
 
 
 def test_importing_the_package_loads_no_library():

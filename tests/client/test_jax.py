@@ -1,9 +1,5 @@
 """Batches of the core as JAX's arrays."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +11,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.jax import array
 from tests.client.records import record
+from tests.core.processes import run_program
 
 CPU = jax.devices("cpu")[0]
 
@@ -155,10 +152,8 @@ cycle.append(cycle)
 
 
 def test_a_process_ends_though_arrays_and_a_pass_are_left(files):
-    done = subprocess.run(
-        [sys.executable, "-c", ENDING, *files.files], capture_output=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = run_program(ENDING, *files.files)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # Devices
@@ -200,11 +195,8 @@ for batch_size, feature, ids in (6, "image", False), (8, "label", False), (8, "i
 
 
 def test_a_sharding_over_several_devices_gets_its_part_of_every_batch(files):
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED, *files.files],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    four = "--xla_force_host_platform_device_count=4"
+    done = run_program(SHARDED, *files.files, XLA_FLAGS=four)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         *(str([[i, i + 1] for i in range(first, first + 8, 2)]) for first in (0, 8, 16)),

@@ -1,13 +1,12 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import job_id, local_ranks
+from tests.core.processes import run_program
 
 
 def test_without_a_launcher_there_is_one_rank():
@@ -132,16 +131,7 @@ def test_a_process_alone_is_its_own_job():
 def test_ranks_without_a_run_id_share_one_job_named_by_their_parent():
     program = "from cachecd_client.launcher import job_id; print(job_id())"
     # What torchrun gives its ranks when nobody named the run.
-    environ = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
-    jobs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**environ, "LOCAL_RANK": rank},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for rank in ("0", "1")
-    }
+    environ = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
+    jobs = {run_program(program, **environ, LOCAL_RANK=rank).stdout.strip() for rank in "01"}
     assert len(jobs) == 1
     assert jobs.pop().startswith(f"{socket.gethostname()}-{os.getpid()}-")

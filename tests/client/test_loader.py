@@ -2,8 +2,6 @@ import copy
 import gc
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -13,7 +11,7 @@ from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt
-from tests.core.processes import in_child, until
+from tests.core.processes import in_child, run_program, until
 
 N, EACH = 103, 20
 
@@ -308,9 +306,7 @@ def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_u
         "import sys; from cachecd_client import FileSet; "
         "list(FileSet(sys.argv[1]).numpy(6, drop_last=False))"
     )
-    command = [sys.executable, "-c", code, path]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "this pass met 1 corrupt records" in said.stderr
+    assert "this pass met 1 corrupt records" in run_program(code, path).stderr
 
 
 def test_a_file_that_vanishes_costs_its_records_and_no_more(tmp_path):

@@ -321,12 +321,8 @@ def test_a_report_says_what_is_of_each_dataset(cache, caplog):
     assert report["bytes"] > 0
     assert report["growth"] == pytest.approx(7 / 6, rel=0.01)
     code, web = report["mixed"]
-    assert (code["dataset"], code["weight"], code["set_records"], code["growth"]) == (
-        "code",
-        0.25,
-        20,
-        1.0,
-    )
+    of_code = {"dataset": "code", "weight": 0.25, "set_records": 20, "growth": 1.0}
+    assert {name: code[name] for name in of_code} == of_code
     assert (web["dataset"], web["weight"], web["set_records"]) == ("web", 0.75, 50)
     assert web["growth"] == pytest.approx(5 / 4, rel=0.01)
     assert [code["reads_per_record"], web["reads_per_record"]] == reads

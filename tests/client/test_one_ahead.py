@@ -262,16 +262,8 @@ def test_the_loop_pins_no_third_batch_before_the_first_copy_is_done(recorder):
         side.receive(side.send(recorder.batch()))
     loop = [entry for entry in recorder.log if entry[1] == "pins" or entry[0] == "the loop"]
     pins = ("side", "pins")
-    assert loop == [
-        pins,
-        pins,
-        ("the loop", "waits for", "copy 1"),
-        pins,
-        ("the loop", "waits for", "copy 2"),
-        pins,
-        ("the loop", "waits for", "copy 3"),
-        pins,
-    ]
+    waits = [("the loop", "waits for", f"copy {number}") for number in (1, 2, 3)]
+    assert loop == [pins, pins, waits[0], pins, waits[1], pins, waits[2], pins]
 
 
 def test_a_batch_received_on_another_stream_keeps_its_memory_for_that_stream(recorder):

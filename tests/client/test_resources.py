@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
 from cachecd_client.resources import memory, processors, window
+from tests.core.processes import run_program
 
 GiB = 1 << 30
 MiB = 1 << 20
@@ -132,9 +131,7 @@ def test_a_real_cgroups_limit_is_the_memory_of_a_process_in_a_cgroup_within_it()
     enter = f"open({str(inner / 'cgroup.procs')!r}, 'w').write('0')"
     code = f"{enter}; from cachecd_client.resources import memory; print(memory())"
     try:
-        said = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
+        said = run_program(code).stdout
     finally:
         inner.rmdir()
         folder.rmdir()

@@ -1,8 +1,6 @@
 """Batches of the core as TensorFlow's tensors."""
 
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +16,7 @@ from cachecd_client.fileset import FileSet
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.tensorflow import tensor
 from tests.client.records import record, write
+from tests.core.processes import run_program
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
 
@@ -138,9 +137,7 @@ assert running.wait(30)
 
 
 def test_a_process_ends_though_tensors_and_passes_are_left(files):
-    done = subprocess.run(
-        [sys.executable, "-c", ENDING, *files.files], capture_output=True, timeout=60, check=False
-    )
+    done = run_program(ENDING, *files.files)
     assert done.returncode == 0, done.stderr
 
 

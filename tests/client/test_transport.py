@@ -48,14 +48,19 @@ def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
     assert scripted.requests == [AskStatus("one")] * 3
 
 
+def in_thread(scripted):
+    """A thread that asks, and where its reply goes."""
+    replies = []
+    way = Transport(scripted.endpoint)
+    asking = threading.Thread(target=lambda: replies.append(way.ask(AskStatus("1"), 20)))
+    asking.start()
+    return asking, replies
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_request_survives_a_restart_of_the_daemon(daemon):
     scripted = daemon(lambda request: None, polite=False)
-    replies = []
-    asking = threading.Thread(
-        target=lambda: replies.append(Transport(scripted.endpoint).ask(AskStatus("1"), 20))
-    )
-    asking.start()
+    asking, replies = in_thread(scripted)
     until(lambda: scripted.requests)
     scripted.kill()
     scripted.answer = lambda request: StatusReply(request.id, {"restarted": True})
@@ -68,11 +73,7 @@ def test_a_request_survives_a_restart_of_the_daemon(daemon):
 def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon):
     scripted = daemon()
     scripted.kill()
-    replies = []
-    asking = threading.Thread(
-        target=lambda: replies.append(Transport(scripted.endpoint).ask(AskStatus("1"), 20))
-    )
-    asking.start()
+    asking, replies = in_thread(scripted)
     scripted.start()
     asking.join()
     assert replies[0].status == {"daemon": "scripted"}

@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -93,3 +95,14 @@ def files_limited_to(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def run_program(
+    program: str, *arguments: object, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs it in an interpreter of its own, which finds the tests too."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=Path(__file__).parents[2], env=os.environ | environ, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip

@@ -3,8 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
+from tests.core.processes import run_program
 from tests.core.shards import FEATURES, batches, example, labels, reader_of, write
 
 N = 4000
@@ -139,20 +138,9 @@ for ending in endings:
 """
 
 
-def run_faults(path, order, *endings):
-    return subprocess.run(
-        [sys.executable, "-c", FAULTS, str(path), order, *endings],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("order", ["never", "before", "after"])
 def test_a_fault_is_a_corrupt_record_whoever_else_handles_them(shard, order):
-    done = run_faults(shard, order)
+    done = run_program(FAULTS, shard, order)
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) > N / 2
 
@@ -160,11 +148,11 @@ def test_a_fault_is_a_corrupt_record_whoever_else_handles_them(shard, order):
 @pytest.mark.parametrize("order", ["never", "before", "after"])
 @pytest.mark.parametrize("ending", ["sent", "touched"])
 def test_what_is_not_the_readers_ends_the_process_as_without_it(shard, order, ending):
-    done = run_faults(shard, order, ending)
+    done = run_program(FAULTS, shard, order, ending)
     assert done.returncode == -signal.SIGBUS
     assert done.stderr.count("Fatal Python error: Bus error") == (order != "never")
 
 
 def test_a_handler_that_has_retired_does_not_keep_a_process_from_ending(shard):
-    done = run_faults(shard, "after", "disabled", "touched")
+    done = run_program(FAULTS, shard, "after", "disabled", "touched")
     assert (done.returncode, done.stderr) == (-signal.SIGBUS, "")

@@ -2,13 +2,11 @@
 
 import ctypes
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.core.processes import SCRIPT, in_child
+from tests.core.processes import SCRIPT, in_child, run_program
 from tests.core.shards import batches, labels, reader_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -107,7 +105,5 @@ def test_a_forked_child_that_ends_like_any_process_ends(shard):
         "child = os.fork()\n"
         "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, shard], capture_output=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = run_program(script, shard)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

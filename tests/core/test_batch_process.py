@@ -1,7 +1,6 @@
 """BatchReader and the process around it: the GIL, threads, memory, signals, the end."""
 
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
-from tests.core.processes import SCRIPT, reader_threads, thread_state, until
+from tests.core.processes import SCRIPT, reader_threads, run_program, thread_state, until
 from tests.core.shards import FEATURES, batches, example, flip, frames, labels, reader_of, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -133,13 +132,7 @@ def anonymous_bytes():
 def test_what_is_made_ahead_is_bounded_by_bytes(tmp_path):
     record = _core.encode_example({"x": bytes(1 << 20)})
     path = write(tmp_path / "a", [record] * 200)
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(path)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        timeout=60,
-        check=True,
-    )
+    done = run_program(MEMORY, path)
     ahead, afterwards = map(int, done.stdout.split())
     assert 12 << 20 < ahead < 24 << 20
     # Nor does what was delivered and let go pile up.
@@ -192,13 +185,8 @@ def test_an_interrupt_is_raised_while_waiting(endless):
     "ending", ["", "sys.exit(0)", "raise SystemExit(0)", "import os; os._exit(0)"]
 )
 def test_a_process_ends_though_a_reader_is_open(shard, ending):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT + ending, shard],
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = run_program(SCRIPT + ending, shard, PYTHONWARNINGS="error")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 DAEMON = """
@@ -236,13 +224,8 @@ begun.wait()
 @pytest.mark.parametrize("work", ["verify", "read", "wrap"])
 def test_a_daemon_thread_that_reads_lets_the_interpreter_end(shard, work):
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", DAEMON, shard, work],
-            capture_output=True,
-            timeout=30,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
+        done = run_program(DAEMON, shard, work)
+        assert done.returncode == 0, done.stderr
 
 
 def test_closing_does_not_wait_for_a_batch_to_be_whole(tmp_path):

@@ -28,25 +28,8 @@ def samples(dtype):
         edges = [limits.min, limits.max, 0, 1, limits.max - 1, limits.max // 2 + 1]
         spread = random.integers(limits.min, limits.max, 301, dtype, endpoint=True)
         return np.concatenate([np.array(edges, dtype), spread, spread >> 5])
-    edges = [
-        np.nan,
-        np.inf,
-        -np.inf,
-        0.0,
-        -0.0,
-        0.5,
-        -0.5,
-        1.5,
-        254.6,
-        255.5,
-        -1.0,
-        65504,
-        65519.99,
-        65520,
-        1e-7,
-        6e-8,
-        2.9e-8,
-    ]
+    edges = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.5, 254.6, 255.5, -1.0]
+    edges += [65504, 65519.99, 65520, 1e-7, 6e-8, 2.9e-8]
     edges += [127.5, -128.9, 2147483647.5, 4294967295.5, 2.0**24 + 1, -(2.0**31), 3.4e38, 1e-45]
     with np.errstate(over="ignore"):
         return np.concatenate([edges, random.normal(0, 100, 301)]).astype(dtype)

@@ -146,15 +146,17 @@ if LONG:
         steps = {tag: [e.step for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
         assert all(at == steps["loss"] for at in steps.values())
 
-    def test_lightning_example_logs_each_figure(run, tmp_path, monkeypatch):
-        import pytorch_lightning
+    @pytest.fixture
+    def lightning(monkeypatch):
+        """One code under two names, of which the tests install the other."""
+        import pytorch_lightning as installed
 
-        # One code under two names, of which the tests install the other.
-        monkeypatch.setitem(sys.modules, "lightning", pytorch_lightning)
-        monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch_lightning)
-        for module in ("callbacks", "loggers"):
-            name = f"lightning.pytorch.{module}"
-            monkeypatch.setitem(sys.modules, name, getattr(pytorch_lightning, module))
+        known = {"": installed, ".pytorch": installed, ".pytorch.callbacks": installed.callbacks}
+        for name, module in (known | {".pytorch.loggers": installed.loggers}).items():
+            monkeypatch.setitem(sys.modules, f"lightning{name}", module)
+
+    @pytest.mark.usefixtures("lightning")
+    def test_lightning_example_logs_each_figure(run, tmp_path, monkeypatch):
         monkeypatch.setenv("LOGS", str(tmp_path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Lightning says to a model of one layer
@@ -217,7 +219,7 @@ if LONG:
         assert seen == whole[50:]
 
     @pytest.fixture
-    def lightning_run(cache, tmp_path, monkeypatch):
+    def lightning_run(lightning, cache, tmp_path, monkeypatch):
         """`fit(last, checkpoint, **saved)` trains two epochs, from a checkpoint on, and is killed in batch
         `last`. It gives the model, which knows what it has seen; checkpoints are `saved` as is said.
         """
@@ -226,10 +228,6 @@ if LONG:
 
         from cachecd_client import connect
 
-        # One code under two names, of which the tests install the other.
-        monkeypatch.setitem(sys.modules, "lightning", pytorch_lightning)
-        monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch_lightning)
-        monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", pytorch_lightning.callbacks)
         monkeypatch.setenv("CACHE", cache)
         example = runpy.run_path(str(EXAMPLES / "lightning_trainer.py"))
 
