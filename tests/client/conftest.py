@@ -225,6 +225,14 @@ def cache(granting) -> Iterator[Cache]:
 
 
 @pytest.fixture
+def hasty_cache(granting, monkeypatch) -> Iterator[Cache]:
+    """A session that waits a second for its daemon instead of ten."""
+    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
+    with connect(granting.endpoint, timeout=1.0) as opened:
+        yield opened
+
+
+@pytest.fixture
 def manifest(cache_dir):
     """The path of the manifest that the granting daemon writes for an epoch."""
     return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"

@@ -94,14 +94,6 @@ def test_progress_of_an_epoch_by_hand_is_its_own(cache):
         assert [epoch.progress for _ in loader] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-@pytest.fixture
-def hasty_cache(granting, monkeypatch):
-    """A session that waits 0.2 s for its daemon instead of 10."""
-    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=1.0) as opened:
-        yield opened
-
-
 def test_without_a_daemon_the_set_is_repeated_in_another_order(
     hasty_cache, granting, manifest, caplog
 ):

@@ -1,4 +1,3 @@
-import json
 import os
 import pickle
 
@@ -6,9 +5,8 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core, resources
-from cachecd_client.errors import CallerError, CorruptSidecarError, SchemaError
+from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
-from cachecd_client.schema import infer
 from tests.client.records import examples, record, schema, write, write_set
 
 
@@ -83,15 +81,6 @@ def test_a_schema_may_be_given(shard):
     assert np.array_equal(batch["image"][5], record(5)["image"])
 
 
-def test_inference_looks_beyond_a_short_first_file(tmp_path):
-    first = infer({"a": [1]}).encode({"a": [1]})
-    second = infer({"a": [1, 2]}).encode({"a": [1, 2]})
-    for name, one in (("a", first), ("b", second)):
-        path = write(tmp_path / name, [one])
-        os.unlink(f"{path}.idx")
-    assert FileSet([tmp_path / "a", tmp_path / "b"]).schema["a"].shape is None
-
-
 def test_a_set_of_no_files_is_refused():
     with pytest.raises(CallerError, match="no files"):
         FileSet([])
@@ -100,19 +89,6 @@ def test_a_set_of_no_files_is_refused():
 def test_missing_files_are_counted_and_named(shard, tmp_path):
     with pytest.raises(CallerError, match=r"2 of 3 files do not exist, the first is .*/x"):
         FileSet([tmp_path / "x", shard, tmp_path / "y"])
-
-
-def test_an_empty_file_has_no_schema(tmp_path):
-    (tmp_path / "empty").touch()
-    with pytest.raises(SchemaError, match="no records"):
-        _ = FileSet(tmp_path / "empty").schema
-
-
-def test_a_corrupt_sidecar_is_an_error_and_not_ignored(shard):
-    sidecar = shard.with_name(shard.name + ".idx")
-    sidecar.write_bytes(sidecar.read_bytes()[:-1])
-    with pytest.raises(CorruptSidecarError):
-        _ = FileSet([shard]).num_records
 
 
 def test_the_fingerprint_names_the_set_wherever_it_lies(shard, tmp_path):
@@ -130,15 +106,6 @@ def test_a_set_can_be_pickled(shard):
     assert files.num_records == 12
     copy = pickle.loads(pickle.dumps(files))
     assert next(iter(copy.numpy(batch_size=12)))["label"].sum() == sum(range(12))
-
-
-def test_the_sidecar_of_a_daemons_shard_names_its_classes(tmp_path):
-    described = infer({"label": 1}).to_json()
-    described["features"][0]["classes"] = ["cat", "dog"]
-    writer = _core.ShardWriter(str(tmp_path / "a"))
-    writer.append(infer({"label": 1}).encode({"label": 1}))
-    writer.finish(json.dumps({"schema": described}))
-    assert FileSet(tmp_path / "a").schema["label"].classes == ("cat", "dog")
 
 
 def test_a_set_larger_than_its_window_is_shuffled_within_it_and_whole(tmp_path):

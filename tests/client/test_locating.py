@@ -111,10 +111,6 @@ def test_zero_length_records_and_empty_files_count(tmp_path):
     assert [row.tolist() for row in batch["label"]] == [[], [0], [], [1]]
 
 
-def test_a_set_of_empty_files_has_no_records(tmp_path):
-    assert FileSet(put(tmp_path / "a", [])).num_records == 0
-
-
 def test_a_file_that_is_named_twice_is_read_twice_and_walked_once(tmp_path, walks):
     path = put(tmp_path / "a", numbers(0, 2))
     files = FileSet([path, path])

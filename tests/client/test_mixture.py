@@ -65,10 +65,8 @@ def granting(daemon, folders, sizes, seeds, window):
 
 
 @pytest.fixture
-def cache(granting, monkeypatch):
-    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=1.0) as opened:
-        yield opened
+def cache(hasty_cache):
+    return hasty_cache
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from cachecd_client.protocol import (
     Released,
     Waiting,
 )
-from cachecd_client.session import Cache, connect
+from cachecd_client.session import connect
 from tests.client.conftest import lending, locked
 
 # Connecting
@@ -289,10 +289,3 @@ def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manif
     gc.collect()
     assert not locked(manifest(0))
     assert len(granting.of(Released)) == 1
-
-
-def test_sessions_are_closed_by_their_with_block(granting):
-    with connect(granting.endpoint) as opened:
-        assert isinstance(opened, Cache)
-    with pytest.raises(CallerError, match="closed"):
-        opened.status()

@@ -168,15 +168,6 @@ def test_a_label_makes_tuples_as_keras_takes_them(files):
         files.tf_dataset(batch_size=10, label="lable")
 
 
-def test_keras_fits_a_model(files):
-    vector = tf.keras.Input((2,), name="vector")
-    model = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
-    model.compile("sgd", "mse")
-    dataset = files.tf_dataset(batch_size=10, label="label", features=["vector"])
-    history = model.fit(dataset, epochs=2, verbose=0, shuffle=False)
-    assert len(history.history["loss"]) == 2
-
-
 def test_bad_options_are_refused_at_once(files):
     with pytest.raises(CallerError, match="make no batch of 60"):
         files.tf_dataset(batch_size=60)

@@ -73,14 +73,6 @@ def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_
     assert [locked(manifest(number)) for number in range(3)] == [False, True, True]
 
 
-@pytest.fixture
-def hasty_cache(granting, monkeypatch):
-    """A session that waits 0.5 s for its daemon instead of 10."""
-    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
-    with connect(granting.endpoint, timeout=0.5) as opened:
-        yield opened
-
-
 def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
     hasty_cache, granting, manifest, caplog
 ):

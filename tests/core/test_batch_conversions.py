@@ -118,13 +118,7 @@ def test_short_rows_are_filled_up_and_long_ones_cut_off(tmp_path, stored, dtype)
     values, lengths = read_padded(path, (*stored, None, False, options), 5)
     assert (values.dtype, values.shape) == (np.dtype(dtype), (5, 4))
     assert (lengths.dtype, lengths.tolist()) == (np.int64, [3, 0, 4, 4, 0])
-    assert values.tolist() == [
-        [1, 2, 3, -1],
-        [-1, -1, -1, -1],
-        [4, 5, 6, 7],
-        [9, 10, 11, 12],
-        [-1, -1, -1, -1],
-    ]
+    assert values.tolist() == [[1, 2, 3, -1], [-1] * 4, [4, 5, 6, 7], [9, 10, 11, 12], [-1] * 4]
 
 
 def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):

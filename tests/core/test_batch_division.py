@@ -109,12 +109,8 @@ def test_without_drop_last_each_record_comes_once_and_the_ranks_differ_by_a_row(
 def test_where_two_rows_are_left_for_four_ranks_the_others_move_one_of_the_batch_before(file):
     options = {"batch_size": 3, "world": 4, "last": "short"}
     ranks = [delivered(reader(file, 26, rank=rank, **options)) for rank in range(4)]
-    assert [[len(batch) for batch in found] for found in ranks] == [
-        [3, 3, 1],
-        [3, 3, 1],
-        [3, 2, 1],
-        [3, 2, 1],
-    ]
+    rows = [[len(batch) for batch in found] for found in ranks]
+    assert rows == [[3, 3, 1]] * 2 + [[3, 2, 1]] * 2
     assert ranks[3] == [[3, 7, 11], [15, 19], [23]]
 
 
@@ -169,9 +165,6 @@ def test_every_column_of_a_short_batch_has_its_rows(tmp_path):
     made = reader_of(path, batch_size=4, last="short", ids=True)
     *_, last = batches(made)
     assert "_valid" not in last
-    assert {
-        name: len(column) for name, column in last.items() if not isinstance(column, tuple)
-    } == {name: 1 for name, column in last.items() if not isinstance(column, tuple)}
     for name, column in last.items():
-        if isinstance(column, tuple):
-            assert len(column[-1]) == 2, name
+        rows = len(column[-1]) - 1 if isinstance(column, tuple) else len(column)
+        assert rows == 1, name

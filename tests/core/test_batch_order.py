@@ -218,16 +218,11 @@ def test_impossible_options_are_value_errors(files, options, message):
         BatchReader(files, FEATURES, **options)
 
 
-@pytest.mark.parametrize("files", [["a"], [("a",)], [("a", None, None)], [(1, None)]])
-def test_files_of_another_form_are_type_errors(files):
-    with pytest.raises(TypeError):
-        BatchReader(files, FEATURES, batch_size=1)
+FORMS = [(files, FEATURES) for files in (["a"], [("a",)], [("a", None, None)], [(1, None)])]
+FORMS += [([], features) for features in (["x"], [("x",)], [("x", "int64", "int64", 3, False)])]
 
 
-@pytest.mark.parametrize(
-    "features",
-    [["x"], [("x",)], [("x", "int64", "int64", 3, False)], [(1, "int64", "int64", (), 0)]],
-)
-def test_features_of_another_form_are_type_errors(features):
+@pytest.mark.parametrize(("files", "features"), [*FORMS, ([], [(1, "int64", "int64", (), 0)])])
+def test_files_and_features_of_another_form_are_type_errors(files, features):
     with pytest.raises(TypeError):
-        BatchReader([], features, batch_size=1)
+        BatchReader(files, features, batch_size=1)
