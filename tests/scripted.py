@@ -74,14 +74,17 @@ def cut(content: bytes, promised: int) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         _head(handler, 200, promised, '"tag"')
         handler.wfile.write(content)
-        _hang_up(handler)
+        hang_up(handler)
 
     return answer
 
 
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
-    """No answer: the connection is closed."""
-    _hang_up(handler)
+    """No answer, or no more of one: the connection is closed."""
+    handler.wfile.flush()
+    handler.close_connection = True
+    with contextlib.suppress(OSError):
+        handler.connection.shutdown(socket.SHUT_RDWR)
 
 
 def reset(content: bytes, promised: int) -> Answer:
@@ -114,7 +117,7 @@ def chunked(content: bytes, *, whole: bool) -> Answer:
         if whole:
             handler.wfile.write(b"0\r\n\r\n")
         else:
-            _hang_up(handler)
+            hang_up(handler)
 
     return answer
 
@@ -177,13 +180,6 @@ def _head(
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)
     handler.end_headers()
-
-
-def _hang_up(handler: BaseHTTPRequestHandler) -> None:
-    handler.wfile.flush()
-    handler.close_connection = True
-    with contextlib.suppress(OSError):
-        handler.connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

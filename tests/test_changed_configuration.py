@@ -402,8 +402,7 @@ def test_what_was_lost_of_a_unit_while_another_walk_was_configured_comes_again(o
     w.spare = 0  # the other walk begins nothing
     w.rules["train"] = dataclasses.replace(rules, **other)
     w.restart()
-    w.feed(ev.CorruptReported(lost))
-    w.verified(lost, False)
+    w.found_corrupt(lost)
     while w.unlinking:
         w.unlink(w.unlinking[0])
     w.spare = None

@@ -45,8 +45,7 @@ def cut_world(*, pin: bool = True) -> tuple[World, ShardId]:
 
 def lose(w: World, *shards: ShardId) -> None:
     for shard in shards:
-        w.feed(ev.CorruptReported(shard))
-        w.verified(shard, sound=False)
+        w.found_corrupt(shard)
 
 
 def leased(w: World, epoch: int = 0) -> Records:

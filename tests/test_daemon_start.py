@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from cachecd.preflight import executor_of, figures, open_index
 from cachecd_client import protocol
 from cachecd_client.protocol import decode_manifest
 from tests.bench.cachedir import DATASET, CacheFolder, make
+from tests.executors.bench import until
 
 
 def exclude(cache: CacheFolder, unit: int) -> None:
@@ -67,12 +67,6 @@ def test_work_that_fails_otherwise_than_thought_is_told_in_status_and_goes_on(
                 raise RuntimeError("nobody thought of this")
             done += 1
             return real()
-
-        async def until(condition) -> None:
-            deadline = time.monotonic() + 15
-            while not condition():
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.01)
 
         def stopped() -> str:
             return str(daemon.status()["cache"]["stopped"])

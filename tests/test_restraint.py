@@ -54,10 +54,8 @@ def test_with_nothing_fetched_a_job_is_refused_and_told_what_to_raise():
     w = world(units=60)
     w.settle()
     w.state.reconfigure(w.limit, (), Restraint(egress_limit=1))
-    for shard in made(w):
-        w.feed(ev.CorruptReported(next(s for s in w.disk if s.number == shard)))
-    for shard in list(w.verifying):
-        w.verified(shard, sound=False)
+    for shard in list(w.disk):
+        w.found_corrupt(shard)
     w.settle()
     reply = w.acquire("train", "job", 0)
     assert isinstance(reply, ev.ReplyRefused)

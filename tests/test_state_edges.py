@@ -38,8 +38,7 @@ def test_a_pinned_set_is_not_whole_while_a_shard_of_it_is_being_verified():
 def test_a_corrupt_shard_of_a_pinned_set_is_replaced_though_a_lease_still_holds_it():
     w = pinned_world()
     granted(w.acquire("eval", "job", 0))
-    w.feed(ev.CorruptReported(ShardId("eval", 2)))
-    w.verified(ShardId("eval", 2), sound=False)
+    w.found_corrupt(ShardId("eval", 2))
     w.settle()
     again = granted(w.acquire("eval", "job", 1))
     assert numbers(w, again) == [1, 3, 4]
@@ -196,8 +195,7 @@ def test_what_is_lost_is_made_again_with_wait_though_a_pinned_dataset_never_fits
     for lease in list(w.manifests):
         w.drop(lease)
     for number in first:
-        w.feed(ev.CorruptReported(ShardId("train", number)))
-        w.verified(ShardId("train", number), sound=False)
+        w.found_corrupt(ShardId("train", number))
         w.settle()
     w.acquire("train", "job", 1)
     w.settle()

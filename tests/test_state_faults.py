@@ -62,8 +62,7 @@ def test_a_corrupt_shard_takes_nothing_from_the_sets_of_earlier_epochs():
     w = world(shards=30, first=2 * 3 * UNIT, per_epoch=3 * UNIT, wait=True)
     w.settle()
     sets = [numbers(w, next_epoch(w, epoch)) for epoch in range(5)]
-    w.feed(ev.CorruptReported(ShardId("train", 5)))
-    w.verified(ShardId("train", 5), sound=False)
+    w.found_corrupt(ShardId("train", 5))
     w.drop(next(iter(w.manifests)))
     w.settle()
     assert ShardId("train", 5) not in w.disk
@@ -215,8 +214,7 @@ def test_a_shard_found_corrupt_while_the_catalog_lags_is_made_again_once_it_is_k
     w = World(14 * FOOTPRINT, {pinned: Units([UNIT] * 5)})
     w.rows.refuses = True
     w.work(40)
-    w.feed(ev.CorruptReported(ShardId("eval", 1)))
-    w.verified(ShardId("eval", 1), sound=False)
+    w.found_corrupt(ShardId("eval", 1))
     assert w.verifying, "which units it holds is not known yet"
     w.repair()
     w.verified(ShardId("eval", 1), sound=False)

@@ -368,6 +368,11 @@ class World:
         self.model.verified(shard, sound and wanted)
         self.feed(ev.ShardVerified(shard, sound, held))
 
+    def found_corrupt(self, shard: ShardId) -> None:
+        """Somebody reports it, and it is."""
+        self.feed(ev.CorruptReported(shard))
+        self.verified(shard, sound=False)
+
     def _held_by(self, shard: ShardId) -> Held:
         dataset, units = self.state.datasets[shard.dataset], self.sources[shard.dataset]
         return held_by(self.rows, self.saver, dataset, units, shard)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from cachecd.executors.lister import Lister
 from cachecd.executors.process import Bounds
 from cachecd.model import ObjectInfo
 from cachecd.sampler.reader import UNSIZED
+from tests.core.processes import until
 from tests.executors.bench import is_alive
 
 
@@ -38,13 +38,6 @@ def lister() -> Iterator[Callable[..., Lister]]:
     yield make
     for one in made:
         one.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "not within 20 s"
-        time.sleep(0.005)
 
 
 def test_what_the_process_lists_comes_in_pages_by_the_users_interpreter(lister, tmp_path):
