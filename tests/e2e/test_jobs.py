@@ -9,6 +9,7 @@ from collections import Counter
 
 from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
+from tests.e2e.reading import keys_of
 
 RANK = """
 import json, sys, torch
@@ -83,15 +84,10 @@ def test_a_pinned_dataset_is_leased_only_when_whole_and_then_each_record_once(
         assert max(waited) > size / 2, "it held most of it, and still would not lease it"
         assert epoch.num_records == len(pinned)
         keys, name = keys_of(epoch), epoch.fingerprint
-        assert Counter(keys) == Counter(key.removeprefix("class-3/").encode() for key in pinned)
+        assert Counter(keys) == Counter(key.removeprefix("class-3/") for key in pinned)
     served.kill()
     with served.start().connect() as cache, cache.acquire("eval", timeout=30) as epoch:
         assert (keys_of(epoch), epoch.fingerprint) == (keys, name), "also after a restart"
-
-
-def keys_of(epoch):
-    """Those of its records, in their order, each once."""
-    return [bytes(key) for batch in epoch.numpy(32) for key in batch["key"]]
 
 
 def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_daemon(
