@@ -19,7 +19,11 @@ def command(
     directory: Annotated[Path, typer.Argument(help="A cache directory, or one of TFRecord files.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Have the daemon fetch what bad shards held again.")
+        bool,
+        typer.Option(
+            "--report",
+            help="Report bad shards to the daemon, which checks them and replaces what is damaged.",
+        ),
     ] = False,
     endpoint: Annotated[
         str | None,
@@ -50,8 +54,6 @@ def command(
         faults += checked.faults
         if not as_json:
             _print_faults(checked.faults)
-    if report:
-        _report([fault for fault in faults if not fault.unreadable], endpoint)
     if as_json:
         document = {
             "directory": _shown(directory),
@@ -62,15 +64,17 @@ def command(
             "unknown": [_shown(path) for path in inventory.unknown],
         }
         print(json.dumps(document, indent=2))
-        return 1 if faults else 0
-    _print_faults(inventory.unreadable)
-    for path in inventory.unknown:
-        print(f"{_shown(path)}: unknown, left alone")
-    bad = len({fault.path for fault in faults})
-    print(
-        f"{len(files)} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} bad, "
-        f"{len(inventory.unknown)} unknown"
-    )
+    else:
+        _print_faults(inventory.unreadable)
+        for path in inventory.unknown:
+            print(f"{_shown(path)}: unknown, left alone")
+        bad = len({fault.path for fault in faults})
+        print(
+            f"{len(files)} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} "
+            f"bad, {len(inventory.unknown)} unknown"
+        )
+    if report:
+        _report([fault for fault in faults if not fault.unreadable], endpoint)
     return 1 if faults else 0
 
 

@@ -7,7 +7,7 @@ bytes that are here; where it asks for others it fails, they are fetched, and it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +26,19 @@ _T = TypeVar("_T")
 
 
 class Windows(ArrayWindows):
-    """Files NAME.h5, .hdf5 and .nwb."""
+    """Files NAME.h5, .hdf5 and .nwb. `path` is required: libhdf5 may crash where a file is searched while
+    some of its bytes are not here yet. ValueError without it."""
+
+    def __init__(
+        self,
+        window: int,
+        stride: int | None = None,
+        match: str = "*",
+        path: str | Mapping[str, str] | None = None,
+    ) -> None:
+        if path is None:
+            raise ValueError("found no path, expected the dataset's, as path: acquisition/data")
+        super().__init__(window, stride, match, path)
 
     def names(self, store: StoreView) -> Iterator[str]:
         return (about.key for about in store.list() if about.key.lower().endswith(_SUFFIXES))
@@ -91,15 +103,9 @@ class _Remote(io.RawIOBase):
         return done
 
 
-def _dataset(file: Any, path: str | None) -> Any:
-    """The dataset at a path, or the only one. Neither links nor datasets that lie in other files are
+def _dataset(file: Any, path: Any) -> Any:
+    """The dataset at a path. Neither links nor datasets that lie in other files are
     followed: they may name any file of this machine."""
-    if path is None:
-        names: list[str] = []
-        file.visititems(lambda n, item: names.append(n) if isinstance(item, h5py.Dataset) else None)
-        if len(names) != 1:
-            raise ValueError(f"it has {len(names)} datasets: {', '.join(names[:20])}; set path")
-        path = names[0]
     found = file
     for name in path.strip("/").split("/"):
         if not isinstance(found, h5py.Group) or name not in found:

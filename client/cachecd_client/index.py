@@ -37,6 +37,7 @@ from cachecd_client.locating import by_sidecar
 
 _ENDINGS = (".gz", ".gzip", ".zlib", ".zz", ".z")
 _READ = 1 << 20
+_MAGIC = b"CACHECDX"  # how a sidecar begins
 
 
 class Indexed(NamedTuple):
@@ -71,14 +72,20 @@ class Job:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """The records by the sidecar beside the file; None if the sidecar is absent or damaged."""
+        """The records by the sidecar beside the file; None if there is none, or it is to be written anew:
+        it is damaged, or the file has changed. CallerError if it is another tool's."""
+        sidecar = f"{self.source}.idx"
         try:
             known = by_sidecar(self.source)
+            if known is not None:
+                origin = json.loads(_core.Sidecar.read(sidecar).meta or "{}").get("source")
+                changed = origin is not None and origin != self._origin()
+                return None if changed else Indexed(known.num_records, known.num_bytes, True)
         except CorruptSidecarError:
-            return None  # it is written anew
-        if known is not None:
-            return Indexed(known.num_records, known.num_bytes, True)
-        if os.path.lexists(sidecar := f"{self.source}.idx"):
+            with open(sidecar, "rb") as file:
+                if file.read(len(_MAGIC)) == _MAGIC:
+                    return None
+        if os.path.lexists(sidecar):
             raise CallerError(f"{sidecar} is another tool's index: give --out another directory")
         return None
 
@@ -94,6 +101,8 @@ class Job:
             is_ours = origin["path"] == os.path.realpath(self.source)
         except (OSError, CorruptSidecarError, ValueError, KeyError, TypeError):
             is_ours = False
+        if self.compression is None and os.path.exists(self.target):
+            is_ours = is_ours and os.path.islink(self.target)
         if not is_ours:
             raise CallerError(
                 f"{self.target} exists, and {sidecar} does not say that it was made from {self.source}: "

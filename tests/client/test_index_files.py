@@ -182,7 +182,31 @@ def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
     (out / "b.idx").write_bytes(b"0 116\n116 90\n")
     assert index(out / "b") == 1
     assert "another tool's index" in capsys.readouterr().err
+    (out / "b.idx").write_bytes(b"\x89SOMETOOL")
+    assert index(out / "b") == 1
+    assert (out / "b.idx").read_bytes() == b"\x89SOMETOOL"
     assert names(out) == ["a", "b", "b.idx"]
+
+
+def test_a_file_in_place_of_a_link_is_left_alone(tmp_path, index, out):
+    path = put(tmp_path / "a", numbers(0, 3))
+    assert index(path) == 0
+    (out / "a").unlink()
+    (out / "a").write_bytes(b"mine")
+    assert index(path) == 1
+    assert (out / "a").read_bytes() == b"mine"
+
+
+def test_a_file_rewritten_in_its_own_folder_is_indexed_anew(out, index):
+    out.mkdir()
+    path = put(out / "a", numbers(0, 3))
+    assert index(path) == 0
+    put(path, numbers(5, 3))
+    os.utime(path, ns=(0, 0))
+    before = (out / "a.idx").read_bytes()
+    assert index(path) == 0
+    assert (out / "a.idx").read_bytes() != before
+    assert labels(FileSet(path).numpy(1, shuffle=False)) == [5, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from cachecd.config import DatasetConfig
-from cachecd.readers import windows
+from cachecd.readers import hdf5, windows
 from tests.sampler.arrays import Fetched, Place
 
 RNG = np.random.default_rng(5)
@@ -140,7 +140,7 @@ def test_damaged_files_cost_their_units_alone(kind, tmp_path):
 
 def test_a_transform_may_use_h5py_while_bytes_are_fetched(tmp_path, monkeypatch):
     """h5py's lock is not held meanwhile: both are in one process, and one of them would wait for ever."""
-    source = Source(tmp_path, "hdf5", window=10)
+    source = Source(tmp_path, "hdf5", window=10, path="data")
     path = save(source.folder, "hdf5", "a", np.arange(1000), chunks=(10,))
     read = Fetched.read
     used = []
@@ -155,12 +155,9 @@ def test_a_transform_may_use_h5py_while_bytes_are_fetched(tmp_path, monkeypatch)
     assert used
 
 
-def test_an_hdf5_file_of_several_datasets_needs_a_path(tmp_path):
-    source = Source(tmp_path, "hdf5", window=10)
-    save(source.folder, "hdf5", "a", np.arange(20), "x/y")
-    save(source.folder, "hdf5", "a", np.arange(20), "z")
-    assert source.records() == []
-    assert "it has 2 datasets: x/y, z; set path" in source.set_aside["a.h5"]
+def test_an_hdf5_reader_without_a_path_is_refused():
+    with pytest.raises(ValueError, match="found no path, expected the dataset's"):
+        hdf5.Windows(10)
 
 
 def test_nothing_outside_an_hdf5_file_is_read(tmp_path):
@@ -206,4 +203,4 @@ def test_a_missing_chunk_of_a_zarr_array_is_its_fill_value(tmp_path):
 @pytest.mark.parametrize("options", [{"window": 0}, {"window": 3, "stride": "x"}])
 def test_options_that_are_no_counts_are_refused(options):
     with pytest.raises(ValueError, match="expected whole numbers above 0"):
-        __import__("cachecd.readers.hdf5").readers.hdf5.Windows(**options)
+        hdf5.Windows(**options, path="data")

@@ -230,10 +230,14 @@ class HubBackend(FsspecBackend):
         return found
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
-        self._find(key, etag=etag)
+        while True:  # another thread may move on to a later commit meanwhile
+            root = self._root()
+            self._find(key, etag=etag)
+            if root == self._root():
+                break
         with self._explained():
             data: bytes = self._fs.cat_file(
-                self._root() + key, start=start or None, end=stop, cache_type="none"
+                root + key, start=start or None, end=stop, cache_type="none"
             )
         return data
 
