@@ -49,8 +49,7 @@ _FIRST_END = 1000
 # Listings of a dataset that are kept: today's, the one before a change of the source, and one more for a
 # change that was mended by another mistake.
 _KEPT = 3
-# Without the digits: the one listing of a dataset that the first version of this file's format had.
-_FILE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})(\.[0-9a-f]{16})?\.units")
+_FILE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})\.[0-9a-f]{16}\.units")
 
 
 class Index:

@@ -221,22 +221,6 @@ def test_unused_listings_go_when_room_is_needed_the_oldest_first(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [opened[1].path.name, "notes.txt"]
 
 
-def test_the_listing_that_an_earlier_version_named_after_its_dataset_alone_goes_as_others_do(
-    tmp_path,
-):
-    for number, source in enumerate("abc"):
-        index = Index.open(tmp_path, "train", source)
-        index.close()
-        if not number:
-            index.path.rename(tmp_path / "train.units")
-            os.utime(tmp_path / "train.units", (1000, 1000))
-    assert drop_unused(tmp_path, {index.path}) == tmp_path / "train.units"
-    (tmp_path / "train.units").write_bytes(b"")
-    os.utime(tmp_path / "train.units", (1000, 1000))
-    Index.open(tmp_path, "train", "d").close()
-    assert not (tmp_path / "train.units").exists(), "three are kept"
-
-
 def test_a_file_that_is_no_index_is_replaced(tmp_path):
     index = Index.open(tmp_path, "train", SOURCE)
     index.close()

@@ -102,6 +102,11 @@ def test_a_key_of_no_group_is_a_group_by_itself():
     assert taken(alone) == taken(grouped)
 
 
+def test_a_larger_share_holds_out_more():
+    shares = [taken(dataset(split={"eval": share}).other_side()) for share in (0.01, 0.1, 0.6)]
+    assert shares[0] < shares[1] < shares[2]
+
+
 def test_what_is_held_out_does_not_depend_on_the_partition():
     split = {"eval": 0.3}
     held_out = taken(dataset(split=split).other_side())
