@@ -95,7 +95,6 @@ BARS = tuple(
 
 
 def judge(measured: Mapping[str, Measured]) -> list[Row]:
-    """A row for every bar, from what was measured by case."""
     return [_row(bar, measured.get(bar.case, {})) for bar in BARS]
 
 
@@ -115,7 +114,6 @@ def _row(bar: Bar, measured: Measured) -> Row:
 
 
 def _best(measured: Measured, figure: str, among: Callable[[Contender], bool]) -> str | None:
-    """The contender with the greatest median."""
     figures = {
         name: median(values[figure])
         for name, values in measured.items()

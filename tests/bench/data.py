@@ -97,7 +97,6 @@ class RecordSet:
 
     @property
     def files(self) -> list[str]:
-        """The TFRecord shards, each with its sidecar."""
         return [str(path) for path in sorted(self.folder("tfrecord").glob("*.tfrecord"))]
 
     def folder(self, form: str) -> Path:
@@ -122,7 +121,6 @@ class RecordSet:
 
     @property
     def shards(self) -> Iterator[range]:
-        """The numbers of the records of each file."""
         each = max(1, int(self.shard_bytes / self.record_bytes))
         for first in range(0, self.num_records, each):
             yield range(first, min(first + each, self.num_records))

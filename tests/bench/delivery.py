@@ -23,8 +23,6 @@ class DeliveryError(AssertionError):
 
 @dataclass(frozen=True)
 class Verified:
-    """How many records were looked at, and whether they were a whole pass."""
-
     records: int
     whole: bool
 
@@ -92,6 +90,5 @@ def _lists(column: Any) -> Iterable[NDArray[np.float32]]:
 
 
 def _strings(column: Any) -> Iterable[bytes]:
-    """The rows of a column of strings: a tensor of them, or what iterates over them."""
     rows = column.numpy() if hasattr(column, "numpy") else column
     return [row.encode() if isinstance(row, str) else bytes(row) for row in rows]

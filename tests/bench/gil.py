@@ -170,7 +170,6 @@ def _computing() -> Iterator[list[int]]:
 def page(
     measured: dict[str, dict[str, list[float]]], records: RecordSet, options: argparse.Namespace
 ) -> str:
-    """The table, in Markdown."""
     here: dict[str, Any] = report.machine()
     parts = [
         f"{datetime.now(UTC):%Y-%m-%d}, {here['processor']}, {here['cores']} cores, page cache warm; "

@@ -113,7 +113,6 @@ def fetch(
 def measure(
     server: S3Server, case: Case, contenders: Sequence[str], options: argparse.Namespace
 ) -> Measured:
-    """All contenders by turns."""
     found: Measured = {}
     size = sum(len(body) for _, body in case.bodies())
     for repeat in range(options.repeats):

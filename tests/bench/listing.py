@@ -38,8 +38,6 @@ _SIZE = 110_000  # bytes of an object
 
 
 class SyntheticStore:
-    """Lists `units` objects of a photo collection, in the order of their keys."""
-
     def __init__(self, units: int) -> None:
         self._units = units
 

@@ -134,7 +134,6 @@ def cpu_seconds() -> float:
 
 
 def cpu_seconds_of(pids: Iterable[int]) -> float:
-    """Processor time of these processes."""
     return sum(map(_cpu_clock, pids))
 
 

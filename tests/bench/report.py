@@ -26,7 +26,6 @@ _KEPT = 0.97  # of the pace: below, the consumer was held up
 
 
 def document(plan: Plan, results: Results, rows: Iterable[Row]) -> dict[str, Any]:
-    """Everything measured, as plain JSON values."""
     return {
         "version": _VERSION,
         "machine": machine(),
@@ -55,7 +54,6 @@ def document(plan: Plan, results: Results, rows: Iterable[Row]) -> dict[str, Any
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on, and with which versions."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -79,7 +77,6 @@ def _processor() -> str:
 
 
 def page(plan: Plan, results: Results, rows: Sequence[Row]) -> str:
-    """All tables, in Markdown."""
     here = machine()
     packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
     parts = [
@@ -144,7 +141,6 @@ def case_table(results: Results, case: str) -> str:
 
 
 def _left_out(results: Results) -> Iterable[str]:
-    """What was not or not fully looked at."""
     for title, reasons in (("Not there", results.absent), ("Failed", results.failed)):
         if reasons:
             yield f"{title}: " + "; ".join(f"{name} ({why})" for name, why in reasons.items()) + "."

@@ -49,7 +49,6 @@ class Results:
 
 
 def wanted(plan: Plan) -> list[Contender]:
-    """The contenders that the plan names for any case."""
     return [c for c in CONTENDERS.values() if any(plan.wants(case, c) for case in CASES.values())]
 
 
@@ -86,7 +85,6 @@ def _measure(
     results: Results,
     say: Callable[[str], None],
 ) -> None:
-    """All repeats of one case."""
     case = records.case.name
     measured = results.measured.setdefault(case, {})
     verified = results.verified.setdefault(case, {})

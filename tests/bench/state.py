@@ -134,8 +134,6 @@ def started(cache: CacheFolder, patience: float = 120.0) -> Iterator[Process]:
 
 
 class TimedTransport(Transport):
-    """Notes how long each Acquire took."""
-
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
         self.replies_ms: list[float] = []
@@ -145,8 +143,6 @@ class TimedTransport(Transport):
 
 
 class TimedConversation(Conversation):
-    """Of a TimedTransport."""
-
     def __init__(self, transport: TimedTransport) -> None:
         super().__init__(transport)
         self._replies_ms = transport.replies_ms
@@ -200,7 +196,6 @@ def measure(cache: CacheFolder, jobs: int, epochs: int, idle_s: float) -> dict[s
 
 
 def rebuild(cache: CacheFolder) -> dict[str, float]:
-    """A start that finds the shards, but no catalog."""
     cache.lose_catalog()
     with started(cache, 600.0) as process:
         return {

@@ -29,7 +29,6 @@ READ = (*(f"4kB/{name}" for name in READERS), *(f"mixed/{name}" for name in MIXE
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory) -> tuple[str, dict]:
-    """What the command prints, and its JSON document."""
     folder = tmp_path_factory.mktemp("bench")
     quick = ("--quick", "--megabytes", "4", "--data", str(folder), "--only", *READ)
     document, printed = run("read", *quick, figures=folder / "figures.json")
@@ -203,8 +202,6 @@ def test_a_worker_may_drop_its_last_batch_if_it_is_not_full(tmp_path):
 
 
 class Clock:
-    """Stands for the module time: it goes on when somebody sleeps or works."""
-
     CLOCK_PROCESS_CPUTIME_ID = 0
 
     def __init__(self) -> None:

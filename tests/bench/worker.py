@@ -60,7 +60,6 @@ class Worker:
         self._first: dict[str, Any] | None = None
 
     def absent(self) -> str | None:
-        """Why its packages cannot be loaded, or None."""
         if self._first is None:
             self._first = self._answer()
         return self._first.get("failed")
@@ -114,7 +113,6 @@ def main(packages: list[str]) -> None:
 
 
 def _forked(task: Task) -> dict[str, Any]:
-    """The answer of a child that carries the task out."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

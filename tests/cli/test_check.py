@@ -22,8 +22,6 @@ datasets:
 
 @pytest.fixture
 def written(tmp_path):
-    """written(limit): the path of a good configuration."""
-
     def write(limit="100GiB", more=""):
         path = tmp_path / "cachecd.yaml"
         path.write_text(MINIMAL.format(cache=tmp_path / "cache", limit=limit) + more)
@@ -97,8 +95,6 @@ def test_a_limit_that_is_too_small_says_which_would_do(cachecd, written):
 
 @pytest.fixture
 def objects(tmp_path):
-    """objects(size): the path of a good configuration, whose one source has five of that size."""
-
     def make(size, more=""):
         source = tmp_path / "src"
         source.mkdir()

@@ -39,7 +39,6 @@ def test_every_command_has_a_help_of_its_own(cachecd, name):
 
 
 def modules_after(*arguments):
-    """Top-level modules that a start with these arguments imports."""
     code = (
         "import sys; from cachecd.cli import run_command;"
         f"run_command({list(arguments)!r}); sys.stderr.write(' '.join(sys.modules))"

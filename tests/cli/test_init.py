@@ -50,8 +50,6 @@ def tfrecord(tmp_path):
 
 @pytest.fixture
 def put(tmp_path):
-    """put(key=content ...): the URL of a source of these."""
-
     def make(objects):
         for key, body in objects.items():
             path = tmp_path / "src" / key
@@ -69,7 +67,6 @@ def seen(url):
 
 
 def proposed(url, tmp_path, capsys, *options):
-    """What init writes, as it loads and as `check` reads it."""
     path = tmp_path / "proposed.yaml"
     path.unlink(missing_ok=True)
     asked = ["init", url, "--cache", str(tmp_path / "cache"), "-o", str(path), *options]

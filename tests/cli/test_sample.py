@@ -46,7 +46,6 @@ def png(pixels=PIXELS):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A source of five objects in two folders, and steps beside the configuration."""
     for key in ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png"):
         path = tmp_path / "src" / key
         path.parent.mkdir(parents=True, exist_ok=True)

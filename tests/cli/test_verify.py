@@ -23,7 +23,6 @@ FRAME = 16  # bytes that frame each record
 
 @pytest.fixture
 def cache(tmp_path):
-    """A cache directory of three shards, with everything else a daemon leaves in one."""
     layout = Layout(tmp_path / "cache")
     for folder in ("shards/train", "shards/eval", "tmp", "leases", "index"):
         (layout.root / folder).mkdir(parents=True)

@@ -129,7 +129,6 @@ class ScriptedDaemon:
         assert not self._thread.is_alive()
 
     def of(self, kind: type) -> list[Any]:
-        """The requests of one class, in order of arrival."""
         return [request for request in self.requests if isinstance(request, kind)]
 
     def instead(self, reply: Answer, epoch: int, dataset: str = "train") -> None:
@@ -193,7 +192,6 @@ def politely(answer: Answer) -> Answer:
 
 @pytest.fixture
 def daemon(tmp_path) -> Iterator[Callable[[Answer], ScriptedDaemon]]:
-    """Starts scripted daemons, whose answers are completed by the usual ones."""
     started: list[ScriptedDaemon] = []
 
     def start(answer: Answer = lambda request: None, polite: bool = True) -> ScriptedDaemon:
@@ -219,7 +217,6 @@ def granting(daemon, cache_dir):
 
 @pytest.fixture
 def cache(granting) -> Iterator[Cache]:
-    """A session with the granting daemon."""
     with connect(granting.endpoint) as opened:
         yield opened
 
@@ -234,7 +231,6 @@ def hasty_cache(granting, monkeypatch) -> Iterator[Cache]:
 
 @pytest.fixture
 def manifest(cache_dir):
-    """The path of the manifest that the granting daemon writes for an epoch."""
     return lambda epoch: cache_dir.root / f"leases/train-{epoch}.json"
 
 

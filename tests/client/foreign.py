@@ -19,7 +19,6 @@ PACK = {None: bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
 
 
 def numbers(first: int, count: int) -> list[bytes]:
-    """Examples that tell their number."""
     return [
         _core.encode_example({"label": number, "text": f"text of {number}"})
         for number in range(first, first + count)
@@ -52,7 +51,6 @@ def put(path: Path, records: Sequence[bytes], compression: str | None = None) ->
 
 
 def python(script: str, *arguments: object, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Runs the script in an interpreter of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         env=environment,

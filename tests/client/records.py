@@ -45,7 +45,6 @@ def _fit(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, records: list[bytes], described: Schema | None = None) -> Path:
-    """A shard and its sidecar."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = _core.ShardWriter(str(path))
     for one in records:
@@ -55,7 +54,6 @@ def write(path: Path, records: list[bytes], described: Schema | None = None) -> 
 
 
 def write_set(folder: Path, count: int, each: int) -> list[Path]:
-    """Shards of `each` of the first `count` records, the last with what is left."""
     return [
         write(folder / f"{first}.tfrecord", examples(range(first, min(first + each, count))))
         for first in range(0, count, each)
@@ -63,5 +61,4 @@ def write_set(folder: Path, count: int, each: int) -> list[Path]:
 
 
 def labels(batches: Iterable[dict[str, Any]]) -> list[int]:
-    """The feature `label` of every row of every batch."""
     return [int(label) for batch in batches for label in batch["label"]]

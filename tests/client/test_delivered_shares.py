@@ -34,7 +34,6 @@ def lender(daemon, cache_dir):
 
 
 def thousandths(lender, of=-1):
-    """What was said of each shard."""
     said = lender.of(Delivered)[of]
     shares = np.zeros(SHARDS, np.int64)
     for (first, last), share in zip(said.shards, said.shares, strict=True):
@@ -43,7 +42,6 @@ def thousandths(lender, of=-1):
 
 
 def read(cache, batches, state=None, **options):
-    """Reads so many batches of ten, after `state`; the labels, and the state after them."""
     with cache.acquire("train") as epoch:
         loader = epoch.numpy(batch_size=PER_SHARD, **options)
         if state is not None:

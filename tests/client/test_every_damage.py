@@ -27,8 +27,6 @@ Rows = dict[int, bytes]  # label -> key
 
 
 class Reports:
-    """A daemon's end that takes reports."""
-
     def __init__(self) -> None:
         self.made: list[ReportCorrupt] = []
 
@@ -38,7 +36,6 @@ class Reports:
 
 @pytest.fixture
 def shard(cache_dir: Any) -> Path:
-    """A cache's only shard."""
     records = [SCHEMA.encode({"label": n, "key": f"key {n}".encode() * (n % 3)}) for n in range(N)]
     path: Path = cache_dir.root / "shards/train/0000000001.tfrecord"
     return write(path, records, SCHEMA)

@@ -11,7 +11,6 @@ from tests.client.records import examples, record, schema, write, write_set
 
 
 def equals(batch, row: int, number: int) -> bool:
-    """Whether a row of a NumPy batch is record `number`, feature by feature."""
     expected = record(number)
     found = {name: column[row] for name, column in batch.items()}
     assert found.keys() == expected.keys()

@@ -33,7 +33,6 @@ def plain(column):
 
 
 def rows(batches) -> list[dict]:
-    """Batches of any framework as comparable plain rows."""
     found = []
     for batch in batches:
         columns = {name: plain(column) for name, column in batch.items()}

@@ -56,8 +56,6 @@ def process(rank: int, meeting: Path, work: Callable[[int], object]):
 
 @pytest.fixture
 def four(tmp_path):
-    """What `work(rank)` gives in each of four processes."""
-
     def run(work):
         meeting = tmp_path / "meeting"
         return in_children(*(partial(process, rank, meeting, work) for rank in range(4)))

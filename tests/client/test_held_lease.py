@@ -240,7 +240,6 @@ def write_lock() -> bytes:
 
 
 def start_holder(path) -> subprocess.Popen:
-    """Another process that holds the lease and says so."""
     program = (
         "import sys, signal\n"
         "from cachecd_client.lease import HeldLease\n"

@@ -6,7 +6,6 @@ from tests.core.processes import run_program
 
 
 def loaded_by(program: str) -> set[str]:
-    """The top-level modules in sys.modules after the program ran in a fresh interpreter."""
     report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
     return set(json.loads(run_program(f"{program}\n{report}").stdout.splitlines()[-1]))
 

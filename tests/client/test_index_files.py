@@ -35,14 +35,11 @@ def out(tmp_path):
 
 @pytest.fixture
 def index(out):
-    """Indexes files; the exit status."""
     return lambda *paths: main([*map(str, paths), "--out", str(out)])
 
 
 @pytest.fixture
 def no_scans(monkeypatch):
-    """From now on a walk through a file fails the test."""
-
     def forbid():
         def scan(path):
             raise AssertionError(f"{path} was walked")

@@ -57,7 +57,6 @@ def test_ranks_are_those_of_the_node():
 
 
 def slurm(tasks: str, node: int, local: int) -> dict[str, str]:
-    """As srun sets them in a task."""
     return {
         "SLURM_STEP_TASKS_PER_NODE": tasks,
         "SLURM_NODEID": f"{node}",

@@ -17,7 +17,6 @@ from tests.core.shards import flip, frames
 
 @pytest.fixture
 def walks(monkeypatch):
-    """The paths that were walked."""
     paths = []
     scan = _core.scan
 

@@ -29,13 +29,11 @@ def sizes():
 
 @pytest.fixture
 def seeds():
-    """Of each dataset; a test may change it."""
     return dict(FIRST)
 
 
 @pytest.fixture
 def window():
-    """What each manifest says; a test may change it."""
     return {"window": None}
 
 
@@ -48,8 +46,6 @@ def folders(tmp_path):
 
 @pytest.fixture
 def granting(daemon, folders, sizes, seeds, window):
-    """A daemon that grants three datasets, whose sets grow each in its own way."""
-
     def make(request):
         name, epoch = request.dataset, request.epoch
         return folders[name].manifest(
@@ -71,7 +67,6 @@ def cache(hasty_cache):
 
 @pytest.fixture
 def held(folders):
-    """The leases that somebody holds."""
     return lambda: {p.stem for p in folders["web"].root.glob("leases/*.json") if locked(p)}
 
 

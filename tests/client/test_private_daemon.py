@@ -68,7 +68,6 @@ def runtime(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path, runtime, monkeypatch):
-    """Writes a configuration that says what the child is to do."""
     package = tmp_path / "program/cachecd"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -24,8 +24,6 @@ def v1(top="/", controllers="memory"):
 
 @pytest.fixture
 def machine(tmp_path):
-    """A tree of files as a kernel shows its cgroups."""
-
     def make(cgroup, mounts, files):
         content = {"proc/self/cgroup": cgroup, "proc/self/mountinfo": mounts} | files
         for name, text in content.items():

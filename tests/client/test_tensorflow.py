@@ -42,7 +42,6 @@ def test_features_arrive_as_tensors_of_the_schemas_dtype_and_shape(files):
 
 @pytest.fixture(scope="module")
 def every_dtype(tmp_path_factory):
-    """A file whose features are arrays of every dtype, an empty one, a scalar, and fixed lists."""
     values = {name: np.array([[0, 1], [1, 100]]).astype(name) for name in DTYPES.split()}
     values["empty"] = np.zeros((0, 3), np.float32)
     features = [Feature(n, "bytes", v.dtype.name, v.shape, raw=True) for n, v in values.items()]

@@ -20,7 +20,6 @@ from tests.core.processes import until
 
 
 def labels(batches, steps: int) -> list[int]:
-    """Those of the next steps, one after the other."""
     return [int(label) for batch in islice(batches, steps) for label in batch["label"].numpy()]
 
 
@@ -131,7 +130,6 @@ def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, g
     cache_dir.per_shard = 100
 
     def read(dataset=None, steps=99, **options) -> tuple[int, int]:
-        """The epoch that an iterator begins with, and the records that it reads."""
         before = len(granting.of(Acquire))
         dataset = dataset or cache.tf_dataset("train", 10, features=["label"], **options)
         count = len(labels(iter(dataset), steps))

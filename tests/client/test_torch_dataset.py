@@ -158,7 +158,6 @@ def labels_of(found):
 
 
 def passes_of(files, count, **options):
-    """The orders of a loader's first passes."""
     loader = files.torch(**OPTIONS, **options)
     return [rows(loader) for _ in range(count)]
 

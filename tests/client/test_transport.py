@@ -49,7 +49,6 @@ def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
 
 
 def in_thread(scripted):
-    """A thread that asks, and where its reply goes."""
     replies = []
     way = Transport(scripted.endpoint)
     asking = threading.Thread(target=lambda: replies.append(way.ask(AskStatus("1"), 20)))

@@ -30,8 +30,6 @@ def good():
 
 @pytest.fixture
 def loaded(tmp_path):
-    """loaded(text, **environ): the Config."""
-
     def load_text(text, **environ):
         path = tmp_path / "cachecd.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())

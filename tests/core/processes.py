@@ -31,7 +31,6 @@ def until(condition: Callable[[], object], seconds: float = 30) -> None:
 
 
 def reader_threads():
-    """States of the reader's threads in this process."""
     states = []
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -82,7 +81,6 @@ def in_children(*works: Callable[[], Any]) -> list[Any]:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns (as JSON) in a child made by os.fork; fails if the child fails."""
     return in_children(work)[0]
 
 
@@ -100,7 +98,6 @@ def files_limited_to(size: int) -> Iterator[None]:
 def run_program(
     program: str, *arguments: object, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it in an interpreter of its own, which finds the tests too."""
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         cwd=Path(__file__).parents[2], env=os.environ | environ, capture_output=True, text=True,

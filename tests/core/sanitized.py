@@ -28,7 +28,6 @@ def run(*command: object, folder: Path) -> str:
 
 
 def build(folder: Path) -> dict[str, Path]:
-    """The folder of the programs under these sanitizers, for each of BUILDS."""
     folders = {}
     for sanitizers, fuzz in BUILDS.items():
         into = folders[sanitizers] = folder / sanitizers.partition(",")[0]

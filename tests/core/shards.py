@@ -30,7 +30,6 @@ def slow_crc32c(data: bytes) -> int:
 
 
 def slow_mask(data: bytes) -> bytes:
-    """The masked CRC of `data` as it stands in files."""
     crc = slow_crc32c(data)
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -47,7 +46,6 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """A length-delimited field of a protocol buffer."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
@@ -57,7 +55,6 @@ def entry(name: str, feature: bytes) -> bytes:
 
 
 def wire(*entries: bytes) -> bytes:
-    """An Example of these map entries."""
     return field(1, b"".join(entries))
 
 
@@ -85,7 +82,6 @@ def example(number: int) -> bytes:
 
 
 def write(path: Path, payloads: Sequence[bytes], meta: str = "{}") -> Path:
-    """A sealed shard with its sidecar."""
     writer = _core.ShardWriter(str(path))
     for ordinal, payload in enumerate(payloads):
         assert writer.append(payload, unit=7, ordinal=ordinal)
@@ -121,12 +117,10 @@ def spoil(path: Path, records: Iterable[int] | None = None) -> None:
 def reader_of(
     path: Path | str, features: Sequence[Any] = FEATURES, **options: Any
 ) -> _core.BatchReader:
-    """A reader of one file, with its sidecar."""
     return _core.BatchReader([(str(path), None)], features, **options)
 
 
 def batches(reader: _core.BatchReader) -> list[dict[str, Any]]:
-    """All batches of a reader."""
     found = []
     while (batch := reader.next()) is not None:
         found.append(batch)
@@ -134,5 +128,4 @@ def batches(reader: _core.BatchReader) -> list[dict[str, Any]]:
 
 
 def labels(reader: _core.BatchReader) -> list[int]:
-    """The feature `label` of every row of every batch."""
     return [int(label) for batch in batches(reader) for label in np.ravel(batch["label"])]

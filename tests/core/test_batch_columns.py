@@ -17,7 +17,6 @@ RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 
 
 
 def read(path, feature, rows, **options):
-    """The column of one feature of the first `rows` records, in one batch."""
     reader = reader_of(path, [feature], batch_size=rows, shuffle=False, **options)
     (batch,) = batches(reader)
     assert list(batch)[:1] == [feature[0]]
@@ -25,7 +24,6 @@ def read(path, feature, rows, **options):
 
 
 def shard(path, values):
-    """A shard with one record per value, each a feature `x` and one that nobody asks for."""
     return write(path, [_core.encode_example({"x": v, "other": b"ignored" * 9}) for v in values])
 
 

@@ -25,7 +25,6 @@ def shard(path, values):
 
 
 def read(path, feature, rows, **options):
-    """The column `x` of the first `rows` records, in one batch."""
     return read_padded(path, feature, rows, **options)[0]
 
 

@@ -156,7 +156,6 @@ def test_raise_delivers_what_precedes_and_then_the_error(shard, threads):
 
 
 def deliver(path):
-    """Labels delivered without complaint, or what was raised."""
     try:
         return labels(read(path, batch_size=N, on_corrupt="raise"))
     except (CorruptRecordError, CorruptSidecarError) as error:

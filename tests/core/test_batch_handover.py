@@ -17,7 +17,6 @@ DENSE = [("x", "bytes", "uint8", (3, 2), True), ("label", "int64", "int64", (), 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
-    """40 records whose features tell their number."""
     records = [_core.encode_example({"x": bytes([n] * 6), "label": n}) for n in range(40)]
     return str(write(tmp_path_factory.mktemp("handover") / "a", records))
 
@@ -120,7 +119,6 @@ def test_what_is_wrapped_but_not_delivered_counts_as_made_ahead(tmp_path):
 
 
 def asleep(threads):
-    """Waits until the reading threads have nothing to do."""
     until(lambda: all(reader_threads() == ["S"] * threads for _ in range(50)))
 
 

@@ -67,7 +67,6 @@ MIXED = [
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """300 records whose four features all tell the record's number."""
     records = [
         {"d": bytes([n % 256]) * 11, "b": b"%d" % n, "l": [b"%d" % n] * (n % 4), "r": [n] * (n % 3)}
         for n in range(300)
@@ -77,7 +76,6 @@ def mixed(tmp_path_factory):
 
 
 def tells(batch, first):
-    """Whether the batch is that of the records from `first` on."""
     rows = range(first, first + len(batch["d"]))
     data, offsets, _ = batch["l"]
     return (

@@ -29,7 +29,6 @@ def mix(x: int) -> int:
 
 
 def reference(bounds: list[int], key: int, position: int) -> int:
-    """The dataset of a position."""
     base = mix((key + GOLDEN) & MASK)
     value = mix((base + GOLDEN * position) & MASK) >> 2
     return next(dataset for dataset, bound in enumerate(bounds) if value < bound)
@@ -62,7 +61,6 @@ def whole(dataset: int):
 
 
 def mixture(bounds, key, positions, passes, windows=(0, 0, 0)):
-    """Each dataset is read so many times."""
     parts = [(windows[dataset], [whole(dataset)] * count) for dataset, count in enumerate(passes)]
     return bounds, key, positions, parts
 

@@ -17,7 +17,6 @@ def reader(path, **options):
 
 
 def taken(path, **options):
-    """The labels of each batch."""
     numbers = labels(reader(path, **options))
     return [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
 

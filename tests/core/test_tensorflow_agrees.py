@@ -15,7 +15,6 @@ from tests.core.shards import batches, flip, reader_of, write
 
 
 def ours(number):
-    """A record as users give it."""
     return {
         "image": np.full((2, 3), number, np.uint8).tobytes(),
         "name": f"record {number}",
@@ -27,7 +26,6 @@ def ours(number):
 
 
 def theirs(number):
-    """The same as TensorFlow's message."""
     record = ours(number)
     texts = {"name": record["name"].encode(), "tags": [tag.encode() for tag in record["tags"]]}
     return of_tensorflow(record | texts)
@@ -116,7 +114,6 @@ def test_their_dataset_refuses_a_shard_of_ours_with_an_altered_byte(tmp_path):
 
 
 def as_theirs(message):
-    """Their message in the form of decode_example."""
     lists = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
     return {
         name: (lists[kind], list(getattr(feature, kind).value))

@@ -24,7 +24,6 @@ SPEC = DOCUMENTS["Pod"]["spec"]
 
 @pytest.fixture
 def settings(tmp_path):
-    """The ConfigMap's configuration, as the daemon would load it."""
     path = tmp_path / "cachecd.yaml"
     path.write_text(DOCUMENTS["ConfigMap"]["data"]["cachecd.yaml"])
     return config.load(path, environ={})

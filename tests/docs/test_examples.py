@@ -22,7 +22,6 @@ OTHERS = ("pytorch", "reference", "resume", "sources", "telemetry", "tensorflow"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of a page that are in this language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
 
 

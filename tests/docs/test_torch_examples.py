@@ -68,7 +68,6 @@ def learned(printed):
 
 
 def by_two_ranks(program, cache, **environ):
-    """What an example prints under torchrun, beside a daemon."""
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", program]
     ours = [sys.executable, "-m", "cachecd", "run", "digits.yaml", "--"]
     done = subprocess.run(
@@ -81,7 +80,6 @@ def by_two_ranks(program, cache, **environ):
 
 
 def printed_by(name, **environ):
-    """What an example prints in a process of its own, which must end well."""
     done = subprocess.run(
         [sys.executable, name], cwd=EXAMPLES, env=clean_environ(environ),
         capture_output=True, text=True, timeout=200, check=False,

@@ -38,7 +38,6 @@ class Contender(ABC):
         return None
 
     def convert(self, records: RecordSet, folder: Path) -> None:
-        """Writes all records into `folder` in this contender's form."""
         raise NotImplementedError(f"{self.name} reads the shards that are there")
 
     @abstractmethod

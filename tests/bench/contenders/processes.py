@@ -101,7 +101,6 @@ def _receive(pipe: Connection, number: int) -> tuple[int, list[Column]]:
 
 
 def _work(records: RecordSet, pipe: Connection, memory: SharedMemory, slots: list[int]) -> None:
-    """Fills free slots with the batches of the latest pass, until the consumer is gone."""
     shards = _Shards(records)
     number, free = -1, deque[int]()
     todo = deque[NDArray[np.int64]]()
@@ -144,15 +143,12 @@ def _fill(slot: _Slot, shards: _Shards, numbers: NDArray[np.int64]) -> list[Colu
 
 
 class _Slot:
-    """A part of the memory that arrays are put into one after another."""
-
     def __init__(self, memory: SharedMemory, offset: int) -> None:
         self.columns: list[Column] = []
         self._memory = memory
         self._end = offset
 
     def array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Room for an array, to be filled."""
         start = -(-self._end // _ALIGNMENT) * _ALIGNMENT
         made: NDArray[Any] = np.ndarray(shape, dtype, self._memory.buf, start)
         self._end = start + made.nbytes
@@ -164,8 +160,6 @@ class _Slot:
 
 
 class _Shards:
-    """The records of all shards by number, in mapped files."""
-
     def __init__(self, records: RecordSet) -> None:
         self.records = records
         self._shards = []

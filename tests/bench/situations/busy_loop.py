@@ -66,8 +66,6 @@ Batches = Callable[[Cache], Iterator[Any]]
 
 
 def _each_epoch(loader: Callable[[Epoch], Iterable[Any]]) -> Batches:
-    """Of one epoch after the other."""
-
     def batches(cache: Cache) -> Iterator[Any]:
         for epoch in cache.epochs("train", 1_000_000):
             yield from loader(epoch)

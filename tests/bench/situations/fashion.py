@@ -30,7 +30,6 @@ class Pictures:
 
     @property
     def object_bytes(self) -> float:
-        """Of an object, on average."""
         return sum(map(len, self.train.values())) / len(self.train)
 
 

@@ -80,7 +80,6 @@ def _written(folder: Path, memory: Memory) -> list[Path]:
 
 
 def _stacked(memory: Memory) -> Iterator[tuple[Any, Any]]:
-    """What a Python loop makes of records: batch after batch, by itself."""
     chance = np.random.default_rng(2)
     while True:
         order = chance.permutation(len(memory))
@@ -91,7 +90,6 @@ def _stacked(memory: Memory) -> Iterator[tuple[Any, Any]]:
 
 
 def _together(memory: Memory) -> tuple[Any, Any]:
-    """All rows, and all labels."""
     pixels = np.stack([np.frombuffer(one, np.uint8) for one, _ in memory])
     return pixels, np.array([label for _, label in memory])
 

@@ -38,7 +38,6 @@ def say(what: str) -> None:
 
 
 def example(name: str) -> Any:
-    """The program among the examples, as a module."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         return importlib.import_module(name)

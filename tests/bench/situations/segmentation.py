@@ -84,7 +84,6 @@ def _column(model: str, until: str) -> str:
 
 
 def _pictures(folder: Path, count: int, example: Any) -> None:
-    """Smooth pictures with some noise, and maps of blocks."""
     from PIL import Image
 
     chance, side = np.random.default_rng(1), example.SIDE
@@ -98,7 +97,6 @@ def _pictures(folder: Path, count: int, example: Any) -> None:
 
 
 def _cached(owned: ExitStack, folder: Path, source: Path) -> Cache:
-    """A session with a daemon that has the whole set."""
     train = {
         "source": {"url": f"file://{source}/", "format": "files"},
         "transform": "situation_4_label_maps:side_by_side",
@@ -116,7 +114,6 @@ def _cached(owned: ExitStack, folder: Path, source: Path) -> Cache:
 
 
 def _generated(paths: list[str], example: Any) -> Iterator[Any]:
-    """As a generator in Python does it."""
     eye, chance = np.eye(example.CLASSES, dtype=np.float32), np.random.default_rng(0)
     while True:
         order = chance.permutation(len(paths))

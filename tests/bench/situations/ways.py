@@ -112,7 +112,6 @@ class Link:
 
 
 def download_first(learner: Learner, link: Link) -> dict[str, float]:
-    """Everything into memory, and only then passes over it, each shuffled."""
     found = list(link.pictures(learner.seed, 1, threading.Event()))
     pixels = torch.from_numpy(np.stack([one for one, _ in found]))
     labels = torch.tensor([label for _, label in found])

@@ -19,7 +19,6 @@ Corpus = Iterator[tuple[str, bytes]]
 
 
 def int64s(*values: int, packed: bool = True) -> bytes:
-    """A Feature that holds integers."""
     numbers = [varint(value) for value in values]
     if packed:
         return field(3, field(1, b"".join(numbers)))
@@ -27,7 +26,6 @@ def int64s(*values: int, packed: bool = True) -> bytes:
 
 
 def floats(*values: float, packed: bool = True) -> bytes:
-    """A Feature that holds floats."""
     numbers = [struct.pack("<f", value) for value in values]
     if packed:
         return field(2, field(1, b"".join(numbers)))
@@ -35,7 +33,6 @@ def floats(*values: float, packed: bool = True) -> bytes:
 
 
 def texts(*values: bytes) -> bytes:
-    """A Feature that holds bytes."""
     return field(1, b"".join(field(1, value) for value in values))
 
 
@@ -78,12 +75,10 @@ def header(length: int) -> bytes:
 
 
 def flipped(data: bytes, at: int) -> bytes:
-    """`data` with a bit of one byte altered."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
 
 
 def framing() -> Corpus:
-    """TFRecord files."""
     three = b"".join(slow_frame(body) for body in (b"one", b"", b"three" * 9))
     yield "empty", b""
     yield "one-empty-record", slow_frame(b"")
@@ -157,7 +152,6 @@ def example() -> Corpus:
 
 
 def sidecars() -> Corpus:
-    """Sidecars."""
     frames = [slow_frame(plain(number)) for number in range(5)]
     good = sidecar(frames)
     yield "empty", b""
@@ -254,7 +248,6 @@ TARGETS = {"framing": framing, "example": example, "sidecar": sidecars, "reader"
 
 
 def make(folder: Path) -> None:
-    """Writes FOLDER/TARGET/NAME for all targets."""
     for target, inputs in TARGETS.items():
         (folder / target).mkdir(parents=True, exist_ok=True)
         for name, content in inputs():
