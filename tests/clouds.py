@@ -69,7 +69,6 @@ class Cloud:
     no_bucket = ""
 
     def list(self, query: dict[str, str]) -> Answer:
-        """One page."""
         raise NotImplementedError
 
     def page(self, query: dict[str, str], after: str) -> tuple[list[tuple[str, int, str]], str]:
@@ -143,7 +142,6 @@ class Azure(Cloud):
 
 
 def bearer(token: str) -> Allowed:
-    """Who has this token."""
     return lambda handler: handler.headers.get("Authorization") == f"Bearer {token}"
 
 
@@ -198,5 +196,4 @@ def signed_by_the_account(handler: BaseHTTPRequestHandler) -> bool:
 
 
 def has_token(token: str) -> Allowed:
-    """Whose URL has this shared access signature."""
     return lambda handler: urlsplit(handler.path).query.endswith(token)

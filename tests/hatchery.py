@@ -40,7 +40,6 @@ class Hatched:
         self.returncode: int | None = None
 
     def send_signal(self, number: int) -> None:
-        """Sends it, if there is still somebody to get it."""
         if self.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -100,7 +99,6 @@ class Hatchery:
         return Hatched(self, self._ask({**asked, "environ": environ}))
 
     def reap(self, pid: int) -> int:
-        """How a daemon that has ended did."""
         return os.waitstatus_to_exitcode(self._ask({"reap": pid}))
 
     def _ask(self, request: dict[str, Any]) -> int:

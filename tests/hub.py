@@ -47,7 +47,6 @@ class Hub:
         return name
 
     def asked(self, part: str) -> int:
-        """How many of the Hub's requests so far had this in their path."""
         return sum(part in path for path in self.server.asked)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -120,7 +119,6 @@ class Hub:
 
 
 def git_hash(content: bytes) -> str:
-    """What Git calls the content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -133,8 +131,6 @@ def described(name: str, content: bytes) -> dict[str, object]:
 
 
 def said(about: object, status: int = 200, **headers: str) -> Answer:
-    """JSON."""
-
     def answer(handler: BaseHTTPRequestHandler) -> None:
         content = b"" if about is None else json.dumps(about).encode()
         handler.send_response(status)

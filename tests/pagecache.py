@@ -20,7 +20,6 @@ def resident(path: Path) -> list[bool]:
 
 
 def dropped(path: Path) -> None:
-    """Takes the file out of the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sealed:
-    """A shard on disk."""
-
     shard: Shard
     records: Records
     retired: bool = False
@@ -289,7 +287,6 @@ class Model:
         self.was_beyond = {name: self.beyond(name) for name in self.of}
 
     def step(self) -> None:
-        """It has been handled."""
         assert self.used() <= max(self.limit, self.most_used), "the limit is exceeded"
         self.most_used = max(self.limit, min(self.most_used, self.used()))
         marks, self.marks = self.marks, []

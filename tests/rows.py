@@ -24,8 +24,6 @@ from tests.units import Records
 
 @dataclass(frozen=True)
 class ShardRow:
-    """A shard as the catalog has it."""
-
     shard: Shard
     retired: bool
     barred: bool

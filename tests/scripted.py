@@ -57,8 +57,6 @@ def body(content: bytes, etag: str = '"tag"') -> Answer:
 
 
 def refusal(status: int, code: str, message: str = "", **headers: str) -> Answer:
-    """An S3 error."""
-
     def answer(handler: BaseHTTPRequestHandler) -> None:
         content = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
         _head(handler, status, len(content), "", **headers)
@@ -80,7 +78,6 @@ def cut(content: bytes, promised: int) -> Answer:
 
 
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
-    """No answer, or no more of one: the connection is closed."""
     handler.wfile.flush()
     handler.close_connection = True
     with contextlib.suppress(OSError):
@@ -155,7 +152,6 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def redirect(status: int, location: str) -> Answer:
-    """To somewhere else."""
     return lambda handler: _head(handler, status, 0, "", Location=location)
 
 

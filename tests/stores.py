@@ -29,11 +29,7 @@ READY_WITHIN = 30.0  # seconds; it takes one
 
 
 class S3Server:
-    """One server, empty at first.
-
-    `endpoint` is its URL, `environ` the AWS_* variables with which everything finds it, `client` a
-    boto3 client.
-    """
+    """One server, empty at first. `environ`: the AWS_* variables with which everything finds it."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -54,13 +50,10 @@ class S3Server:
         )
 
     def bucket(self, name: str) -> str:
-        """Creates the bucket, and returns its name."""
         self.client.create_bucket(Bucket=name)
         return name
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
-        """Puts objects, key -> content, a few at a time."""
-
         def put_one(item: tuple[str, bytes]) -> None:
             self.client.put_object(Bucket=bucket, Key=item[0], Body=item[1])
 

@@ -268,7 +268,6 @@ def _epoch(w: World, name: str, epoch: int) -> str:
 
 
 def _replace(w: World, name: str, units: int) -> None:
-    """Another generation of a dataset, of another source."""
     w.rules[name] = dataclasses.replace(w.rules[name], generation="2-new")
     w.sources[name] = Units([UNIT] * units)
     w.sources[name].id = "another listing"

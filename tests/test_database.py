@@ -152,7 +152,6 @@ def test_a_full_disk_undoes_the_transaction_and_nothing_else(disk, writer):
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Another connection to the file."""
     with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)) as other:
         yield other
 

@@ -37,10 +37,7 @@ def objects(count: int, begin: int = 0) -> list[ObjectInfo]:
 
 
 class Store:
-    """Lists `found` in pages, and fails after as many pages as `faults` says, one listing after another.
-
-    `asked` are the keys after which it was asked to list.
-    """
+    """Lists `found` in pages; each listing fails after as many as `faults` says. `asked`: from where."""
 
     def __init__(self, found: list[ObjectInfo], faults: list[int] | None = None, page: int = 500):
         self.found, self.faults, self.page = found, faults or [], page
@@ -65,8 +62,6 @@ class Store:
 
 
 class Source:
-    """An index in a folder, and what is told of its listing."""
-
     def __init__(
         self, folder: Path, keys: dict = PLAIN, limit: int = 1 << 30, least: int = 0
     ) -> None:

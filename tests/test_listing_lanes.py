@@ -21,10 +21,7 @@ def source(tmp_path: Path) -> Iterator[Callable[[], Source]]:
 
 
 class Laned:
-    """A store that can be asked for what comes after any key; lists folder by folder if `folders`.
-
-    `asked` are the requests; those after the first `answered` fail.
-    """
+    """Lists from any key, folder by folder if `folders`; requests after the first `answered` fail."""
 
     def __init__(self, found: list[ObjectInfo], answered: int = 1 << 60, folders: bool = False):
         self.found = sorted(found, key=lambda o: o.key.split("/") if folders else o.key)

@@ -59,7 +59,6 @@ def finish(plan: Plan, assignment: Assignment, fit: int | None = None, growth: f
 
 
 def held_of(assignment: Assignment, made: Outcome) -> list[int]:
-    """The units of which the shard has a record."""
     before = {u.unit: u.ordinal for u in assignment.units}
     return sorted(before.keys() - {u.unit for u in made.remainder if u.ordinal == before[u.unit]})
 

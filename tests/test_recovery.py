@@ -72,7 +72,6 @@ class Cache:
         return found
 
     def write(self, assignment: Assignment, fit: int | None = None) -> Outcome:
-        """Seals the shard under its final name."""
         path = self.layout.shard(assignment.shard)
         writer = ShardWriter(str(path), SHARD_SIZE)
         done, rest = assignment.units[:fit], assignment.units[len(assignment.units[:fit]) :]

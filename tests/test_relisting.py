@@ -29,8 +29,6 @@ from tests.world import world
 
 
 class Known(Source):
-    """A source whose units in `held` are cached."""
-
     def __init__(self, folder: Path, limit: int = 1 << 30) -> None:
         super().__init__(folder, limit=limit)
         self.held: set[int] = set()

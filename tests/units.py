@@ -18,8 +18,6 @@ RECORDS_PER_UNIT = 4
 
 
 class Units:
-    """A listing of units of given sizes."""
-
     id = "i"
 
     def __init__(self, sizes: list[int]) -> None:

@@ -369,7 +369,6 @@ class World:
         self.feed(ev.ShardVerified(shard, sound, held))
 
     def found_corrupt(self, shard: ShardId) -> None:
-        """Somebody reports it, and it is."""
         self.feed(ev.CorruptReported(shard))
         self.verified(shard, sound=False)
 

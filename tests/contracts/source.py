@@ -36,8 +36,6 @@ class Shard:
 
 @dataclass
 class Given:
-    """An object's content."""
-
     body: bytes
     chunks: AsyncIterator[Buffer]
     key: str
@@ -80,7 +78,6 @@ class Bench:
     gone: set[int] = field(default_factory=set)  # units that cannot be fetched
 
     def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
-        """Everything, into as many shards as it takes."""
         units = [
             UnitSlice(number, keys[number] if keys else f"{number:04d}", len(body))
             for number, body in enumerate(objects)
@@ -88,7 +85,6 @@ class Bench:
         return self.pour_slices(units, objects)
 
     def pour_slices(self, todo: list[UnitSlice], objects: list[bytes]) -> list[Shard]:
-        """These parts of them."""
         shards: list[Shard] = []
         while todo:
             draft = Draft(
@@ -129,8 +125,6 @@ class Bench:
 
 @dataclass
 class _Given:
-    """An assignment of objects that are there."""
-
     bench: Bench
     units: list[UnitSlice]
     objects: list[bytes]

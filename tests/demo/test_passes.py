@@ -9,8 +9,6 @@ from cachecd.demo.passes import Passes
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is told to advance."""
-
     class Clock:
         now = 100.0
 

@@ -23,7 +23,6 @@ LABEL = r"^class-(\d+)/"
 
 
 def upload(server: S3Server, bucket: str, objects: dict[str, bytes]) -> None:
-    """Puts all objects into a bucket, many at a time."""
     store = S3Store(
         bucket,
         endpoint=server.endpoint,
@@ -111,8 +110,6 @@ def tfrecords(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Written
 
 @pytest.fixture
 def train(s3: S3Server, objects: dict[str, bytes]) -> Callable[..., dict[str, Any]]:
-    """The dataset of these objects, with other keys as asked for."""
-
     def dataset(**keys: Any) -> dict[str, Any]:
         source = {"url": "s3://spine/train/", "format": "files", "label": {"pattern": LABEL}}
         return {"source": source, "grow": {"first": "1MiB"}, **keys}

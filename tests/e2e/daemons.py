@@ -55,7 +55,6 @@ def clean_environ(*more: Mapping[str, str]) -> dict[str, str]:
 
 @functools.cache
 def _hatchery() -> Hatchery:
-    """This process's."""
     made = Hatchery(clean_environ())
     atexit.register(made.__exit__)
     return made
@@ -219,7 +218,6 @@ class Daemon:
         return code
 
     def temporaries(self) -> list[str]:
-        """What lies in tmp/."""
         return sorted(entry.name for entry in os.scandir(self.cache / "tmp"))
 
 
@@ -249,10 +247,7 @@ def run(
 
 @contextlib.contextmanager
 def trainer(daemon: Daemon, code: str, *arguments: str, **environ: str) -> Iterator[Any]:
-    """A trainer of its own process: Python source that finds the daemon in its environment.
-
-    Its stdout can be read; it is killed at the end.
-    """
+    """Runs Python source that finds the daemon in its environment; its stdout can be read."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", code, *arguments],
         stdin=subprocess.PIPE,
@@ -269,7 +264,6 @@ def trainer(daemon: Daemon, code: str, *arguments: str, **environ: str) -> Itera
 
 
 def said_line(process: subprocess.Popen[str]) -> Any:
-    """The next line that a trainer printed, as JSON."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"the trainer ended with {process.wait()}"
@@ -277,7 +271,6 @@ def said_line(process: subprocess.Popen[str]) -> Any:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that `pid` and its children have started."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         if fields := _stat(int(name)):
@@ -303,7 +296,6 @@ def _stat(pid: int) -> list[str]:
 
 
 def file_source(folder: Path, objects: Mapping[str, bytes]) -> dict[str, Any]:
-    """Writes the objects below `folder`; returns the source of them."""
     for key, body in objects.items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)

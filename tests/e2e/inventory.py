@@ -39,10 +39,7 @@ class Found:
 def inventory(
     cache: Path, dataset: str = "train", without: Set[int] = frozenset()
 ) -> dict[int, Found]:
-    """The shards by number. Fails on one that is not whole: nobody may ever see such a file.
-
-    A sidecar alone is no shard. Those `without` are passed over.
-    """
+    """The shards by number, but for `without`; fails on one that is not whole. A sidecar alone is none."""
     found = {}
     for entry in os.scandir(cache / "shards" / dataset):
         if _SHARD.fullmatch(entry.name) and int(entry.name[:10]) not in without:

@@ -70,7 +70,6 @@ class Link:
         self.break_all()
 
     def up(self) -> None:
-        """Relays again."""
         self._down = False
 
     def _accept(self) -> None:

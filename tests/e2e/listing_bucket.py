@@ -33,7 +33,6 @@ class ListingBucket:
         server.down = self._answer
 
     def source(self) -> dict[str, object]:
-        """As a configuration names it."""
         place = {"url": "s3://bucket/train/", "endpoint": self._server.endpoint}
         return {**place, "format": "files", "anonymous": True}
 

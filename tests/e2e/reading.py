@@ -62,7 +62,6 @@ def _add(found: Records, keys: Any, labels: Any, payloads: Any) -> None:
 
 
 def expected(objects: dict[str, bytes], keys: Any) -> Records:
-    """The records that the objects of these keys make."""
     return {
         key: (int(key.decode()[len("class-")]), objects[key.decode()])
         for key in map(bytes, keys)

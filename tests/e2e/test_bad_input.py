@@ -250,7 +250,6 @@ def test_a_second_daemon_on_a_socket_is_refused_and_hears_who_has_it(daemon, tra
 
 
 def status_of(daemon: Daemon) -> dict[str, Any]:
-    """What `cachecd status --json` prints."""
     command = [sys.executable, "-m", "cachecd", "status", daemon.endpoint, "--json"]
     done = run(command, daemon)
     assert (done.returncode, done.stderr) == (0, "")

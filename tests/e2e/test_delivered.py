@@ -33,7 +33,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def full(daemon: Callable[..., Daemon], filled: Path) -> Daemon:
-    """A daemon of a cache at its limit."""
     served = daemon(datasets(filled), **SIZES)
     shutil.copytree(filled / "cache", served.cache)
     settled(served.start())
@@ -121,7 +120,6 @@ def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(full: Dae
 
 
 def leased_shards(cache: Cache) -> set[int]:
-    """The shards that a session holds."""
     return {number for held in list(cache._held) for number in held.manifest.numbers()}
 
 

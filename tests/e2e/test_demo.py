@@ -20,8 +20,6 @@ _PATIENCE = 240  # seconds: twenty times what it takes on a machine that does no
 
 
 class Demo:
-    """A running demo whose temporary directory is `tmp`."""
-
     def __init__(self, tmp: Path, *options: str) -> None:
         self.tmp = tmp
         self.process = subprocess.Popen(
@@ -67,7 +65,6 @@ class Demo:
         return found
 
     def left(self) -> list[str]:
-        """Processes and files that are still there."""
         return [*self.processes().values(), *map(str, self.tmp.rglob("*"))]
 
 

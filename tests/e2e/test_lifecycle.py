@@ -129,7 +129,6 @@ def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(
 
 
 def names_in(daemon: Daemon) -> set[str]:
-    """The names in shards/ and tmp/."""
     return {
         entry.name
         for folder in ("shards/train", "tmp")

@@ -43,7 +43,6 @@ def units(one: Daemon) -> dict[int, list[int]]:
 
 
 def listed(one: Daemon) -> int:
-    """How many units the index on the disk has."""
     (one.folder / "copy").mkdir(exist_ok=True)
     (path,) = (one.cache / "index").glob("train.*.units")
     found = path.read_bytes()

@@ -28,7 +28,6 @@ def dataset(root: Path, **keys: Any) -> dict[str, Any]:
 
 
 def start_and_list(served: Daemon) -> None:
-    """Starts it, and waits until its source was listed in that run."""
     before = served.said().count("source listed")
     served.start()
     wait_until(lambda: served.said().count("source listed") > before, what="it is listed")

@@ -16,7 +16,6 @@ BAD = KEYS[13]
 
 
 def place_of(epoch: Epoch, key: str) -> str:
-    """Where the record with this key lies."""
     for batch in epoch.numpy(1, ids=True, shuffle=False, drop_last=False):
         if bytes(batch["key"][0]) == os.fsencode(key):
             return f"{int(batch['_shard'][0])}:{int(batch['_record'][0])}"

@@ -34,8 +34,6 @@ with connect(timeout=20) as cache:
 
 
 class Read:
-    """What a trainer reads of one epoch."""
-
     def __init__(self, epoch: Any, **place: int) -> None:
         self.epoch, self.fingerprint = epoch.epoch, epoch.fingerprint
         self.numbers = [int(Path(name).stem) for name in epoch.files]
@@ -47,7 +45,6 @@ class Read:
 
 
 def read(served: Daemon, **run: Any) -> list[Read]:
-    """All epochs of a run."""
     with served.connect(timeout=20) as cache:
         return [Read(epoch) for epoch in cache.epochs("train", timeout=30, **run)]
 

@@ -33,7 +33,6 @@ def numbers(files: list[str]) -> list[int]:
 
 
 def leases_of(daemon: Daemon, job: str) -> int:
-    """How many leases a job has that the daemon knows of."""
     return sum(lease["job"] == job for lease in daemon.status()["leases"])
 
 

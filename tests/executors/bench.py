@@ -21,8 +21,6 @@ from tests.contracts.source import read_back
 
 
 class Bench:
-    """An executor over files of the test's own, and what it delivers."""
-
     def __init__(self, folder: Path, workers: int, **options: Any) -> None:
         self.folder = folder
         self.said: list[FromSampler] = []
@@ -41,7 +39,6 @@ class Bench:
         await self.executor.start(self.said.append)
 
     def submit(self, number: int, *bodies: bytes) -> None:
-        """An assignment of these objects."""
         (self.folder / "src").mkdir(exist_ok=True)
         units = []
         for body in bodies:
@@ -55,8 +52,6 @@ class Bench:
         return str(self.folder / f"{number}.tfrecord")
 
     async def answer(self, number: int) -> Made | Failed:
-        """What became of the assignment."""
-
         def found() -> list[Made | Failed]:
             return [
                 m for m in self.said if isinstance(m, (Made, Failed)) and m.shard.number == number
@@ -107,8 +102,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Makes a test of a coroutine function."""
-
     @functools.wraps(test)
     def in_its_loop(**fixtures: Any) -> None:
         run(lambda: test(**fixtures))

@@ -86,7 +86,6 @@ def _asked(cache: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def rows(cache: Path) -> set[int]:
-    """The shards that the catalog knows."""
     return {number for (number,) in _asked(cache, "SELECT number FROM shards")}
 
 
@@ -177,8 +176,7 @@ class History:
                 self._cursor = max(self._cursor, meta["cursor"])
 
     def check(self, units: int, to_come: Set[int]) -> None:
-        """No record came more often than there were passes over the source, and the first pass forgot
-        no unit."""
+        """No record came more often than there were passes; the first pass forgot no unit."""
         times = Counter(pair for shard in self._units.values() for pair in shard)
         passes = -(-self._cursor // units)
         often = [pair for pair, number in times.items() if number > passes]

@@ -40,8 +40,6 @@ CHANGES = frozenset(
 
 @dataclass
 class Run:
-    """What was done and what came of it."""
-
     kills: list[str]
     damages: list[str]
     struck: int = 0
@@ -51,10 +49,7 @@ class Run:
 
 
 class Crashes:
-    """What the runs share: sources, a full cache to begin with, the process that forks daemons.
-
-    A context manager; call `points` first.
-    """
+    """What the runs share. A context manager; call `points` first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -103,7 +98,6 @@ class Crashes:
         return found
 
     def instant(self, chance: random.Random) -> Kill:
-        """A random one."""
         setting, phase = chance.choice(sorted(self._lasts))
         lasts = self._lasts[setting, phase]
         return Kill(setting, phase, delay=chance.uniform(0, lasts))

@@ -70,7 +70,6 @@ def stuck_in_c(_: str) -> None:
 
 
 def wait_for_a_child(name: str) -> None:
-    """Forks a child that hangs."""
     if not (pid := os.fork()):
         time.sleep(3600)
         os._exit(0)

@@ -78,12 +78,10 @@ class FaultyDisk:
             self.lift(rule)
 
     def lift(self, rule: int) -> None:
-        """The rule holds no more."""
         self._lines[rule] = _LIFTED
         self._write()
 
     def heal(self) -> None:
-        """No rule holds any more."""
         self._lines = [_LIFTED] * len(self._lines)
         self._write()
 
@@ -95,12 +93,10 @@ class FaultyDisk:
         (self._control / "trace").unlink(missing_ok=True)
 
     def hits(self, rule: int) -> int:
-        """How often the rule's operation was asked for."""
         data = (self._control / "hits").read_bytes()
         return int.from_bytes(data[8 * rule : 8 * rule + 8], "little")
 
     def trace(self) -> None:
-        """From now on every operation is noted."""
         (self._control / "trace").write_text("")
 
     @property

@@ -329,7 +329,6 @@ class Lives:
             raise DiedError
 
     def _arm(self, kill: Kill) -> None:
-        """From now on the kill may strike."""
         if kill.delay is not None:
             self._timer = threading.Timer(kill.delay, lambda: self._daemon and self._daemon.kill())
             self._timer.start()

@@ -163,8 +163,6 @@ def _figures(status: Mapping[str, Any]) -> list[Any]:
 
 
 class _Look:
-    """What lies on disk, and what the daemon says lies there."""
-
     def __init__(self, status: dict[str, Any], cache: Path) -> None:
         self.status = status
         self.shards = inventory(cache)
@@ -176,7 +174,6 @@ class _Look:
         self.blocks = {p.name: p.stat().st_blocks * 512 for p in shards.iterdir()}
 
     def check(self, what: str) -> None:
-        """Both are the same."""
         status, train = self.status, self.status["datasets"]["train"]
         told = train["shards"] + train["retired_shards"] + train["barred_shards"]
         assert len(self.shards) == told, what

@@ -26,10 +26,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Gauge(Watch):
-    """The most that a whole file system ever held while this was open, asked without a pause.
-
-    statvfs counts every block and inode in one instant, as no walk through a tree can.
-    """
+    """The most a file system held: statvfs counts all in one instant, as no walk through a tree can."""
 
     def __init__(self, mount: Path) -> None:
         super().__init__(0.0002)

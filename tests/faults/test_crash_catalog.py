@@ -29,7 +29,6 @@ def cache(tmp_path):
 
 
 def remember(cache: Cache, to: Path) -> None:
-    """The catalog as it is on disk now."""
     cache.catalog.close()
     shutil.copy(cache.layout.catalog, to)
     cache.restart_catalog()
@@ -43,7 +42,6 @@ def set_back(cache: Cache, to: Path) -> None:
 
 
 def seal(cache: Cache, assignment: Assignment, records: dict[int, range], rest: list) -> None:
-    """A shard of these ordinals of these units."""
     writer = ShardWriter(str(cache.layout.shard(assignment.shard)), SHARD_SIZE)
     for unit, ordinals in records.items():
         for ordinal in ordinals:

@@ -25,10 +25,7 @@ def world(shards: int = 12, units: int = 400, **rules: object) -> World:
 
 
 class Link:
-    """Makes shards as a link and a store would, a second at a time; `down` while it must not.
-
-    `started` are the moments at which a worker was sent to the store.
-    """
+    """Makes shards, a second at a time, unless `down`. `started`: when a worker was sent to the store."""
 
     def __init__(self, world: World) -> None:
         self.world = world

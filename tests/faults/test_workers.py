@@ -120,13 +120,11 @@ class Workers:
         self._loop.run_until_complete(until(condition))
 
     def noted(self, name: str) -> int:
-        """A number that a deed left."""
         self.poll((self.notes / name).exists)
         return int((self.notes / name).read_text())
 
 
 def done(path: str) -> dict[int, bytes]:
-    """What each record's deed returned."""
     records = read_back(Path(path)).records
     return {unit % 1000: decode_example(r)["done"][1][0] for unit, _, r in records}
 

@@ -19,8 +19,6 @@ KINDS = ["hdf5", "zarr"]
 
 
 class Source(Place):
-    """A folder that a reader of windows reads."""
-
     def __init__(self, folder: Path, kind: str, **options: Any) -> None:
         super().__init__(folder, window=1)
         reader = f"cachecd.readers.{kind}:Windows"

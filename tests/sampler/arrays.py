@@ -38,8 +38,7 @@ def config_of(
 
 
 class Place:
-    """A folder of objects, its listing, and what becomes of the units: the whole way but for the
-    processes."""
+    """A folder of objects, its listing, and what becomes of the units: all but the processes."""
 
     def __init__(self, folder: Path, **array: Any) -> None:
         self.folder = folder / "objects"

@@ -33,8 +33,6 @@ class Lines:
 
 
 class Counted:
-    """So many units of so many records each, from nowhere."""
-
     def __init__(self, units: int, records: int = 10, length: int = 100) -> None:
         self.sizes = units, records, length
 
@@ -48,8 +46,6 @@ class Counted:
 
 
 class Named(Counted):
-    """Whatever `names` holds."""
-
     def __init__(self, names: list[Any]) -> None:
         super().__init__(0)
         self.names = names
@@ -69,8 +65,6 @@ class Numbered(Named):
 
 
 class Listed(Named):
-    """Those objects that end in .wanted."""
-
     def units(self, store: Any) -> Iterator[Record]:  # type: ignore[override]
         for found in store.list():
             if found.key.endswith(".wanted"):
@@ -95,8 +89,6 @@ class Parallel:
 
 
 class Broken:
-    """Does what `how` says when its units are asked for."""
-
     def __init__(self, how: str, file: str = "") -> None:
         self.how, self.file = how, file
         if how == "init":

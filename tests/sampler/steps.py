@@ -42,7 +42,6 @@ def chatty(record: Record) -> Record:
 
 
 def wild(record: Record) -> Record | int | None:
-    """Does what the payload says."""
     match record["payload"]:
         case b"raise":
             raise ValueError("no good")

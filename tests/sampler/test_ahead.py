@@ -43,7 +43,6 @@ def spans(*sizes: int) -> list[Span | None]:
 
 
 async def settle() -> None:
-    """Lets everything run that can."""
     for _ in range(10):
         await asyncio.sleep(0)
 

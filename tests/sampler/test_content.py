@@ -18,8 +18,6 @@ UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
 
 
 class Given:
-    """A reader that answers `get` as it is told to."""
-
     def __init__(self, get: Callable[[str, int | None, str, int, int], Awaitable[Buffer]]) -> None:
         self.get = get
 

@@ -32,7 +32,6 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def npy_with(header: bytes, body: bytes = b"", version: bytes = b"\1\0") -> bytes:
-    """A .npy file by hand."""
     return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header + body
 
 

@@ -59,8 +59,6 @@ KINDS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
 
 
 class Place:
-    """A folder of objects, and a table beside it."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"

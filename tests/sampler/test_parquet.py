@@ -39,7 +39,6 @@ def bench_of(folder: Path, **source: Any) -> Bench:
 
 
 def read(table: Any) -> list[dict[str, Any]]:
-    """The records of a file as a transform is given them."""
     body = parquet(table)
     source = Parquet(SourceConfig.model_validate(CONFIG["source"]), transformed=True)
     given = Given(body, nothing(), "", False, lambda length: None)

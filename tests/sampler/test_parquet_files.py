@@ -262,8 +262,7 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_what_pyarrow_would_abort_the_process_for_is_the_units_fault(tmp_path: Path):
-    """A schema that contradicts the size statistics: looking at the column chunk by pyarrow ends the
-    process, by an exception of C++."""
+    """A schema that contradicts the size statistics: pyarrow ends the process, by an exception of C++."""
     body = parquet({"a": list(range(100))})
     optional, required = b"\x25\x02\x18\x01a", b"\x25\x00\x18\x01a"
     assert body.count(optional) == 1

@@ -67,7 +67,6 @@ def make(folder: Path, count: int = 3) -> Make:
 
 
 def answer(process: Process) -> FromSampler:
-    """Its Made or Failed."""
     assert process.stdout is not None
     while True:
         message = messages.read(process.stdout)  # type: ignore[arg-type]

@@ -47,7 +47,6 @@ def opened(url: str, endpoint: str, **more: object) -> Store:
 
 
 def failure(store: Store, how: str) -> SourceError:
-    """The error of listing or of reading an object."""
     with pytest.raises(SourceError) as caught:
         listed(store) if how == "list" else get(store, "key", 5)
     return caught.value

@@ -33,7 +33,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def there(here: ScriptedServer) -> Iterator[ScriptedServer]:
-    """Another host."""
     with scripted_server() as server:
         server.endpoint = server.endpoint.replace("127.0.0.1", "localhost")
         yield server

@@ -64,7 +64,6 @@ def encoded(sample: Sample) -> bytes:
 
 
 def decoded(shard: Shard) -> list[dict[str, Any]]:
-    """Single values, by feature."""
     return [
         {name: values[0] for name, (_, values) in decode_example(record).items()}
         for _, _, record in shard.records

@@ -30,8 +30,6 @@ RNG = np.random.default_rng(11)
 
 
 class Bench:
-    """A worker on one dataset, and what it says."""
-
     def __init__(self, folder: Path, **dataset: Any) -> None:
         self.folder = folder
         self.said: list[FromSampler] = []
