@@ -273,7 +273,7 @@ if LONG:
             resumed = lightning_run(checkpoint="epoch=0-step=5.ckpt")
             assert resumed.seen[:4] == killed.seen[5:]
             assert len(resumed.ends) == 2
-            assert resumed.result["records"] == 360
+            assert 0 < resumed.result["accuracy"] <= 1
 
         @pytest.mark.parametrize(
             "saved", [{"every_n_train_steps": 1}, {}, {"save_on_train_epoch_end": True}]
