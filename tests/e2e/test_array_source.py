@@ -48,7 +48,8 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
 def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
     array = np.random.default_rng(6).integers(0, 99, (5000, 2)).astype(">i2")
     if kind == "zarr":
-        zarr.create_array(str(tmp_path / "a.zarr"), data=array, chunks=(700, 2), zarr_format=2)
+        file = str(tmp_path / "a.zarr")
+        zarr.create_array(file, name="data", data=array, chunks=(700, 2), zarr_format=2)
     else:
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("data", data=array, chunks=(700, 2), compression="gzip")
@@ -59,7 +60,7 @@ def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
         "url": f"s3://reader-{kind}/",
         "format": "python",
         "reader": f"cachecd.readers.{kind}:Windows",
-        "options": {"window": 100, "stride": 50},
+        "options": {"window": 100, "stride": 50, "path": "data"},
     }
     served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
     served.until_whole()
