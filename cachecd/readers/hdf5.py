@@ -7,7 +7,7 @@ bytes that are here; where it asks for others it fails, they are fetched, and it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,16 +29,10 @@ class Windows(ArrayWindows):
     """Files NAME.h5, .hdf5 and .nwb. `path` is required: libhdf5 may crash where a file is searched while
     some of its bytes are not here yet. ValueError without it."""
 
-    def __init__(
-        self,
-        window: int,
-        stride: int | None = None,
-        match: str = "*",
-        path: str | Mapping[str, str] | None = None,
-    ) -> None:
-        if path is None:
+    def __init__(self, window: int, **options: Any) -> None:
+        super().__init__(window, **options)
+        if None in self.paths.values():
             raise ValueError("found no path, expected the dataset's, as path: acquisition/data")
-        super().__init__(window, stride, match, path)
 
     def names(self, store: StoreView) -> Iterator[str]:
         return (about.key for about in store.list() if about.key.lower().endswith(_SUFFIXES))
