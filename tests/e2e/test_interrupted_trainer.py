@@ -98,6 +98,8 @@ def test_a_second_ctrl_c_ends_a_trainer_that_ignores_everything(daemon, train, t
     with at_a_terminal(served, said, "stubborn") as (process, keyboard):
         os.write(keyboard, b"\x03")
         wait_until(lambda: said.read_text() == "begun SIGINT ", what="it has heard it")
+        # Two signals that a process has not handled yet are delivered as one.
+        wait_until(lambda: "Ctrl-C again" in served.log.read_text(), what="so has the daemon")
         began = time.monotonic()
         os.write(keyboard, b"\x03")
         assert process.wait(30) == 128 + signal.SIGKILL
