@@ -73,9 +73,9 @@ class DatasetConfig(SectionModel):
     transform: Steps = Field(
         (),
         description=(
-            "Steps that prepare a record once, before it is cached: decode_image, resize, center_crop, "
-            "class_map, decode_audio, and module:function for your own. One module:function "
-            "may stand alone."
+            "Steps that prepare a record once, before it is cached: shrink, decode_image, resize, "
+            "center_crop, class_map, decode_audio, and module:function for your own. One "
+            "module:function may stand alone."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )

@@ -16,6 +16,8 @@ _MAX_SIDE = 65535
 _MAX_CLASSES = 65535
 IMAGE_MODES = ("RGB", "RGBA", "L")
 """What `decode_image` makes of any image: Pillow's modes of 8 bits with 3, 4 and 1 channels."""
+RESAMPLES = ("bilinear", "nearest")
+_SHRINK = "shrink: {shorter: 512, quality: 90, features: [payload], resample: nearest}"
 
 
 def decode_image(argument: Any) -> Any:
@@ -33,9 +35,29 @@ def decode_image(argument: Any) -> Any:
     return found
 
 
+def shrink(argument: Any) -> Any:
+    """{shorter, quality, features, resample}."""
+    defaults: dict[str, Any] = {"quality": 90, "features": ["payload"], "resample": "bilinear"}
+    if not isinstance(argument, Mapping) or argument.keys() - {"shorter", *defaults}:
+        raise _wrong(argument, _SHRINK)
+    found = {**defaults, **argument}
+    quality, resample = found["quality"], found["resample"]
+    if not (_is_side(found.get("shorter")) and _are_features(found["features"])):
+        raise _wrong(argument, _SHRINK)
+    if not (_is_count(quality) and 1 <= quality <= 100):
+        raise _wrong(quality, "quality: a number from 1 to 100")
+    if resample not in RESAMPLES:
+        raise _wrong(resample, f"resample: {', '.join(RESAMPLES)}")
+    return found
+
+
 def resize(argument: Any) -> Any:
-    """A side, (height, width), or {size, features}."""
-    return _sized("resize", argument)
+    """A side, (height, width), {size, features} or {shorter, features}."""
+    match argument:
+        case {"shorter": side, **rest} if _is_side(side) and not rest.keys() - {"features"}:
+            if _are_features(rest.get("features", ["image"])):
+                return dict(argument)
+    return _sized("resize", argument, ", or {shorter: 256}")
 
 
 def center_crop(argument: Any) -> Any:
@@ -90,6 +112,7 @@ def decode_audio(argument: Any) -> Any:
 
 
 STEPS: Mapping[str, Callable[[Any], Any]] = {
+    "shrink": shrink,
     "decode_image": decode_image,
     "resize": resize,
     "center_crop": center_crop,
@@ -102,17 +125,7 @@ _SIZE = {
     "anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}],
 }
 _NAME = {"type": "string", "minLength": 1}
-_SIZED = {
-    "anyOf": [
-        *_SIZE["anyOf"],
-        {
-            "type": "object",
-            "properties": {"size": _SIZE, "features": {"type": "array", "items": _NAME}},
-            "required": ["size"],
-            "additionalProperties": False,
-        },
-    ]
-}
+_FEATURES = {"type": "array", "items": _NAME, "minItems": 1}
 _COLOR = {
     "anyOf": [
         {"type": "string", "pattern": "^#[0-9a-fA-F]{6}$"},
@@ -135,15 +148,24 @@ def _mapping(required: list[str], **properties: Any) -> dict[str, Any]:
     }
 
 
+_SIZED: list[Any] = [*_SIZE["anyOf"], _mapping(["size"], size=_SIZE, features=_FEATURES)]
+
 ARGUMENTS: Mapping[str, Any] = {
+    "shrink": _mapping(
+        ["shorter"],
+        shorter=_SIDE,
+        quality={"type": "integer", "minimum": 1, "maximum": 100},
+        features=_FEATURES,
+        resample={"enum": list(RESAMPLES)},
+    ),
     "decode_image": {
         "anyOf": [
             {"type": ["string", "null"]},
             _mapping([], feature=_NAME, into=_NAME, mode={"enum": list(IMAGE_MODES)}),
         ]
     },
-    "resize": _SIZED,
-    "center_crop": _SIZED,
+    "resize": {"anyOf": [*_SIZED, _mapping(["shorter"], shorter=_SIDE, features=_FEATURES)]},
+    "center_crop": {"anyOf": _SIZED},
     "class_map": _mapping(
         ["colors"],
         feature=_NAME,
@@ -168,16 +190,20 @@ ARGUMENTS: Mapping[str, Any] = {
 """What each takes, as JSON Schema."""
 
 
-def _sized(name: str, argument: Any) -> Any:
+def _sized(name: str, argument: Any, more: str = "") -> Any:
     match argument:
         case _ if _is_side(argument):
             return argument
         case [height, width] if _is_side(height) and _is_side(width):
             return (height, width)
-        case {"size": size, "features": [*features]} if len(argument) == 2 and features:
-            if all(isinstance(feature, str) and feature for feature in features):
-                return {"size": _sized(name, size), "features": features}
-    raise _wrong(argument, f"{name}: a number of pixels, or [height, width]")
+        case {"size": size, "features": features} if len(argument) == 2 and _are_features(features):
+            return {"size": _sized(name, size), "features": features}
+    raise _wrong(argument, f"{name}: a number of pixels, or [height, width]{more}")
+
+
+def _are_features(value: Any) -> bool:
+    names = isinstance(value, list) and value
+    return bool(names) and all(isinstance(name, str) and name for name in value)
 
 
 def _color(name: Any, color: Any) -> list[int]:

@@ -51,14 +51,21 @@ def test_the_schema_refuses_what_loading_refuses(schema, example, change):
 
 @pytest.mark.parametrize(
     "transform",
-    ["decode_image", "a.b:c", ["decode_image", {"decode_image": "jpg"}, {"resize": 9}, "a:b"]],
+    [
+        "decode_image",
+        "a.b:c",
+        ["decode_image", {"decode_image": "jpg"}, {"resize": 9}, "a:b"],
+        [{"shrink": {"shorter": 9, "quality": 90}}, {"resize": {"shorter": 9, "features": ["a"]}}],
+    ],
 )
 def test_the_schema_accepts_a_transform_in_each_of_its_forms(schema, example, transform):
     example["datasets"]["train"]["transform"] = transform
     jsonschema.validate(example, schema)
 
 
-@pytest.mark.parametrize("transform", [5, [5], [{"resize": 0}], [{"a:b": 1}], [{}]])
+@pytest.mark.parametrize(
+    "transform", [5, [5], [{"resize": 0}], [{"a:b": 1}], [{}], [{"shrink": {"quality": 9}}]]
+)
 def test_the_schema_refuses_a_transform_of_no_form(schema, example, transform):
     example["datasets"]["train"]["transform"] = transform
     with pytest.raises(jsonschema.ValidationError):

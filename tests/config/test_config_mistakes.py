@@ -201,6 +201,7 @@ ADDED = {
         ),
         ("transform: [{resize: big}]", 17, "transform.0: found 'big', expected resize"),
         ("transform: [a:b, {resize: 0}]", 22, "transform.1: found 0, expected resize"),
+        ("transform: [{shrink: 9}]", 17, "transform.0: found 9, expected shrink: {shorter"),
         (
             "transform: [{decode_image: 3}]",
             17,
@@ -209,7 +210,7 @@ ADDED = {
         (
             "transform: [crop]",
             17,
-            "transform.0: found 'crop', expected decode_image, resize, center_crop, "
+            "transform.0: found 'crop', expected shrink, decode_image, resize, center_crop, "
             "class_map, decode_audio or module:function",
         ),
         (

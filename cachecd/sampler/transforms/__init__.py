@@ -98,6 +98,7 @@ class _Step:
 
 
 _EXTRAS = {
+    "shrink": "images",
     "decode_image": "images",
     "resize": "images",
     "class_map": "images",
@@ -114,6 +115,10 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
         return functools.partial(center_crop, **_named(step.argument, "size"))
     with extra(_EXTRAS[step.name], f"transform {step.name}"):
         match step.name:
+            case "shrink":
+                from cachecd.sampler.transforms.shrink import shrink
+
+                return functools.partial(shrink, **step.argument)
             case "decode_image":
                 from cachecd.sampler.transforms.decode_image import decode_image
 

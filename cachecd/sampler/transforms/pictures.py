@@ -20,6 +20,13 @@ def sides(size: Size) -> tuple[int, int]:
     return height, width
 
 
+def scaled(height: int, width: int, shorter: int) -> tuple[int, int]:
+    """(height, width) of a picture whose shorter side gets `shorter` pixels, as torchvision counts them."""
+    if height <= width:
+        return shorter, shorter * width // height
+    return shorter * height // width, shorter
+
+
 def pictures(
     record: dict[str, Any], step: str, features: list[str] | None
 ) -> Iterator[tuple[str, NDArray[Any]]]:

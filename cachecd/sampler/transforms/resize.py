@@ -8,26 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cachecd.sampler.transforms.pictures import Size, pictures, sides
+from cachecd.sampler.transforms.pictures import Size, pictures, scaled, sides
 
 
-def resize(record: dict[str, Any], size: Size, features: list[str] | None = None) -> dict[str, Any]:
-    """Scales pictures to `size`: one number for both sides, or (height, width).
+def resize(
+    record: dict[str, Any],
+    size: Size | None = None,
+    shorter: int | None = None,
+    features: list[str] | None = None,
+) -> dict[str, Any]:
+    """Scales pictures to `size`, one number for both sides or (height, width), or until their shorter
+    side has `shorter` pixels.
 
-    Those named, or `image` and `label_map`. The whole picture is kept, so its proportions may change.
+    Those named, or `image` and `label_map`. The whole picture is kept; `size` may change its proportions.
     Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed before they are made
     smaller; of maps (integers [height, width]) each pixel keeps the number of the nearest.
     """
-    height, width = sides(size)
-    return {
-        **record,
-        **{
-            name: _smoothly(value, height, width)
-            if value.ndim == 3
-            else _nearest(value, height, width)
-            for name, value in pictures(record, "resize", features)
-        },
-    }
+    found = dict(record)
+    for name, value in pictures(record, "resize", features):
+        height, width = (
+            sides(size) if size else scaled(value.shape[0], value.shape[1], shorter or 0)
+        )
+        scale = _smoothly if value.ndim == 3 else _nearest
+        found[name] = scale(value, height, width)
+    return found
 
 
 def _smoothly(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:

@@ -1,0 +1,202 @@
+"""The step `shrink`, and `resize` by the shorter side."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from cachecd.config import TransformStep
+from cachecd.errors import UnitError
+from tests.sampler.test_transforms import image_bytes, run
+
+RNG = np.random.default_rng(2)
+# Little color, as a JPEG keeps half of the resolution of color.
+COARSE = RNG.integers(60, 200, (3, 4, 1)) + RNG.integers(0, 20, (3, 4, 3))
+SMOOTH = np.asarray(
+    Image.fromarray(COARSE.astype(np.uint8)).resize((90, 60), Image.Resampling.BICUBIC)
+)
+NUMBERS = np.kron(RNG.integers(0, 21, (6, 9)), np.ones((10, 10), np.int64))
+
+
+def opened(body: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(body))
+    image.load()
+    return image
+
+
+def shrunk(body: bytes, shorter: int = 30, **more: Any) -> Image.Image:
+    [record] = run({"payload": body, "key": b"k"}, {"shrink": {"shorter": shorter, **more}})
+    assert record.keys() == {"payload", "key"}
+    return opened(record["payload"])
+
+
+def expected(shorter: int = 30) -> np.ndarray:
+    image = Image.fromarray(SMOOTH).resize((shorter * 3 // 2, shorter), Image.Resampling.BILINEAR)
+    return np.asarray(image, np.int16)
+
+
+def distance(image: Image.Image) -> float:
+    return float(np.abs(np.asarray(image.convert("RGB"), np.int16) - expected()).mean())
+
+
+def palette(numbers: np.ndarray) -> Image.Image:
+    image = Image.fromarray(numbers.astype(np.uint8)).convert("L")
+    image.putpalette(bytes(range(256)) * 3)
+    return image
+
+
+class TestShrink:
+    @pytest.mark.parametrize("file", ["JPEG", "PNG"])
+    @pytest.mark.parametrize("shorter", [60, 61, 1000])
+    def test_picture_that_is_not_larger_stays_byte_for_byte(self, file: str, shorter: int):
+        body = image_bytes(SMOOTH, file=file)
+        [record] = run({"payload": body}, {"shrink": {"shorter": shorter}})
+        assert record["payload"] == body
+
+    @pytest.mark.parametrize(
+        ("file", "becomes"),
+        [("JPEG", "JPEG"), ("MPO", "JPEG"), ("PNG", "PNG"), ("WEBP", "JPEG"), ("BMP", "JPEG")],
+    )  # fmt: skip
+    def test_large_picture_gets_the_shorter_side_and_keeps_its_looks(self, file: str, becomes: str):
+        how = {} if file in ("PNG", "BMP", "TIFF") else {"quality": 97}
+        image = shrunk(image_bytes(SMOOTH, file=file, **how), quality=97)
+        assert (image.format, image.mode, image.size) == (becomes, "RGB", (45, 30))
+        assert distance(image) < 3
+
+    def test_quality_decides_how_many_bytes_a_jpeg_takes(self):
+        body = image_bytes(RNG.integers(0, 256, (90, 90, 3), np.uint8), file="JPEG", quality=95)
+        sizes = [
+            len(run({"payload": body}, {"shrink": {"shorter": 60, **more}})[0]["payload"])
+            for more in ({"quality": 50}, {}, {"quality": 90}, {"quality": 97})
+        ]
+        assert sizes[0] < sizes[1] == sizes[2] < sizes[3]
+
+    @pytest.mark.parametrize("file", ["JPEG", "PNG", "WEBP", "TIFF"])
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+    def test_orientation_is_applied_and_dropped(self, file: str, mode: str):
+        if (file, mode) == ("JPEG", "RGBA"):
+            mode = "CMYK"
+        exif = Image.Exif()
+        exif[0x0112] = 6  # to be turned to the right
+        turned = np.ascontiguousarray(np.rot90(SMOOTH))
+        more: dict[str, Any] = {"quality": 97} if file in ("JPEG", "WEBP") else {}
+        image = shrunk(image_bytes(turned, mode, file, exif=exif, **more), quality=97)
+        assert image.size == (45, 30)
+        assert not image.getexif()
+        assert distance(image) < 4
+
+    def test_hidden_colors_of_transparent_pixels_survive(self):
+        pixels = np.dstack([SMOOTH, np.zeros(SMOOTH.shape[:2], np.uint8)])
+        image = shrunk(image_bytes(pixels, "RGBA"))
+        assert (image.format, image.mode) == ("PNG", "RGBA")
+        assert np.abs(np.asarray(image)[:, :, :3] - expected()).max() <= 1
+
+    def test_palette_and_its_numbers_survive(self):
+        body = io.BytesIO()
+        palette(NUMBERS).save(body, "PNG")
+        image = shrunk(body.getvalue())
+        assert (image.format, image.mode) == ("PNG", "P")
+        assert image.getpalette()[: 3 * 21] == palette(NUMBERS).getpalette()[: 3 * 21]
+        assert np.array_equal(np.asarray(image), NUMBERS[1::2, 1::2])
+
+    @pytest.mark.parametrize("file", ["PNG", "TIFF"])
+    def test_pixels_of_16_bits_keep_their_values(self, file: str):
+        deep = (NUMBERS * 3001).astype(np.uint16)
+        image = shrunk(image_bytes(deep, file=file))
+        assert image.format == "PNG"
+        assert np.array_equal(np.asarray(image), deep[1::2, 1::2])
+
+    @pytest.mark.parametrize("file", ["PNG", "GIF", "BMP", "WEBP"])
+    def test_nearest_keeps_the_values_of_any_picture(self, file: str):
+        colors = np.stack([NUMBERS, NUMBERS * 2, NUMBERS * 0], axis=2).astype(np.uint8)
+        how = {"lossless": True} if file == "WEBP" else {}
+        image = shrunk(image_bytes(colors, file=file, **how), resample="nearest")
+        assert image.format == "PNG"
+        assert np.array_equal(np.asarray(image.convert("RGB")), colors[1::2, 1::2])
+
+    @pytest.mark.parametrize("shape", [(61, 97), (97, 61), (64, 64), (41, 400)])
+    def test_image_and_mask_end_in_the_same_size(self, shape: tuple[int, int]):
+        record = {
+            "image": image_bytes(np.zeros((*shape, 3), np.uint8), file="JPEG"),
+            "mask": image_bytes(np.zeros(shape, np.uint8)),
+        }
+        both = {"shrink": {"shorter": 40, "features": ["image", "mask"]}}
+        [together] = run(record, both)
+        [apart] = run(
+            record,
+            {"shrink": {"shorter": 40, "features": ["image"]}},
+            {"shrink": {"shorter": 40, "features": ["mask"], "resample": "nearest"}},
+        )
+        sizes = {opened(found[name]).size for found in (together, apart) for name in record}
+        assert len(sizes) == 1
+        assert min(sizes.pop()) == 40
+
+    @pytest.mark.parametrize(
+        ("record", "reason"),
+        [
+            ({"payload": b"no picture"}, "UnidentifiedImageError"),
+            (
+                {"payload": image_bytes(SMOOTH, file="JPEG")[:900]},
+                "OSError: image file is truncated",
+            ),
+            (
+                {"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
+                "pixels of 32 bits",
+            ),
+            ({"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")}, "pixels of 32 bits"),
+            ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),
+            ({"jpg": b""}, "no feature 'payload' to decode"),
+        ],
+    )
+    def test_record_that_cannot_be_used_is_the_units_fault(
+        self, record: dict[str, Any], reason: str
+    ):
+        with pytest.raises(UnitError, match=f"shrink raised .*{reason}"):
+            run(record, {"shrink": {"shorter": 30}})
+
+
+class TestResizeByTheShorterSide:
+    @pytest.mark.parametrize("shorter", [30, 90])
+    def test_proportions_are_kept_when_it_shrinks_or_grows(self, shorter: int):
+        numbers = NUMBERS.astype(np.uint8)
+        record = {"image": SMOOTH, "label_map": numbers, "left": SMOOTH}
+        [found] = run(record, {"resize": {"shorter": shorter}})
+        assert np.array_equal(found["image"], expected(shorter))
+        assert found["label_map"].shape == (shorter, shorter * 3 // 2)
+        assert found["left"] is SMOOTH
+        [tall] = run(
+            {"left": SMOOTH.transpose(1, 0, 2)},
+            {"resize": {"shorter": 31, "features": ["left"]}},
+        )
+        assert tall["left"].shape == (46, 31, 3)
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        ({"shrink": None}, "expected shrink: {shorter: 512, quality: 90"),
+        ({"shrink": 512}, "found 512, expected shrink: {shorter: 512"),
+        ({"shrink": {"quality": 90}}, "expected shrink: {shorter: 512"),
+        ({"shrink": {"shorter": 0}}, "expected shrink: {shorter: 512"),
+        ({"shrink": {"shorter": 9, "features": []}}, "expected shrink: {shorter: 512"),
+        ({"shrink": {"shorter": 9, "features": "jpg"}}, "expected shrink: {shorter: 512"),
+        ({"shrink": {"shorter": 9, "size": 9}}, "expected shrink: {shorter: 512"),
+        ({"shrink": {"shorter": 9, "quality": 101}}, "found 101, expected quality: a number from 1"),
+        ({"shrink": {"shorter": 9, "resample": "cubic"}}, "expected resample: bilinear, nearest"),
+        ({"resize": {"shorter": 0}}, "or [height, width], or {shorter: 256}"),
+        ({"resize": {"shorter": 9, "size": 9}}, "or [height, width], or {shorter: 256}"),
+        ({"resize": {"shorter": 9, "features": []}}, "or [height, width], or {shorter: 256}"),
+        ({"center_crop": {"shorter": 9}}, "expected center_crop: a number of pixels"),
+    ],
+)  # fmt: skip
+def test_argument_of_no_form_is_a_mistake_of_the_configuration(
+    step: dict[str, Any], complaint: str
+):
+    with pytest.raises(ValidationError) as caught:
+        TransformStep.model_validate(step)
+    assert complaint in str(caught.value)
