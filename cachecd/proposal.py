@@ -23,6 +23,9 @@ _ARRAY, _WINDOW = (
     1 << 20,
 )  # bytes: an array up to that is one record; windows of a larger one
 _NAMED = 5
+_SIDE = 224  # pixels of a square that models take
+_EXTRA = "# pip install 'cachecd[images]'"
+_LARGE = 768  # pixels of a shorter side from which on shrinking to 512 saves much
 _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
 
 
@@ -132,28 +135,47 @@ def _label(seen: Survey) -> Iterator[str]:
 
 
 def _transform(seen: Survey) -> Iterator[str]:
+    if seen.is_decodable:
+        yield from _encoded(seen, "payload")
+        return
+    yield "# Loaders decode JPEG and PNG; of images in other formats the pixels are cached."
     yield "transform:  # done once, when it is fetched; pip install 'cachecd[images]'"
-    grey = seen.images and seen.grey == len(seen.images)
-    more = "  # RGB; all images looked at are grey: `decode_image: {mode: L}` keeps them so"
-    yield "  - decode_image" + (more if grey else "")
-    sizes = {f"{height} x {width}" for height, width in seen.images}
-    if len(sizes) > 1:
-        told = ", ".join(sorted(sizes))
-        yield f"  - resize: 256  # all records have one shape, and these images do not ({told})"
-    else:
-        told = f", {sizes.pop()} so far" if sizes else ""
-        yield f"  # - resize: 256  # unless all images are of one size{told}"
+    grey = "  # RGB; all images looked at are grey: `decode_image: {mode: L}` keeps them so"
+    yield "  - decode_image" + (grey if _all_grey(seen) else "")
+    yield "  - resize: 256  # all records have one shape"
 
 
 def _of_members(seen: Survey) -> Iterator[str]:
     from cachecd.survey import is_image
 
-    names = ", ".join(printable(name) for name in seen.members[:_NAMED])
+    if seen.members:
+        yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
     if image := next(filter(is_image, seen.members), None):
-        yield f"# members are {names}; to cache pixels, which takes more room and less time to read:"
-        yield f"# transform: [{{decode_image: {image}}}, {{resize: 256}}]  # pip install 'cachecd[images]'"
-    elif names:
-        yield f"# members are {names}"
+        yield from _encoded(seen, image) if seen.is_decodable else _pixels(image)
+
+
+def _encoded(seen: Survey, feature: str) -> Iterator[str]:
+    """What to do with images that are cached as they are, in `feature`."""
+    sides = [min(size) for size in seen.images]
+    mode = ', mode="L"' if _all_grey(seen) else ""
+    image = f'Image({min([_SIDE, *sides])}, crop="random", flip=0.5{mode})'
+    yield "# Images are cached as they are. Loaders decode them (from cachecd_client import Image):"
+    yield f'# epoch.torch(256, decode={{"{feature}": {image}}}, rename={{"{feature}": "image"}})'
+    if max(sides, default=0) >= _LARGE:
+        features = "" if feature == "payload" else f", features: [{feature}]"
+        yield f"# The shorter sides of those looked at reach {max(sides)} pixels. To cache smaller ones:"
+        yield f"# transform: [{{shrink: {{shorter: 512, quality: 90{features}}}}}]  {_EXTRA}"
+    yield from _pixels(feature)
+
+
+def _pixels(feature: str) -> Iterator[str]:
+    yield "# If a step needs pixels, or stock tf.data reads the files, cache pixels, which take more room:"
+    step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
+    yield f"# transform: [{step}, {{resize: 256}}]  {_EXTRA}"
+
+
+def _all_grey(seen: Survey) -> bool:
+    return bool(seen.images) and seen.grey == len(seen.images)
 
 
 def _windows(seen: Survey) -> Iterator[str]:

@@ -25,6 +25,7 @@ _PAGES = 2  # read from the listing's beginning
 _FOLDERS, _OF_EACH = 12, 50  # looked into behind that, and objects of each
 _HEAD = 64 << 10
 _LARGEST_IMAGE = 16 << 20
+_HEADER = 4 << 10  # bytes of an image in a tar
 _IMAGES = 4  # that are looked into
 
 _SUFFIXES = {
@@ -59,12 +60,19 @@ class Survey:
     splits: list[str] = field(default_factory=list)
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
+    foreign: int = 0  # how many of them are neither JPEG nor PNG
     array: tuple[int, int] | None = None  # rows, bytes of a row
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
 
     @property
     def total_bytes(self) -> int:
         return sum(found.size for found in self.objects)
+
+    @property
+    def is_decodable(self) -> bool:
+        """Whether most of the images are of formats that loaders decode."""
+        suffix = next(filter(is_image, self.members or self.suffixes), "")
+        return suffix in ("", "jpg", "jpeg", "png") and 2 * self.foreign <= len(self.images)
 
 
 def survey(store: Store, url: str) -> Survey:
@@ -127,12 +135,10 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo])
         small = [o for o in mine if o.size <= _LARGEST_IMAGE]
         chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
         for body in await asyncio.gather(*(_head(store, o, o.size) for o in chosen)):
-            if looked := _looked_at(body):
-                size, grey = looked
-                found.images.append(size)
-                found.grey += grey
+            _note_image(found, body)
     if found.kind == "webdataset":
-        found.members = _members_of(await _head(store, largest))
+        found.members, image = _members_of(await _head(store, largest))
+        _note_image(found, image)
     if found.kind == "npy":
         found.array = _array_of(await _head(store, largest))
 
@@ -174,16 +180,28 @@ def _looked_at(body: bytes) -> tuple[tuple[int, int], bool] | None:
         return None
 
 
-def _members_of(head: bytes) -> list[str]:
-    """The extensions of the members that begin in a tar file's first bytes."""
+def _note_image(found: Survey, body: bytes) -> None:
+    if looked := _looked_at(body):
+        size, grey = looked
+        found.images.append(size)
+        found.grey += grey
+        found.foreign += not body.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
+
+
+def _members_of(head: bytes) -> tuple[list[str], bytes]:
+    """The extensions of the members in a tar file's first bytes, and the first bytes of an image."""
     names: set[str] = set()
+    image = b""
     with (
         contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError, zlib.error),
         tarfile.open(fileobj=io.BytesIO(head), mode="r|*") as archive,
     ):
         for member in archive:
-            names.add(member.name.rpartition("/")[2].partition(".")[2].lower())
-    return sorted(names - {""})
+            name = member.name.rpartition("/")[2].partition(".")[2].lower()
+            names.add(name)
+            if is_image(name) and not image and (file := archive.extractfile(member)):
+                image = file.read(_HEADER)
+    return sorted(names - {""}), image
 
 
 def is_image(suffix: str) -> bool:

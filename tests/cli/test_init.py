@@ -29,13 +29,13 @@ def npy(rows, columns=3, dtype=np.float32):
     return file.getvalue()
 
 
-def tar():
+def tar(image=b"abc"):
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for name in ("1.jpg", "1.cls"):
             member = tarfile.TarInfo(name)
-            member.size = 3
-            archive.addfile(member, io.BytesIO(b"abc"))
+            member.size = len(image)
+            archive.addfile(member, io.BytesIO(image))
     return file.getvalue()
 
 
@@ -76,36 +76,60 @@ def proposed(url, tmp_path, capsys, *options):
     return load(path, {}).datasets["train"], path.read_text()
 
 
-def test_images_in_folders_are_decoded_and_labelled_by_their_folder(put, tmp_path, capsys):
+LOADER = '    # epoch.torch(256, decode={{"{0}": Image({1})}}, rename={{"{0}": "image"}})\n'
+AS_PIXELS = "# transform: [{}, {{resize: 256}}]  # pip install 'cachecd[images]'\n"
+SHRINK = "# transform: [{shrink: {shorter: 512, quality: 90%s}}]  # pip install 'cachecd[images]'\n"
+
+
+def uncommented(text, key="# transform: "):
+    """The proposal with its commented suggestion taken."""
+    assert key in text
+    return text.replace(key, key[2:])
+
+
+def test_images_in_folders_stay_encoded_and_are_labelled_by_their_folder(put, tmp_path, capsys):
     url = put({f"{c}/{n}.png": image() for c in ("cat", "dog") for n in range(3)})
     train, text = proposed(url, tmp_path, capsys)
     assert (train.source.format, train.source.label.pattern) == ("files", "^([^/]+)/")
-    assert [step.name for step in train.transform] == ["decode_image"]
+    assert train.transform == ()
     assert "# the folders cat, dog look like classes" in text
-    assert "# - resize: 256  # unless all images are of one size, 4 x 5 so far" in text
+    assert LOADER.format("payload", '4, crop="random", flip=0.5') in text
+    assert "shrink" not in text
     assert "a look at all 6 objects" in text
+    path = tmp_path / "pixels.yaml"
+    path.write_text(uncommented(text))
+    steps = load(path, {}).datasets["train"].transform
+    assert [step.name for step in steps] == ["decode_image", "resize"]
 
 
 def test_images_that_are_all_grey_may_stay_so(put, tmp_path, capsys):
-    train, text = proposed(
-        put({"a.png": image(mode="L"), "b.png": image(mode="1")}), tmp_path, capsys
-    )
-    assert train.transform[0].argument["mode"] == "RGB"
-    assert (
-        "  - decode_image  # RGB; all images looked at are grey: `decode_image: {mode: L}`" in text
-    )
-    _, text = proposed(put({"c.png": image(mode="L"), "d.png": image()}), tmp_path, capsys)
-    assert "are grey" not in text
+    url = put({"a.png": image(300, 300, mode="L"), "b.png": image(300, 300, mode="1")})
+    _, text = proposed(url, tmp_path, capsys)
+    assert LOADER.format("payload", '224, crop="random", flip=0.5, mode="L"') in text
+    _, text = proposed(put({"c.png": image(300, 300)}), tmp_path, capsys)
+    assert 'mode="L"' not in text
 
 
-def test_images_of_several_sizes_are_resized_since_records_have_one_shape(put, tmp_path, capsys):
-    train, text = proposed(put({"a.jpg": image(9, 9), "b.jpg": image()}), tmp_path, capsys)
+def test_large_images_are_suggested_to_shrink(put, tmp_path, capsys):
+    url = put({"a.jpg": image(900, 1000, "JPEG"), "b.jpg": image(256, 999, "JPEG")})
+    _, text = proposed(url, tmp_path, capsys)
+    assert "# The shorter sides of those looked at reach 900 pixels." in text
+    path = tmp_path / "shrunk.yaml"
+    path.write_text(uncommented(text, "# transform: [{shrink"))
+    (step,) = load(path, {}).datasets["train"].transform
+    assert (step.name, step.argument["shorter"]) == ("shrink", 512)
+    assert SHRINK % "" in text
+
+
+@pytest.mark.parametrize("name", ["a.webp", "a.jpg"])
+def test_formats_that_loaders_do_not_decode_become_pixels(put, tmp_path, capsys, name):
+    train, text = proposed(put({name: image(form="WEBP", mode="RGB")}), tmp_path, capsys)
     assert [(s.name, s.argument) for s in train.transform] == [
         ("decode_image", {"feature": "payload", "into": "image", "mode": "RGB"}),
         ("resize", 256),
     ]
-    assert "these images do not (4 x 5, 9 x 9)" in text
-    assert train.source.label is None
+    assert "# Loaders decode JPEG and PNG;" in text
+    assert "epoch.torch" not in text
 
 
 def test_classes_lie_as_deep_as_the_objects_do_and_splits_are_told(put, tmp_path, capsys):
@@ -172,9 +196,18 @@ def test_what_samples_of_a_tar_are_made_of_is_told(put, tmp_path, capsys):
     assert seen(put({"a.tar": cut})).members == ["cls", "jpg"]
     assert seen(put({"a.tar": b"no tar" * 1000})).members == []
     _, text = proposed(put({"a.tar": tar()}), tmp_path, capsys)
-    assert "# members are cls, jpg; to cache pixels" in text
-    assert "# transform: [{decode_image: jpg}, {resize: 256}]" in text
-    assert "pip install 'cachecd[images]'" in text
+    assert "    # members are cls, jpg\n" in text
+    assert LOADER.format("jpg", '224, crop="random", flip=0.5') in text
+    assert AS_PIXELS.format("{decode_image: jpg}") in text
+
+
+def test_images_in_a_tar_are_measured_and_their_format_is_known(put, tmp_path, capsys):
+    large, webp = (tar(image(900, 900, form)) for form in ("JPEG", "WEBP"))
+    _, text = proposed(put({"a.tar": large}), tmp_path, capsys)
+    assert SHRINK % ", features: [jpg]" in text
+    _, text = proposed(put({"a.tar": webp}), tmp_path, capsys)
+    assert "epoch.torch" not in text
+    assert AS_PIXELS.format("{decode_image: jpg}") in text
 
 
 def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put):
