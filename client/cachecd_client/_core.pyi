@@ -194,6 +194,8 @@ Column = (
 class FeatureOptions(TypedDict, total=False):
     """What is made of a feature on its way into a batch."""
 
+    name: str
+    """The name of its column; by default the feature's."""
     cast: str
     """The dtype to deliver numbers in, as `convert` does; float32 for one_hot without it."""
     one_hot: int
@@ -201,7 +203,7 @@ class FeatureOptions(TypedDict, total=False):
     pad: tuple[int, bytes]
     """Length of the dense rows that a ragged list of numbers becomes, cut off or filled up with the
     value, one number of the dtype delivered. Adds the column `_NAME_length`: int64 [rows], how many
-    of a row's values are the record's."""
+    of a row's values are the record's; NAME is the column's."""
     default: bytes
     """A serialized Example whose feature of this name a record without it is given."""
 

@@ -42,6 +42,11 @@ class OneAhead:
         """As the reader's: since a batch was handed out, or none was left."""
         return time.monotonic() - self._answered if self._answered else 0.0
 
+    @property
+    def seconds_waited(self) -> float:
+        """As the reader's."""
+        return self._reader.seconds_waited
+
     def close(self) -> None:
         """Hands out no batch more, also not the one that is under way."""
         self._closed = True

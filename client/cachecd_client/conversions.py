@@ -1,4 +1,4 @@
-"""What the options `cast`, `pad`, `one_hot` and `default` make of features.
+"""What the options `cast`, `pad`, `one_hot`, `default` and `rename` make of features.
 
 They are checked here, when a loader is made; the core carries them out while it makes a batch.
 """
@@ -24,6 +24,7 @@ Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's
 Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
 OneHot = Mapping[str, int]  # a number of classes, or True for the schema's
 Default = Mapping[str, Any]
+Rename = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Delivery:
     @property
     def length(self) -> str | None:
         """The added feature that says how long each row was before it was padded."""
-        return f"_{self.stored.name}_length" if "pad" in self.options else None
+        return f"_{self.delivered.name}_length" if "pad" in self.options else None
 
     def for_reader(self) -> ReaderFeature:
         """The feature as the core's BatchReader takes it."""
@@ -45,14 +46,16 @@ class Delivery:
 
 
 def deliveries(
-    schema: Schema, *, cast: Cast, pad: Pad, one_hot: OneHot, default: Default
+    schema: Schema, *, cast: Cast, pad: Pad, one_hot: OneHot, default: Default, rename: Rename
 ) -> tuple[Delivery, ...]:
     """One for each feature of the schema, in its order.
 
     SchemaError for a feature that there is not, or that cannot have the option; CallerError for an
     impossible value of an option.
     """
-    given = {"cast": cast, "pad": pad, "one_hot": one_hot, "default": default}
+    given: dict[str, Mapping[str, Any]] = {
+        "cast": cast, "pad": pad, "one_hot": one_hot, "default": default, "rename": rename,
+    }  # fmt: skip
     for option, values in given.items():
         if not isinstance(values, Mapping):
             raise CallerError(f"{option}={values!r}, expected a dict of feature name -> value")
@@ -62,10 +65,18 @@ def deliveries(
                     f"{option} names feature {name!r}; those delivered are "
                     f"{', '.join(schema.names) or 'none'}"
                 )
-    return tuple(
+    made = tuple(
         _delivery(f, {option: v[f.name] for option, v in given.items() if f.name in v})
         for f in schema.features
     )
+    stored: dict[str, str] = {}
+    for each in made:
+        if other := stored.get(name := each.delivered.name):
+            raise CallerError(
+                f"rename: the features {other!r} and {each.stored.name!r} are both delivered as {name!r}"
+            )
+        stored[name] = each.stored.name
+    return made
 
 
 def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
@@ -92,6 +103,11 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
             raise CallerError(
                 f"default={{{stored.name!r}: {label}}}: one_hot has the classes 0 to {classes - 1}"
             )
+    if "rename" in given:
+        options["name"] = name = given["rename"]
+        if not isinstance(name, str) or not name:
+            raise CallerError(f"rename={{{stored.name!r}: {name!r}}}: expected a name")
+        delivered = replace(delivered, name=name)
     return Delivery(stored, delivered, options)
 
 

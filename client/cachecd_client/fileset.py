@@ -20,7 +20,7 @@ from cachecd_client.inferring import schema_of
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
 from cachecd_client.locating import Located, locate
-from cachecd_client.options import Options, flag, integer
+from cachecd_client.options import Options, flag, integer, with_label
 from cachecd_client.reading import Reading, place
 from cachecd_client.schema import Schema
 from cachecd_client.telemetry import Lent
@@ -175,28 +175,19 @@ class FileSet:
         self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader)
         return dataset
 
-    def tf(
-        self, batch_size: int, *, label: str | None = None, **options: Unpack[Options]
-    ) -> Loader:
+    def tf(self, batch_size: int, **options: Unpack[Options]) -> Loader:
         """Batches of TensorFlow tensors over the arrays' own memory, in the order of `Loader`.
 
         Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
         of which alone the content is copied: `features` without them is faster. With `label`, batches
-        are tuples as Keras takes them: (dict, label), or with `pad_last` (dict, label, `_valid`),
-        whose `weighted_metrics` then leave padding out. `model.train_on_batch(*batch)` uses them as
-        they are; `model.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False)` copies, and is
-        for one epoch: several take a generator that iterates anew. Options: see `Loader`.
+        are tuples as Keras takes them, whose `weighted_metrics` leave `pad_last`'s padding out.
+        `model.train_on_batch(*batch)` uses them as they are; `model.fit(iter(loader),
+        steps_per_epoch=len(loader), shuffle=False)` copies, and is for one epoch: several take a
+        generator that iterates anew. Options: see `Loader`.
         """
         from cachecd_client.tensorflow import TensorFlow
 
-        features = options.get("features")
-        if label is not None:
-            if features is None:
-                self._schema_for(options)[label]  # SchemaError
-            # A text, which the loader refuses, is no list to add to.
-            if not isinstance(features, (str, type(None))) and label not in features:
-                options["features"] = [*features, label]
-        return self._loader(batch_size, TensorFlow(label), options)
+        return self._loader(batch_size, TensorFlow(), options)
 
     def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
@@ -333,6 +324,7 @@ class FileSet:
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
                 f"{', '.join(Options.__annotations__)}"
             )
+        options = with_label(options)
         if options.get("rank") is None and options.get("world") is None:
             self._look_for_other_nodes()
         reading = self._reading(self._schema_for(options))

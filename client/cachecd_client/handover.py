@@ -44,12 +44,8 @@ class Framework(Protocol):
         """Whether its values take memory of their own: then no batch is wrapped before its turn."""
 
     @property
-    def finish(self) -> Callable[[dict[str, Any]], Any] | None:
-        """What each batch, a dict, goes through at its turn."""
-
-    @property
     def lane(self) -> Lane | None:
-        """The way to a device on which each batch, a dict, is sent ahead; then `finish` is None."""
+        """The way to a device on which each batch, a dict, is sent ahead."""
 
     def wrap(self, feature: Feature) -> Wrap:
         """What makes a value of the feature's column; asked once per loader."""
@@ -63,7 +59,6 @@ class Numpy:
     """Arrays as the core makes them; bfloat16 as uint16."""
 
     copies = False
-    finish = None
     lane = None
 
     def wrap(self, feature: Feature) -> Wrap:

@@ -45,7 +45,6 @@ class Jax:
     device that there is not, a sharding that does not divide a feature's [batch_size, *shape].
     """
 
-    finish = None
     lane = None
 
     def __init__(

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core, passstate, resources
-from cachecd_client.ahead import OneAhead
-from cachecd_client.conversions import Cast, Default, OneHot, Pad, deliveries
-from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError, SchemaError
-from cachecd_client.handover import ADDED, Framework, Wrap, renumbered
+from cachecd_client.conversions import Cast, Default, OneHot, Pad, Rename, deliveries
+from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
+from cachecd_client.handover import Framework
 from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
+from cachecd_client.pipeline import Pipeline, Source
 from cachecd_client.reading import CorruptRecord, Reading
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
 
@@ -27,7 +27,6 @@ Batch = dict[str, Any]
 
 _PREFETCH = 64 << 20
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
-_IDS = ("_shard", "_record", "_dataset")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -66,6 +65,10 @@ class Loader:
     default: {feature: value} for records without it, as if they held it: a number for the whole
         shape, an array of the shape, a list if ragged, bytes. Without, they are a SchemaError, or
         an empty list if ragged.
+    rename: {stored name: name in batches}. `features` and the options above take the stored names; `label`,
+        `channels_last` and `schema` have the names in batches.
+    label: the feature that comes apart from the others: batches are tuples (dict, label), or with
+        `pad_last` (dict, label, `_valid`). It need not be among `features`.
     rank, world: among the data-parallel replicas that share the set: the processes of one replica, as under
         tensor parallelism, have one rank. By default those given to `epochs()`, or else the ranks on this
         node, as its launcher says (`cachecd_client.launcher`): right for files of this node alone.
@@ -96,6 +99,8 @@ class Loader:
         pad: Pad = _NONE,
         one_hot: OneHot = _NONE,
         default: Default = _NONE,
+        rename: Rename = _NONE,
+        label: str | None = None,
         ids: bool = False,
         rank: int | None = None,
         world: int | None = None,
@@ -105,14 +110,9 @@ class Loader:
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
         self._reading = reading
         schema = reading.schema if features is None else reading.schema.select(features)
-        self._deliveries = deliveries(schema, cast=cast, pad=pad, one_hot=one_hot, default=default)
-        self._added = dict(ADDED)
-        if reading.datasets is None:
-            del self._added["_dataset"]
-        for name in (d.length for d in self._deliveries if d.length is not None):
-            self._added[name] = Feature(name, "int64", "int64", ())
-        if taken := self._added.keys() & set(schema.names):
-            raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+        made = deliveries(
+            schema, cast=cast, pad=pad, one_hot=one_hot, default=default, rename=rename
+        )
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         self.reshuffle = flag("reshuffle", reshuffle)
@@ -129,8 +129,9 @@ class Loader:
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)
-        self._framework = framework
-        self._wraps = self._wrapped_by(framework)
+        self._pipeline = Pipeline(
+            reading, made, framework, ids=self._ids, pad_last=self.pad_last, label=label
+        )
         framework.check(self.schema, self.division, self.rank)
         self._number = 0  # of the pass that runs, or ran last
         self._position = 0  # batches of the pass delivered, those before a resume included
@@ -138,7 +139,9 @@ class Loader:
         #: The batch at which the pass that runs, or ran last, began.
         self.start = 0
         self._reader: _core.BatchReader | None = None  # of the pass that runs
-        self._ahead: OneAhead | None = None  # of the pass that runs, if it goes to a device
+        self._source: Source | None = (
+            None  # of its batches: the reader, or who is ahead of the loop
+        )
         self._pass = 0  # how many there were, to tell one from another
         self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
         self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
@@ -162,20 +165,11 @@ class Loader:
         """
         reader = self._begin()
         this = self._pass
-        finish = self._framework.finish
-        lane = self._framework.lane
         try:
-            # Each line here would cost the trainer microseconds a batch, as its own step has taken
-            # the processor's caches.
-            if lane is not None:
-                self._ahead = OneAhead(reader, lane)
-                yield from self._ahead
-            elif finish is None:
-                yield from reader
-            else:
-                for batch in reader:
-                    yield finish(batch)
-                    del batch  # or it would stay until the next one has come
+            # Each line of Python for a batch would cost the trainer microseconds, as its own step has
+            # taken the processor's caches.
+            self._source = self._pipeline.open(reader)
+            yield from self._pipeline.deliver(self._source)
         except CorruptRecordError as error:
             self._reading.corrupt([(error.path, error.offset, error.why)])
             raise
@@ -201,7 +195,7 @@ class Loader:
 
         `kind` and `raw` stay those of the records; what the loader adds is not in it.
         """
-        return Schema(tuple(delivery.delivered for delivery in self._deliveries))
+        return self._pipeline.schema
 
     @property
     def position(self) -> int:
@@ -217,8 +211,7 @@ class Loader:
     @property
     def seconds_waited(self) -> float:
         """Seconds the training loop stood still because no batch was ready, over all passes."""
-        reader = self._running()
-        return self._waited + (reader.seconds_waited if reader else 0.0)
+        return self._waited + (pass_.seconds_waited if (pass_ := self._delivering()) else 0.0)
 
     @property
     def bytes_read(self) -> int:
@@ -350,7 +343,7 @@ class Loader:
     def _new_reader(self, start: int, seed: int) -> _core.BatchReader:
         reader = _core.BatchReader(
             self._reading.files,
-            [delivery.for_reader() for delivery in self._deliveries],
+            **self._pipeline.for_reader(),
             batch_size=self.batch_size,
             seed=seed,
             shuffle=self.shuffle,
@@ -364,9 +357,6 @@ class Loader:
             on_corrupt=self._on_corrupt,
             ids=self._ids,
             window=self._reading.window or 0,
-            wrap={name: wrap.call for name, wrap in self._wraps.items()},
-            dlpack={name for name, wrap in self._wraps.items() if wrap.dlpack},
-            one_by_one=self._framework.copies,
             report=self._losses or self._reading.corrupt,
             stages=None
             if self.part is None or self.part.selection.mixture
@@ -387,39 +377,29 @@ class Loader:
             )
         return reader
 
-    def _wrapped_by(self, framework: Framework) -> dict[str, Wrap]:
-        wraps = {d.delivered.name: framework.wrap(d.delivered) for d in self._deliveries}
-        there = {"_valid": self.pad_last, **dict.fromkeys(_IDS, self._ids)}
-        for name, feature in self._added.items():
-            if there.get(name, True):
-                wraps[name] = framework.wrap(feature)
-        if self._ids and self._reading.shards is not None:
-            wraps["_shard"] = renumbered(wraps["_shard"], self._reading.shards)
-        return wraps
-
     def _running(self) -> _core.BatchReader | None:
         """The reader, unless it was made before a fork: its threads are not in this process."""
         return self._reader if os.getpid() == self._process else None
 
-    def _delivering(self) -> _core.BatchReader | OneAhead | None:
+    def _delivering(self) -> Source | None:
         """Who counts what the loop is given of the pass that runs."""
         reader = self._running()
-        return self._ahead if reader and self._ahead else reader
+        return self._source if reader and self._source else reader
 
     def _stop(self) -> None:
         """Ends the pass, if one runs, keeping its figures, and what it has open for the next."""
         if self._reader is None:
             return
         delivered = self._delivering()
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._source is not None and self._source is not self._reader:
+            self._source.close()
         self._idle = self._running()
-        self._reader = self._ahead = None
+        self._reader = self._source = None
         if self._idle is None or delivered is None:
             return
         self._position = delivered.position
         self._idled = delivered.seconds_idle
-        self._waited += self._idle.seconds_waited
+        self._waited += delivered.seconds_waited
         self._read += delivered.bytes_read
         self._filled += delivered.queue_filled
         self._corrupt += self._idle.corrupt

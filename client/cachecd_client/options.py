@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from cachecd_client.conversions import Cast, Default, OneHot, Pad
+from cachecd_client.conversions import Cast, Default, OneHot, Pad, Rename
 from cachecd_client.errors import CallerError
 
 
@@ -28,9 +28,22 @@ class Options(TypedDict, total=False):
     pad: Pad
     one_hot: OneHot
     default: Default
+    rename: Rename
+    label: str | None
     ids: bool
     rank: int | None
     world: int | None
+
+
+def with_label(options: Options) -> Options:
+    """These options with the label among `features`, if there are any."""
+    label, features, rename = options.get("label"), options.get("features"), options.get("rename")
+    # What is of another type the loader refuses.
+    if label is None or features is None or isinstance(features, str):
+        return options
+    names = rename.items() if isinstance(rename, Mapping) else ()
+    stored = next((name for name, new in names if new == label), label)
+    return options if stored in features else {**options, "features": [*features, stored]}
 
 
 def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:

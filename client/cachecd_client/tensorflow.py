@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,12 +62,6 @@ class TensorFlow:
     copies = False
     lane = None
 
-    def __init__(self, label: str | None = None) -> None:
-        """`label` names the feature that comes as the second of a tuple."""
-        self.finish: Callable[[dict[str, Any]], Any] | None = None
-        if label is not None:
-            self.finish = lambda batch: _labelled(batch, label)
-
     def wrap(self, feature: Feature) -> Wrap:
         if feature.dtype == "bytes":
             return _strings(feature)
@@ -83,13 +76,6 @@ class TensorFlow:
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """CallerError for a short batch where replicas are to take equal ones."""
         check_replicas(division.is_full)
-
-
-def _labelled(batch: dict[str, Any], label: str) -> tuple[Any, ...]:
-    """As Keras takes it; what masks padding are its sample weights."""
-    if "_valid" in batch:
-        return batch, batch.pop(label), batch.pop("_valid")
-    return batch, batch.pop(label)
 
 
 def _bfloat16(capsule: Any) -> tf.Tensor:

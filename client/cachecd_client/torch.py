@@ -46,8 +46,6 @@ class Torch:
     A device that there is not is a CallerError here, and not in the middle of a pass.
     """
 
-    finish = None
-
     def __init__(self, device: Any = None, channels_last: ChannelsLast = False) -> None:
         try:
             # With its number, which "cuda" leaves to whatever device is current.

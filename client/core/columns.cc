@@ -229,7 +229,7 @@ void ColumnBuilder::AppendEmpty() {
 }
 
 void ColumnBuilder::Finish(std::vector<Column>* columns) {
-  Column column{spec_.name, {}};
+  Column column{spec_.columns().front(), {}};
   const auto rows = static_cast<int64_t>(rows_);
   const auto values = static_cast<int64_t>(values_);
   std::vector<int64_t> shape{static_cast<int64_t>(used_ / element_bytes_)};

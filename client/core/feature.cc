@@ -80,8 +80,9 @@ void RefuseFeature(const std::string& name, const std::string& why) {
 }
 
 std::vector<std::string> FeatureSpec::columns() const {
-  if (!options.pad) return {name};
-  return {name, "_" + name + "_length"};
+  const std::string& column = options.name.empty() ? name : options.name;
+  if (!options.pad) return {column};
+  return {column, "_" + column + "_length"};
 }
 
 std::vector<int64_t> FeatureSpec::row_shape() const {

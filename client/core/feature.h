@@ -15,6 +15,7 @@ namespace cachecd {
 
 // What users ask to be made of a feature on the way; by default nothing.
 struct FeatureOptions {
+  std::string name;             // of its column, else the feature's
   std::string cast;             // the dtype, else the one that is stored (float32 if one_hot)
   uint64_t one_hot = 0;         // classes, for each of which a scalar integer's row has a number
   std::optional<uint64_t> pad;  // length of the dense row that a ragged list of numbers becomes

@@ -48,7 +48,9 @@ FeatureOptions FeatureOptionsArgument(nb::handle given) {
   if (!PyDict_Check(given.ptr())) throw nb::type_error("features: expected a dict of options");
   for (auto [key, value] : nb::borrow<nb::dict>(given)) {
     const std::string name = TextArgument(key, "features: expected names of options");
-    if (name == "cast") {
+    if (name == "name") {
+      options.name = TextArgument(value, "features: expected a column's name");
+    } else if (name == "cast") {
       options.cast = TextArgument(value, "features: expected the name of a dtype to cast to");
     } else if (name == "one_hot") {
       options.one_hot = CountArgument(value);

@@ -293,7 +293,7 @@ def test_a_device_other_than_cuda_takes_a_batch_before_its_memory_is_used_again(
 
 def test_what_is_under_way_counts_when_it_is_handed_out(loader):
     one, alone = loader(prefetch_bytes=0), loader(prefetch_bytes=0)
-    alone._framework.lane = None
+    alone._pipeline.framework.lane = None
     for first, second in zip(one, alone, strict=True):
         assert first["label"].tolist() == second["label"].tolist()
         assert one.bytes_read == alone.bytes_read
