@@ -93,7 +93,7 @@ class Sampler:
         if name not in config.datasets:
             raise ConfigError(f"no dataset {name!r}; there is {', '.join(config.datasets)}")
         self._config = config
-        self._name = name
+        self.name = name
         self._dataset: DatasetConfig = config.datasets[name]
         self._source = self._dataset.source
         self._store = open_store(self._source, config.sampler.connections)
@@ -118,9 +118,9 @@ class Sampler:
         if not listed:
             raise ConfigError(f"no objects under {self.url}; expected at least one")
         if self._dataset.split is not None:
-            raise ConfigError(f"datasets.{self._name}: {empty_side(self._dataset, listed)}")
+            raise ConfigError(f"datasets.{self.name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
-            f"datasets.{self._name}.partition: this node's part has none of the {listed} units"
+            f"datasets.{self.name}.partition: this node's part has none of the {listed} units"
         )
 
     def usable(self, most: int) -> UnitSlice:
@@ -141,6 +141,16 @@ class Sampler:
             for at, (unit, size) in enumerate(zip(few, sizes, strict=True))
             if not at or size <= most
         )
+
+    def count(self, pages: int) -> tuple[int, int, bool]:
+        """How many units of the dataset so many pages of the listing have, their bytes, and whether there
+        are no others."""
+        takes, number, size = selection_of(self._dataset), 0, 0
+        listing = list_units(self._source, self._store)
+        for page in itertools.islice(listing, pages):
+            mine = [unit for unit in page if takes is None or takes(unit)]
+            number, size = number + len(mine), size + sum(unit.size for unit in mine)
+        return number, size, next(listing, None) is None
 
     def named(self, key: str, begin: int = 0) -> UnitSlice:
         """The unit that begins at byte `begin` of the object `key`, listed from shortly before it.
@@ -169,9 +179,9 @@ class Sampler:
         errors: list[Exception] = []
         sent: list[FromSampler] = []
         setup = sampler_setup(self._config)
-        setup = dataclasses.replace(setup, datasets={self._name: setup.datasets[self._name]})
+        setup = dataclasses.replace(setup, datasets={self.name: setup.datasets[self.name]})
         worker = Worker(setup, sent.append, failed=errors.append)
-        shard = ShardId(self._name, 1)
+        shard = ShardId(self.name, 1)
         classes, numbered = self._classes(units)
         with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
             path = Path(folder, "shard.tfrecord")

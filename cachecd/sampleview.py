@@ -84,7 +84,7 @@ def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
     written: dict[tuple[int, str], Path] = {}
     for number, record in enumerate(sample.records):
         for place, (name, value) in enumerate(record.values.items()):
-            suffix = _image_suffix(value)
+            suffix = image_suffix(value)
             if not suffix:
                 continue
             path = folder / f"record-{number}-feature-{place}.{suffix}"
@@ -99,10 +99,11 @@ def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
 
 def has_images(sample: Sample) -> bool:
     """Whether there is anything to write."""
-    return any(_image_suffix(v) for r in sample.records for v in r.values.values())
+    return any(image_suffix(v) for r in sample.records for v in r.values.values())
 
 
-def _image_suffix(value: Any) -> str:
+def image_suffix(value: Any) -> str:
+    """The suffix of a file for a value that is an image, or "" for any other."""
     if isinstance(value, bytes):
         if value[:4] == b"RIFF" and value[8:12] == b"WEBP":
             return "webp"

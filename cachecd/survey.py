@@ -188,6 +188,12 @@ def _note_image(found: Survey, body: bytes) -> None:
         found.foreign += not body.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
 
 
+def image_size(body: bytes) -> tuple[int, int] | None:
+    """(height, width) by an image file's header; None if it cannot be read."""
+    looked = _looked_at(body)
+    return looked and looked[0]
+
+
 def _members_of(head: bytes) -> tuple[list[str], bytes]:
     """The extensions of the members in a tar file's first bytes, and the first bytes of an image."""
     names: set[str] = set()

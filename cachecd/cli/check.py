@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from cachecd.quantities import Percent, approximate_size, format_rate, format_size
 
 if TYPE_CHECKING:
+    from cachecd.cli.capacity import Capacity
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.preflight import Figures
     from cachecd.rules import DatasetRules
@@ -36,7 +38,8 @@ def command(
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing
     is made on disk. With --sources the first objects go through the transform, in this process:
-    their records are shown, and how long the cache takes to fill is estimated from that.
+    their records are shown, and how long the cache takes to fill is estimated from that, and how many
+    images it holds.
     """
     from cachecd.config import load
 
@@ -48,18 +51,25 @@ def command(
     refuse_network_filesystem(loaded.cache.dir)
     noticed: dict[str, str] = {}
     samples: dict[str, Sample] = {}
+    capacities: dict[str, Capacity] = {}
     if sources:
+        from cachecd.cli.capacity import LOOKED_AT, capacity
         from cachecd.firstlook import check_sources
         from cachecd.sample import Sampler
 
         noticed = check_sources(loaded)
-        for name in loaded.datasets:
-            sampler = Sampler(loaded, name)
-            samples[name] = sampler.take(sampler.beginning(), most=1)
+        for rules in figures.datasets:
+            sampler = Sampler(loaded, rules.name)
+            sample = sampler.take(sampler.beginning(), LOOKED_AT)
+            samples[rules.name] = sample
+            limit = rules.limit or figures.limit
+            if sample.records and (holds := capacity(loaded, sampler, sample, limit)):
+                capacities[rules.name] = holds
+            del sample.records[1:]  # one is shown
     if as_json:
-        print(json.dumps(_document(loaded, figures, noticed, samples), indent=2))
+        print(json.dumps(_document(loaded, figures, noticed, samples, capacities), indent=2))
     else:
-        for left, right in _summary(loaded, figures, noticed, samples):
+        for left, right in _summary(loaded, figures, noticed, samples, capacities):
             print(f"{left:<10}{right}")
     for name, sample in samples.items():
         if not sample.records:
@@ -75,7 +85,11 @@ def command(
 
 
 def _document(
-    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
+    config: Config,
+    figures: Figures,
+    noticed: dict[str, str],
+    samples: dict[str, Sample],
+    capacities: dict[str, Capacity],
 ) -> dict[str, Any]:
     from cachecd.sampleview import document
 
@@ -94,6 +108,11 @@ def _document(
                             "estimate": _estimate(samples[rules.name], config, figures, rules),
                         }
                         if rules.name in samples
+                        else {}
+                    ),
+                    **(
+                        {"capacity": asdict(capacities[rules.name])}
+                        if rules.name in capacities
                         else {}
                     ),
                 }
@@ -144,7 +163,11 @@ def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules)
 
 
 def _summary(
-    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
+    config: Config,
+    figures: Figures,
+    noticed: dict[str, str],
+    samples: dict[str, Sample],
+    capacities: dict[str, Capacity],
 ) -> Iterator[tuple[str, str]]:
     cache, sampler = config.cache, config.sampler
     share = f", {cache.limit} of its file system" if isinstance(cache.limit, Percent) else ""
@@ -163,6 +186,8 @@ def _summary(
         if rules.name in samples:
             for line in _read(samples[rules.name], config, figures, rules):
                 yield "", line
+        if rules.name in capacities:
+            yield "", str(capacities[rules.name])
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cachecd import cli
 
@@ -146,6 +149,98 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
     assert line.startswith(
         "cachecd: datasets.train: of the first 5 units none gives a record; 5 x dec"
     )
+
+
+SIDE = 96
+
+
+def picture(number, side=SIDE):
+    pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+def as_objects(pictures, folder):
+    for number, body in enumerate(pictures):
+        (folder / f"{number:03}.jpg").write_bytes(body)
+
+
+def as_a_tar(pictures, folder):
+    with tarfile.open(folder / "0.tar", "w") as archive:
+        for number, body in enumerate(pictures):
+            member = tarfile.TarInfo(f"{number:03}.jpg")
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+
+
+@pytest.fixture
+def images(tmp_path, capsys):
+    """`images(pictures, format, limit, transform)` checks a dataset of them: the line that says how many
+    the limit holds, and the figures."""
+
+    def check(pictures, form="files", limit="12MiB", transform=""):
+        folder = tmp_path / "src"
+        folder.mkdir()
+        {"files": as_objects, "webdataset": as_a_tar}[form](pictures, folder)
+        path = tmp_path / "images.yaml"
+        path.write_text(
+            f"version: 1\ncache: {{dir: {tmp_path}/cache, limit: {limit}, shard_size: 256KiB}}\n"
+            f"datasets:\n  train:\n    source: {{url: 'file://{folder}', format: {form}}}\n"
+            f"    grow: {{first: 1MiB}}\n{transform}"
+        )
+        assert cli.run_command(["check", str(path), "--sources"]) == 0, capsys.readouterr().err
+        lines = capsys.readouterr().out.splitlines()
+        assert cli.run_command(["check", str(path), "--sources", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["resolved"]["datasets"]["train"]
+        return next((n.strip() for n in lines if " hold " in n), ""), found.get("capacity")
+
+    return check
+
+
+DECODED = "    transform: [{decode_image: %s}, {resize: 64}]\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "transform", "extent"),
+    [
+        ("files", "", "96 x 96"),
+        ("files", DECODED % "payload", "64 x 64"),
+        ("webdataset", "", "96 x 96"),
+        ("webdataset", DECODED % "jpg", "64 x 64"),
+    ],
+)
+def test_check_says_how_many_images_the_limit_holds_either_way(images, form, transform, extent):
+    bodies = [picture(number) for number in range(12)] * (30 if form == "files" else 2)
+    line, found = images(bodies, form, transform=transform)
+    size, pixels = np.mean([len(body) for body in bodies]), int(extent[:2]) ** 2 * 3
+    assert found["file_bytes"] == pytest.approx(size, rel=0.02)
+    assert found["pixel_bytes"] == pytest.approx(pixels, rel=0.02)
+    most = 360 if form == "files" else 10**6
+    assert found["as_pixels"] == pytest.approx(min(most, 11 * 2**20 / pixels), rel=0.07)
+    total = " of 360" if form == "files" else ""
+    assert found["images"] == (360 if form == "files" else None)
+    assert found["as_files"] == pytest.approx(min(most, 11 * 2**20 / size), rel=0.07)
+    assert line == (
+        f"12.0 MiB hold about {found['as_files']:,}{total} images as JPEG, or "
+        f"{found['as_pixels']:,} as pixels ({extent})"
+    )
+
+
+def test_images_of_several_sizes_are_counted_by_all_objects_listed(images, monkeypatch):
+    monkeypatch.setattr("cachecd.cli.capacity._PAGES", 1)
+    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 60)
+    small, large = picture(0, 32), picture(1, 160)
+    line, found = images([small, large] * 20 + [large] * 40)
+    assert found["images"] is None
+    of_all = (len(small) + 2 * len(large)) / 3
+    assert found["file_bytes"] == pytest.approx(of_all, rel=0.05)
+    assert found["pixel_bytes"] == pytest.approx((32**2 + 2 * 160**2), rel=0.05)
+    assert line.endswith("as pixels (of several sizes)")
+
+
+def test_records_without_images_have_no_such_line(images):
+    assert images([b"no image"] * 3) == ("", None)
 
 
 def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):
