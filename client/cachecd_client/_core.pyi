@@ -40,6 +40,43 @@ def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> 
 def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDArray[np.int64], int]:
     """What the fast loop takes of a packed list of integers, and how many bytes; for tests."""
 
+class ImageOptions(TypedDict, total=False):
+    """The fields of client/core/image.h's ImageOptions, whose comments say what they mean."""
+
+    crop: Literal["random", "center", "none"]
+    height: int
+    width: int
+    shorter: int
+    resized: bool
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    flip: float
+    grey: bool
+    nearest: bool
+    max_pixels: int
+    classes: list[tuple[int, int, int, int]]
+    """Red, green, blue, number."""
+    other: int
+
+def image_formats() -> set[str]:
+    """Of "jpeg" and "png" those that the core was built with."""
+
+def place_image(
+    options: ImageOptions, height: int, width: int, key: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int, int, int], bool]:
+    """The box (y, x, height, width) of a picture, the extent that the box is scaled to, the part (y, x,
+    height, width) of that which is the result, and whether the result is flipped."""
+
+def decode_image(data: Buffer, options: ImageOptions, key: int = 0) -> NDArray[np.uint8]:
+    """The pixels of a JPEG or a PNG: [height, width, channels], or [height, width] of class numbers.
+
+    ValueError for damaged bytes; SchemaError for a picture that is not supported."""
+
+def convert_image(
+    pixels: NDArray[np.uint8], options: ImageOptions, key: int = 0
+) -> NDArray[np.uint8]:
+    """The same from pixels [height, width, 1 or 3]."""
+
 def masked_crc32c(data: Buffer) -> int:
     """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
 

@@ -15,6 +15,7 @@
 #include "bytes.h"
 #include "columns.h"
 #include "fileset.h"
+#include "image.h"
 
 namespace cachecd {
 
@@ -80,6 +81,8 @@ std::optional<Mixture> MixtureArgument(nb::object mixture);
 // A number for each of so many files, or none at all.
 std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files);
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);
+// A dict of ImageOptions' fields; TypeError, ValueError.
+ImageOptions ImageOptionsArgument(nb::handle options);
 
 nb::dlpack::dtype DlpackType(Element element);
 

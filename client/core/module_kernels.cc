@@ -9,6 +9,7 @@
 #include "buffer.h"
 #include "convert.h"
 #include "crc32c.h"
+#include "image.h"
 #include "module.h"
 #include "threads.h"
 #include "varint.h"
@@ -74,6 +75,56 @@ nb::tuple DecodeSomeVarints(nb::object data, size_t limit, bool portable) {
   return nb::make_tuple(ToNumpy(std::move(values), true), at - span.begin());
 }
 
+nb::object NewPicture(const ImageOptions& options, Extent result, uint8_t** data) {
+  std::vector<int64_t> shape{result.height, result.width};
+  if (options.classes.empty()) shape.push_back(options.channels());
+  Array made{BufferPool::Create(0)->Take(size_t{result.height} * result.width * options.channels()),
+             Element::kUint8, shape};
+  *data = made.buffer.data();
+  return ToNumpy(std::move(made));
+}
+
+nb::object DecodeImage(nb::object data, nb::dict given, uint64_t key) {
+  const BytesArgument bytes(data);
+  const ImageOptions options = ImageOptionsArgument(given);
+  ImageDecoder decoder;
+  const Extent picture = decoder.Measure(bytes.span(), options.max_pixels);
+  const Placement placement = Place(options, picture, key);
+  uint8_t* to;
+  nb::object made = NewPicture(options, placement.result, &to);
+  const WithoutGil release;
+  decoder.Decode(bytes.span(), options, placement, to);
+  return made;
+}
+
+nb::object ConvertImage(nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> from,
+                        nb::dict given, uint64_t key) {
+  const ImageOptions options = ImageOptionsArgument(given);
+  const auto channels = static_cast<uint32_t>(from.shape(2));
+  if (channels != 1 && channels != 3) throw std::invalid_argument("expected 1 or 3 channels");
+  const Extent extent{static_cast<uint32_t>(from.shape(0)), static_cast<uint32_t>(from.shape(1))};
+  const Placement placement = Place(options, extent, key);
+  uint8_t* to;
+  nb::object made = NewPicture(options, placement.result, &to);
+  ImageDecoder().Convert(from.data(), extent, channels, options, placement, to);
+  return made;
+}
+
+nb::tuple PlaceImage(nb::dict options, uint32_t height, uint32_t width, uint64_t key) {
+  const Placement at = Place(ImageOptionsArgument(options), {height, width}, key);
+  return nb::make_tuple(nb::make_tuple(at.y, at.x, at.height, at.width),
+                        nb::make_tuple(at.scaled.height, at.scaled.width),
+                        nb::make_tuple(at.top, at.left, at.result.height, at.result.width),
+                        at.flip);
+}
+
+nb::set ImageFormats() {
+  nb::set formats;
+  if (CanDecodeJpeg()) formats.add("jpeg");
+  if (CanDecodePng()) formats.add("png");
+  return formats;
+}
+
 }  // namespace
 
 void BindKernels(nb::module_& module) {
@@ -85,6 +136,12 @@ void BindKernels(nb::module_& module) {
   // Reads what the loops may read without looking; see varint.h.
   module.def("_decode_some_varints", &DecodeSomeVarints, nb::arg("data"), nb::arg("limit"),
              nb::arg("portable"));
+  module.def("image_formats", &ImageFormats);
+  module.def("place_image", &PlaceImage, nb::arg("options"), nb::arg("height"), nb::arg("width"),
+             nb::arg("key"));
+  module.def("decode_image", &DecodeImage, nb::arg("data"), nb::arg("options"), nb::arg("key") = 0);
+  module.def("convert_image", &ConvertImage, nb::arg("pixels"), nb::arg("options"),
+             nb::arg("key") = 0);
 }
 
 }  // namespace cachecd

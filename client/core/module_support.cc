@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "image.h"
 #include "module.h"
 
 namespace cachecd {
@@ -34,6 +35,8 @@ void Translate(const std::exception_ptr& thrown, void*) {
     RaiseOurs("CorruptSidecarError", nb::make_tuple(PathObject(error.path), PathObject(error.why)));
   } catch (const SchemaMismatch& error) {
     RaiseOurs("SchemaError", nb::make_tuple(PathObject(error.what())));
+  } catch (const DamagedImage& error) {
+    Raise(PyExc_ValueError, error.what());
   } catch (const MalformedExample& error) {
     Raise(PyExc_ValueError, error.what());
   } catch (const std::invalid_argument& error) {

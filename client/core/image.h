@@ -1,0 +1,103 @@
+// Decodes, crops, scales and flips pictures: a JPEG, a PNG or stored pixels becomes uint8 [height,
+// width, channels].
+
+#ifndef CACHECD_CORE_IMAGE_H_
+#define CACHECD_CORE_IMAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bytes.h"
+
+namespace cachecd {
+
+struct ImageOptions {
+  enum class Crop : uint8_t { kRandom, kCenter, kNone };
+  struct ClassColor {
+    uint8_t red, green, blue, number;
+  };
+
+  Crop crop = Crop::kCenter;
+  uint32_t height = 0;  // of the result; not used if kNone has `shorter`
+  uint32_t width = 0;
+  // kNone: the result's shorter side, in place of height and width. kCenter: the shorter side
+  // before the cut; 0: the smallest that covers height x width.
+  uint32_t shorter = 0;
+  bool resized = true;          // kRandom: false cuts height x width pixels without resizing
+  double scale[2] = {0.08, 1};  // kRandom: parts of the picture's area
+  double ratio[2] = {3.0 / 4, 4.0 / 3};  // kRandom: width / height
+  double flip = 0;                       // probability of a horizontal flip, whatever the crop
+  bool grey = false;                     // one channel, by Rec. 601
+  bool nearest = false;                  // else bilinear, antialiased
+  uint64_t max_pixels = 0;               // of the picture and of the result; 0: no limit
+  // If not empty: one channel of class numbers. Needs `nearest`, not `grey`.
+  std::vector<ClassColor> classes;
+  std::optional<uint8_t> other;  // number of any other color; without it such a color is an error
+
+  uint32_t channels() const { return grey || !classes.empty() ? 1 : 3; }
+};
+
+struct Extent {
+  uint32_t height = 0, width = 0;
+};
+std::string ExtentText(Extent extent);  // "HEIGHT x WIDTH pixels"
+
+// Where the result comes from: the box of the upright picture is scaled to `scaled`. The result is
+// the part of that at (top, left), flipped if `flip`.
+struct Placement {
+  uint32_t x, y, width, height;
+  Extent scaled;
+  uint32_t top, left;
+  Extent result;
+  bool flip;
+};
+
+// The arithmetic of torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A
+// function of its arguments: `key` is the only source of randomness. SchemaMismatch if a cut
+// without resizing is larger than the picture, or the result has more than max_pixels.
+Placement Place(const ImageOptions& options, Extent picture, uint64_t key);
+
+// The bytes are not a sound picture.
+class DamagedImage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Whether the core was built with libjpeg-turbo, with libpng.
+bool CanDecodeJpeg();
+bool CanDecodePng();
+
+// Keeps its scratch memory between pictures, so each thread needs its own.
+class ImageDecoder {
+ public:
+  ImageDecoder();
+  ImageDecoder(const ImageDecoder&) = delete;
+  ImageDecoder& operator=(const ImageDecoder&) = delete;
+  ~ImageDecoder();
+
+  // The extent of the upright picture (EXIF orientation applied), from its header alone.
+  // DamagedImage; SchemaMismatch for a format or kind that is not supported, for a picture of more
+  // than max_pixels, and without the library for its format.
+  Extent Measure(ByteSpan encoded, uint64_t max_pixels);
+
+  // Writes result.height * result.width * channels() bytes. The placement must be for the extent
+  // that Measure returned. DamagedImage, SchemaMismatch.
+  void Decode(ByteSpan encoded, const ImageOptions& options, const Placement& placement,
+              uint8_t* to);
+
+  // The same from stored pixels: uint8 [height, width, channels], 1 or 3 channels.
+  void Convert(const uint8_t* pixels, Extent extent, uint32_t channels, const ImageOptions& options,
+               const Placement& placement, uint8_t* to);
+
+ private:
+  struct Scratch;
+  const std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace cachecd
+
+#endif  // CACHECD_CORE_IMAGE_H_
