@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.config import Config, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.layout import Layout
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
@@ -57,7 +57,8 @@ class Sample:
 
     `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
     cost units, in the order of `outcome.set_aside` without those that were refused unread. `classes`:
-    the label's, by number as far as that is known (`numbered`).
+    the label's, by number as far as that is known (`numbered`). `capacity`: how many images a limit holds,
+    if that was estimated.
     """
 
     units: tuple[UnitSlice, ...]
@@ -67,6 +68,7 @@ class Sample:
     errors: list[Exception] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     numbered: bool = True
+    capacity: dict[str, Any] = field(default_factory=dict)
 
     @property
     def set_aside(self) -> tuple[SetAside, ...]:
@@ -88,13 +90,17 @@ class Sample:
 class Sampler:
     """Takes samples of one dataset of a configuration."""
 
-    def __init__(self, config: Config, name: str) -> None:
-        """ConfigError for a dataset that there is not, or for a source that nothing can read."""
+    def __init__(self, config: Config, name: str, steps: int | None = None) -> None:
+        """ConfigError for a dataset that there is not, or for a source that nothing can read.
+
+        `steps`: how many of the transform's steps to take, None for all.
+        """
         if name not in config.datasets:
             raise ConfigError(f"no dataset {name!r}; there is {', '.join(config.datasets)}")
         self._config = config
         self.name = name
-        self._dataset: DatasetConfig = config.datasets[name]
+        transform = config.datasets[name].transform[:steps]
+        self._dataset = config.datasets[name].model_copy(update={"transform": transform})
         self._source = self._dataset.source
         self._store = open_store(self._source, config.sampler.connections)
 
@@ -179,7 +185,9 @@ class Sampler:
         errors: list[Exception] = []
         sent: list[FromSampler] = []
         setup = sampler_setup(self._config)
-        setup = dataclasses.replace(setup, datasets={self.name: setup.datasets[self.name]})
+        setup = dataclasses.replace(
+            setup, datasets={self.name: self._dataset.model_dump(mode="json")}
+        )
         worker = Worker(setup, sent.append, failed=errors.append)
         shard = ShardId(self.name, 1)
         classes, numbered = self._classes(units)

@@ -163,10 +163,10 @@ def _kind_of(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
-    return "image" if _looked_at(head) else ""
+    return "image" if image_header(head) else ""
 
 
-def _looked_at(body: bytes) -> tuple[tuple[int, int], bool] | None:
+def image_header(body: bytes) -> tuple[tuple[int, int], bool] | None:
     """Of an image its height and width, and whether it is grey."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -181,17 +181,11 @@ def _looked_at(body: bytes) -> tuple[tuple[int, int], bool] | None:
 
 
 def _note_image(found: Survey, body: bytes) -> None:
-    if looked := _looked_at(body):
+    if looked := image_header(body):
         size, grey = looked
         found.images.append(size)
         found.grey += grey
         found.foreign += not body.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
-
-
-def image_size(body: bytes) -> tuple[int, int] | None:
-    """(height, width) by an image file's header; None if it cannot be read."""
-    looked = _looked_at(body)
-    return looked and looked[0]
 
 
 def _members_of(head: bytes) -> tuple[list[str], bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,6 @@ import typer
 from cachecd.quantities import Percent, approximate_size, format_rate, format_size
 
 if TYPE_CHECKING:
-    from cachecd.cli.capacity import Capacity
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.preflight import Figures
     from cachecd.rules import DatasetRules
@@ -51,7 +49,6 @@ def command(
     refuse_network_filesystem(loaded.cache.dir)
     noticed: dict[str, str] = {}
     samples: dict[str, Sample] = {}
-    capacities: dict[str, Capacity] = {}
     if sources:
         from cachecd.cli.capacity import LOOKED_AT, capacity
         from cachecd.firstlook import check_sources
@@ -60,16 +57,13 @@ def command(
         noticed = check_sources(loaded)
         for rules in figures.datasets:
             sampler = Sampler(loaded, rules.name)
-            sample = sampler.take(sampler.beginning(), LOOKED_AT)
-            samples[rules.name] = sample
-            limit = rules.limit or figures.limit
-            if sample.records and (holds := capacity(loaded, sampler, sample, limit)):
-                capacities[rules.name] = holds
+            samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
+            sample.capacity = capacity(loaded, sampler, sample, rules.limit or figures.limit)
             del sample.records[1:]  # one is shown
     if as_json:
-        print(json.dumps(_document(loaded, figures, noticed, samples, capacities), indent=2))
+        print(json.dumps(_document(loaded, figures, noticed, samples), indent=2))
     else:
-        for left, right in _summary(loaded, figures, noticed, samples, capacities):
+        for left, right in _summary(loaded, figures, noticed, samples):
             print(f"{left:<10}{right}")
     for name, sample in samples.items():
         if not sample.records:
@@ -85,11 +79,7 @@ def command(
 
 
 def _document(
-    config: Config,
-    figures: Figures,
-    noticed: dict[str, str],
-    samples: dict[str, Sample],
-    capacities: dict[str, Capacity],
+    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
 ) -> dict[str, Any]:
     from cachecd.sampleview import document
 
@@ -106,13 +96,9 @@ def _document(
                         {
                             "sample": document(samples[rules.name], {}),
                             "estimate": _estimate(samples[rules.name], config, figures, rules),
+                            "capacity": samples[rules.name].capacity,
                         }
                         if rules.name in samples
-                        else {}
-                    ),
-                    **(
-                        {"capacity": asdict(capacities[rules.name])}
-                        if rules.name in capacities
                         else {}
                     ),
                 }
@@ -160,14 +146,14 @@ def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules)
         )
     elif sample.records:
         yield "too little was read to estimate how long the cache takes to fill"
+    if sample.capacity:
+        from cachecd.cli.capacity import told
+
+        yield told(sample.capacity)
 
 
 def _summary(
-    config: Config,
-    figures: Figures,
-    noticed: dict[str, str],
-    samples: dict[str, Sample],
-    capacities: dict[str, Capacity],
+    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
 ) -> Iterator[tuple[str, str]]:
     cache, sampler = config.cache, config.sampler
     share = f", {cache.limit} of its file system" if isinstance(cache.limit, Percent) else ""
@@ -186,8 +172,6 @@ def _summary(
         if rules.name in samples:
             for line in _read(samples[rules.name], config, figures, rules):
                 yield "", line
-        if rules.name in capacities:
-            yield "", str(capacities[rules.name])
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:

@@ -193,7 +193,7 @@ def images(tmp_path, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert cli.run_command(["check", str(path), "--sources", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)["resolved"]["datasets"]["train"]
-        return next((n.strip() for n in lines if " hold " in n), ""), found.get("capacity")
+        return next((n.strip() for n in lines if " hold " in n), ""), found["capacity"]
 
     return check
 
@@ -240,7 +240,7 @@ def test_images_of_several_sizes_are_counted_by_all_objects_listed(images, monke
 
 
 def test_records_without_images_have_no_such_line(images):
-    assert images([b"no image"] * 3) == ("", None)
+    assert images([b"no image"] * 3) == ("", {})
 
 
 def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):

@@ -21,15 +21,13 @@ def shrink(
     1 bit and of 16 bits keep their values: whatever `resample` is, they are never mixed.
     ValueError for pixels of 32 bits.
     """
-    nearest = resample == "nearest"
-    return {
-        **record,
-        **{name: _shrunk(record, name, shorter, quality, nearest) for name in features},
-    }
+    found = dict(record)
+    for name in features:
+        found[name] = _shrunk(name, encoded(record, name), shorter, quality, resample == "nearest")
+    return found
 
 
-def _shrunk(record: dict[str, Any], name: str, shorter: int, quality: int, nearest: bool) -> Any:
-    value = encoded(record, name)
+def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) -> Any:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"expected {name!r} as an image file, found {type(value).__name__}: put shrink before the "
@@ -41,35 +39,23 @@ def _shrunk(record: dict[str, Any], name: str, shorter: int, quality: int, neare
         form, mode = image.format, image.mode
         if mode == "F" or (mode == "I" and form != "PNG"):
             raise ValueError(f"{name!r} has pixels of 32 bits (Pillow's mode {mode}), expected 16")
-        nearest = nearest or mode in ("1", "P", "PA") or mode.startswith("I")
+        exact = nearest or mode in ("1", "P", "PA") or mode.startswith("I")
         height, width = scaled(image.height, image.width, shorter)
         # A JPEG may be decoded at a half, a quarter or an eighth; twice the size is left to smooth.
-        draft = None if nearest else image.draft(None, (2 * width, 2 * height))
-        smaller = ImageOps.exif_transpose(
-            _resized(image, (width, height), nearest, draft[1] if draft else None)
-        )
-    has_alpha = mode in ("LA", "RGBA")
-    is_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or nearest or has_alpha)
+        draft = None if exact else image.draft(None, (2 * width, 2 * height))
+        # By channels where there is alpha: Pillow would paint black what is transparent.
+        has_alpha = mode in ("LA", "RGBA")
+        resample = Image.Resampling.NEAREST if exact else Image.Resampling.BILINEAR
+        channels = [
+            channel.resize((width, height), resample, draft and draft[1])
+            for channel in (image.split() if has_alpha else (image,))
+        ]
+        smaller = Image.merge(mode, channels) if has_alpha else channels[0]
+        smaller.info = image.info  # with the orientation
+        smaller = ImageOps.exif_transpose(smaller)
     out = io.BytesIO()
-    if is_jpeg:
+    if form in ("JPEG", "MPO") or not (form == "PNG" or exact or has_alpha):
         smaller.save(out, "JPEG", quality=quality)
     else:
         smaller.save(out, "PNG", icc_profile=None)
     return out.getvalue()
-
-
-def _resized(
-    image: Image.Image,
-    size: tuple[int, int],
-    nearest: bool,
-    box: tuple[float, float, float, float] | None,
-) -> Image.Image:
-    if nearest:
-        return image.resize(size, Image.Resampling.NEAREST)
-    if image.mode not in ("LA", "RGBA"):
-        return image.resize(size, Image.Resampling.BILINEAR, box)
-    # By channels: Pillow would paint black what is transparent, and readers drop transparency.
-    channels = [band.resize(size, Image.Resampling.BILINEAR) for band in image.split()]
-    resized = Image.merge(image.mode, channels)
-    resized.info = image.info  # the orientation is in it
-    return resized
