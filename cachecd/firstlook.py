@@ -145,6 +145,12 @@ def _check_source(dataset_name: str, lister: Lister, dataset: DatasetConfig) -> 
     told = source.manifest or source.reader
     if not look.seen and told:
         raise ConfigError(f"datasets.{name}: {told} names no unit, expected at least one")
+    selecting = [key for key in ("match", "skip", "join") if getattr(source, key)]
+    if not look.seen and selecting:
+        raise ConfigError(
+            f"datasets.{name}.{' and '.join(selecting)}: selects none of the objects under {source.url}, "
+            "expected at least one: patterns are of keys below the URL"
+        )
     if not look.seen:
         raise ConfigError(
             f"datasets.{name}.url: no objects under {source.url}; expected at least one: "

@@ -1,9 +1,11 @@
-"""Regular expressions that find one thing in a key: a label, the group of a split. Pure."""
+"""Patterns in keys: regular expressions that find a label or a group, and texts with `*`. Pure."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 
 
 def complaint(pattern: str, name: str) -> str:
@@ -27,6 +29,42 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
         return None
     found: str | None = match[name] if name in match.re.groupindex else match[1]
     return found
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Whether a key is the pattern, each * of it being any text."""
+    begin, *middle = pattern.split("*")
+    if not middle:
+        return key == begin
+    if not key.startswith(begin):
+        return False
+    at = len(begin)
+    *middle, end = middle
+    for part in middle:
+        if (found := key.find(part, at)) < 0:
+            return False
+        at = found + len(part)
+    return len(key) - len(end) >= at and key.endswith(end)
+
+
+def text_in(pattern: str, key: str) -> str | None:
+    """The text that the only * of a pattern stands for in a key; None if the key does not match."""
+    begin, _, end = pattern.partition("*")
+    return key[len(begin) : len(key) - len(end)] if matches(pattern, key) else None
+
+
+def key_for(pattern: str, text: str) -> str:
+    """The key in which the only * of a pattern stands for a text."""
+    begin, _, end = pattern.partition("*")
+    return f"{begin}{text}{end}"
+
+
+def folder_of(patterns: Sequence[str]) -> str:
+    """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder."""
+    begins = [pattern.partition("*")[0] for pattern in patterns]
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(begins), max(begins), strict=False))
+    begin = "".join(character for character, _ in alike)
+    return begin[: begin.rfind("/") + 1]
 
 
 _compiled = functools.cache(re.compile)

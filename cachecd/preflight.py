@@ -110,6 +110,8 @@ def generation_of(dataset: DatasetConfig) -> str:
     decides: list[Any] = [listing_of(dataset), steps, dataset.generation]
     if source.classes:
         decides.append(source.classes)
+    if source.join is not None:
+        decides.append({"join": list(source.join.items())})
     if source.columns is not None:
         decides.append({"columns": source.columns})
     held_out: dict[str, Any] | None = None
@@ -125,15 +127,16 @@ def generation_of(dataset: DatasetConfig) -> str:
             source.reader,
             source.options,
             array,
+            *filter(None, [source.listed_pattern]),
         ]
     return generations.configured(dataset.generation, decides, held_out)
 
 
 def listing_of(dataset: DatasetConfig) -> str:
-    """Names what decides a listing and the classes found in it: URL, format, label pattern, what is
-    said of arrays, and which units the dataset takes. Not the configured classes: they may be added in the
-    middle of a listing. Nor the endpoint: a bucket is the same bucket by whatever host name it is reached,
-    and the environment may name the host instead."""
+    """Names what decides a listing and the classes found in it: URL, format, label pattern, `match`, `skip`
+    and the first pattern of `join`, what is said of arrays, and which units the dataset takes. Not the
+    configured classes: they may be added in the middle of a listing. Nor the endpoint: a bucket is the same
+    bucket by whatever host name it is reached, and the environment may name the host instead."""
     source, label = dataset.source, dataset.source.label
     names: list[Any] = [source.url, source.format, label.pattern if label else None]
     if source.array is not None:
@@ -142,6 +145,10 @@ def listing_of(dataset: DatasetConfig) -> str:
         names.append({"reader": source.reader, "options": source.options})
     if source.manifest is not None:
         names.append({"manifest": source.manifest})
+    if source.match is not None or source.skip is not None:
+        names.append({"match": source.match, "skip": source.skip})
+    if source.listed_pattern:
+        names.append({"join": source.listed_pattern})
     if label is not None and label.pattern is None:
         names.append({"label": label.manifest or "column"})
     if (part := dataset.partition) is not None:

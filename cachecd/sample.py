@@ -172,7 +172,12 @@ class Sampler:
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
             raise UnitError(f"no unit of {key!r} begins at byte {begin}; they begin at {told}")
-        raise UnitError(f"the source lists no object {key!r}: a key is relative to {self.url}")
+        means = (
+            "the text that * stands for in source.join"
+            if self._source.join
+            else f"relative to {self.url}"
+        )
+        raise UnitError(f"the source lists no object {key!r}: a key is {means}")
 
     def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
@@ -237,7 +242,8 @@ def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[Objec
     """What the source lists from shortly before the key on, up to where it would have been."""
     # What is less than the key and begins like it: few objects lie between.
     wanted, before = encoded(key), ""
-    ordered = source.manifest is None and source.reader is None  # those may name it anywhere
+    # A table or a class may name it anywhere, and a joined unit's key is not the object's.
+    ordered = not (source.manifest or source.reader or source.join)
     for page in list_units(source, store, key[:-1]):
         keys = [before, *(found.key for found in page)]
         ordered = ordered and all(encoded(a) <= encoded(b) for a, b in pairwise(keys))

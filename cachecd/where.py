@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cachecd.config import EVERY_HOST
 from cachecd.errors import DiskError
 from cachecd.index import Index
+from cachecd.keypattern import key_for
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
 from cachecd_client._core import Sidecar
@@ -24,7 +25,7 @@ class Origin:
     unit: UnitSlice
     ordinal: int
     object_url: str
-    """Of the whole object."""
+    """Of the whole object; of a joined unit, the first object."""
 
 
 def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
@@ -52,8 +53,10 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         )
     try:
         unit = index.unit(int(sidecar.units[record]))
-        url = json.loads(index.source)[0]  # as preflight.listing_of has it
-        whole = unit.key if url in EVERY_HOST else f"{url.rstrip('/')}/{unit.key}"
+        url, *names = json.loads(index.source)  # as preflight.listing_of has it
+        first = next((n["join"] for n in names if isinstance(n, dict) and "join" in n), "*")
+        key = key_for(first, unit.key)
+        whole = key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)
     finally:
         index.close()

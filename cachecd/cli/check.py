@@ -208,6 +208,11 @@ def _source(source: SourceConfig) -> Iterator[str]:
     yield f"{source.format} of {source.url or source.reader}"
     if source.url and source.reader:
         yield f"read by {source.reader}"
+    for key in ("match", "skip"):
+        if patterns := getattr(source, key):
+            yield f"{key} {', '.join(patterns)}"
+    if source.join:
+        yield "joined: " + ", ".join(f"{name} {pattern}" for name, pattern in source.join.items())
     if source.manifest:
         yield f"listed by {source.manifest}"
     if source.label and source.label.manifest:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
 from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
+from cachecd.config.objects import JOIN, MATCH, SKIP, Join, Patterns, check_objects
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
@@ -110,6 +111,9 @@ class SourceConfig(SectionModel):
             "owners of some s3:// buckets require."
         ),
     )
+    match: Patterns | None = MATCH
+    skip: Patterns | None = SKIP
+    join: Join | None = JOIN
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature label (int64) to every record."
     )
@@ -127,6 +131,8 @@ class SourceConfig(SectionModel):
         if not self.url and self.format != "python":
             raise conflict(("url",), "missing: The prefix under which all objects lie")
         check_manifest(self.url, self.manifest)
+        given = {"match": self.match, "skip": self.skip, "join": self.join}
+        check_objects(self.format, self.manifest, given)
         return self
 
     @model_validator(mode="after")
@@ -178,6 +184,11 @@ class SourceConfig(SectionModel):
     def classes(self) -> tuple[str, ...]:
         """The names of the label's classes, by number, as far as they are given."""
         return (self.label.classes or ()) if self.label else ()
+
+    @property
+    def listed_pattern(self) -> str:
+        """Of a source with `join`, the pattern of the objects that are listed; "" without."""
+        return next(iter(self.join.values())) if self.join else ""
 
     @property
     def streams(self) -> bool:

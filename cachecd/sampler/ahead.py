@@ -137,6 +137,13 @@ class Ahead:
             reading.noted = True
             self._use(reading, min(used, reading.taken))
 
+    def lengthen(self, index: int, more: int) -> None:
+        """Span `index`, of which a piece is being fetched, ends `more` bytes later than was known."""
+        reading = self._open.get(index) or self._coming.get(index)
+        if reading is not None and more:
+            reading.stop += more
+            reading.whole = False
+
     def leave(self, index: int) -> None:
         """Nothing more of span `index` is needed. Idempotent."""
         if (reading := self._open.pop(index, None)) is not None:
@@ -197,11 +204,11 @@ class Ahead:
             if short >= (self._least if low.held < self._awaited else self._piece):
                 # Others have more than they will use: what is short of its share gets it all the same.
                 return low, wanted + (self._lanes - 1) * self._least
-        last = next(reversed(self._coming.values()), None)
-        while (last is None or last.whole) and self._next < len(self._spans):
-            if (begun := self._begin(self._next)) is not None:
-                last = self._coming[begun.index] = begun
-        return (low if last is None or last.whole else last), wanted
+        coming = next((r for r in self._coming.values() if not r.whole), None)
+        while coming is None and self._next < len(self._spans):
+            if (coming := self._begin(self._next)) is not None:
+                self._coming[coming.index] = coming
+        return coming or low, wanted
 
     def _size(self, reading: _Reading, wanted: float, least: int) -> int:
         """How much of a span is asked for at a time: no more than its lane can use, and no rest that

@@ -88,7 +88,8 @@ class Store:
         page: Callable[[Ask], Page] | None = getattr(self.backend, "page", None)
         if page is None:
             return None
-        return Sweep(page, lanes, self.where, self._connections, self._retry)
+        units = getattr(self.backend, "units", list)  # of the objects that are listed
+        return Sweep(page, lanes, self.where, self._connections, self._retry, units)
 
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None

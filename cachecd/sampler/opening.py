@@ -9,6 +9,7 @@ from cachecd.sampler.patience import Retry
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
+    from cachecd.sampler.stores.backend import Backend
 
 
 def open_store(
@@ -31,6 +32,14 @@ def open_store(
         from cachecd.sampler.manifest import ManifestBackend
 
         store = Store(ManifestBackend(store.backend, source, store), retry, connections)
+    if source.match or source.skip or source.join:
+        from cachecd.sampler.picked import PickedBackend
+
+        def open_at(url: str) -> Backend:
+            at = source.model_copy(update={"url": url})
+            return open_plain_store(at, connections, retry, threads).backend
+
+        store = Store(PickedBackend(store.backend, source, open_at), retry, connections)
     if source.label is not None and source.label.manifest is not None:
         from cachecd.sampler.labels import LabelledBackend
 

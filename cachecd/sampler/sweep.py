@@ -31,8 +31,9 @@ class Sweep:
     """One attempt at a listing, from where its lanes are. `close` lets its threads go, once the store
     answers them.
 
-    `page` makes one attempt at an answer. What fails is tried again after a while; a
-    store that throttles gets fewer requests at a time, and more again as they succeed.
+    `page` makes one attempt at an answer, `units` returns the units among listed objects. What fails is
+    tried again after a while; a store that throttles gets fewer requests at a time, and more again as they
+    succeed.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Sweep:
         where: str,
         connections: int,
         retry: Retry | None = None,
+        units: Callable[[list[ObjectInfo]], list[ObjectInfo]] = list,
     ) -> None:
         self._page = page
+        self._units = units
         self._lanes = lanes
         self._where = where
         self._retry = retry or Retry()
@@ -75,7 +78,7 @@ class Sweep:
         assert job.page is not None
         self._jobs.popleft()
         found = self._lanes.answer(job.page)
-        return found, self._lanes.save() if found else ""
+        return self._units(found), self._lanes.save() if found else ""
 
     def close(self) -> None:
         self._closed.set()

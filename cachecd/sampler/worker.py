@@ -7,6 +7,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from typing_extensions import Buffer
 
@@ -19,6 +20,7 @@ from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make,
 from cachecd.sampler.mixing import mix
 from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.patience import Retry
+from cachecd.sampler.picked import Joined
 from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.throttle import Throttle
@@ -191,8 +193,19 @@ class _Assigned:
         self._spans = [source.span(unit) for unit in units]
         lanes = min(lanes, max(len(units), 1))
         self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
+        join = dataset.config.source.join
+        self._joined = (
+            [
+                Joined(unit, join, reader, partial(self._ahead.lengthen, place))
+                for place, unit in enumerate(units)
+            ]
+            if join
+            else []
+        )
 
     async def _piece(self, place: int, start: int, stop: int) -> Buffer:
+        if self._joined:
+            return await self._joined[place].read(start, stop)
         unit = self._units[place]
         size = None if self._parted else unit.size
         return await self._reader.get(unit.key, size, unit.etag, start, stop)
@@ -205,7 +218,8 @@ class _Assigned:
 
     def begin(self, place: int) -> AsyncGenerator[Position, None]:
         unit = self._units[place]
-        content = UnitContent(unit, self._ahead.chunks(place), self._reader)
+        objects = self._joined[place].objects if self._joined else ()
+        content = UnitContent(unit, self._ahead.chunks(place), self._reader, objects)
         return self._source.pour(unit, content, self._draft)
 
     def work(self, place: int) -> None:

@@ -72,6 +72,15 @@ MISTAKES = [
         "format: tfrecord\n      label: {pattern: (a)}",
         "10:14: datasets.train.source.label: found a label for format tfrecord",
     ),
+    *(
+        (
+            "format: files",
+            f"format: webdataset\n      {key}: {value}",
+            f"10:{9 + len(key)}: datasets.train.source.{key}: found {key} for format webdataset, expected "
+            "it for files alone",
+        )
+        for key, value in (("match", "'*'"), ("skip", "'*'"), ("join", "{a: '*'}"))
+    ),
     (
         "url: s3://bucket/train/\n      ",
         "",
@@ -175,6 +184,23 @@ ADDED = {
             "label.classes.0: found ['cat'], expected the name of a class",
         ),
         ("label: {classes: [cat]}", 14, "label: found neither pattern, manifest nor column"),
+        ("match: []", 14, "match: found none, expected a pattern such as '*.jpg', or a list"),
+        ("match: ['*.jpg', 7]", 24, "match.1: found 7, expected text"),
+        ("skip: 7", 13, "skip: found 7, expected a list"),
+        ("join: images/*", 13, "join: found 'images/*', expected names and patterns: {image:"),
+        ("join: {}", 13, "join: found none, expected names and patterns: {image: images/*.png"),
+        ("join: {image: i*, mask: m}", 31, "join.mask: found 'm', expected a pattern with exactly"),
+        ("join: {image: 'i*/*'}", 21, "join.image: found 'i*/*', expected a pattern with exactly"),
+        ("join: {key: 'i*'}", 19, "join.key: found an object named 'key', expected letters,"),
+        ("join: {label: 'i*'}", 21, "join.label: found an object named 'label', expected letters"),
+        ("join: {a b: 'i*'}", 19, "join.a b: found an object named 'a b', expected letters,"),
+        ("join: {a: ../i*}", 17, "join.a: found '../i*', expected a pattern below source.url"),
+        ("match: a*\n      join: {a: b*}", 14, "match: found match beside join, expected one of"),
+        (
+            "join: {a: b*}\n      manifest: s3://b/a.csv",
+            13,
+            "join: found join beside manifest, expected one of them",
+        ),
     ],
     "datasets.train.": [
         (

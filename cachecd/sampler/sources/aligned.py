@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
+from cachecd.keypattern import key_for, text_in
 from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
@@ -55,14 +56,6 @@ class Aligned:
         return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
 
 
-def stem_of(pattern: str, key: str) -> str | None:
-    """What the only * of a pattern stands for in a key."""
-    begin, _, end = pattern.partition("*")
-    if len(key) < len(begin) + len(end) or not (key.startswith(begin) and key.endswith(end)):
-        return None
-    return key[len(begin) : len(key) - len(end)]
-
-
 def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
     """Feature -> key of all arrays that are read together with `key`, itself included. UnitError if
     it is not the first one."""
@@ -70,13 +63,13 @@ def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
     if not others:
         return {name: key}
     assert first.match is not None
-    stem = stem_of(first.match, key)
+    stem = text_in(first.match, key)
     if stem is None:
         raise UnitError(f"no object {first.match!r} of array.arrays.{name} belongs to it")
     keys = {name: key}
     for other, file in others:
         assert file.match is not None
-        keys[other] = file.match.replace("*", stem)
+        keys[other] = key_for(file.match, stem)
     return keys
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from cachecd import keypattern
 from cachecd.config.array import ArrayFile
 from cachecd.errors import UnitError
 from cachecd.sampler.sources.content import Content
@@ -57,21 +58,8 @@ def kind_of(key: str, file: ArrayFile) -> Kind | None:
 
 
 def matches(file: ArrayFile, key: str) -> bool:
-    """Whether a key is the pattern, each * of it being any text."""
-    if file.match is None:
-        return True
-    begin, *middle = file.match.split("*")
-    if not middle:
-        return key == begin
-    if not key.startswith(begin):
-        return False
-    at = len(begin)
-    *middle, end = middle
-    for part in middle:
-        if (found := key.find(part, at)) < 0:
-            return False
-        at = found + len(part)
-    return len(key) - len(end) >= at and key.endswith(end)
+    """Whether a key is of this array."""
+    return file.match is None or keypattern.matches(file.match, key)
 
 
 def layout_of(shape: Any, descr: Any, file: ArrayFile, where: str = "the array") -> Layout:

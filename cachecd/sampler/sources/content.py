@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from typing_extensions import Buffer
@@ -30,6 +30,10 @@ class Content(Protocol):
     chunks: AsyncIterator[Buffer]
     """The bytes of the format's `span`, in order, cut anywhere; at least one piece. Once."""
 
+    objects: Sequence[ObjectInfo]
+    """The objects of a joined unit, whose bytes are the chunks, one object after the other. Complete when
+    the chunks have ended."""
+
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
         `etag` if that is given: exactly as many. Large reads are several requests at a time."""
@@ -53,8 +57,15 @@ def whole(unit: UnitSlice) -> tuple[int, int]:
 class UnitContent:
     """A unit's content, as the worker's store gives it."""
 
-    def __init__(self, unit: UnitSlice, chunks: AsyncIterator[Buffer], reader: Reader) -> None:
+    def __init__(
+        self,
+        unit: UnitSlice,
+        chunks: AsyncIterator[Buffer],
+        reader: Reader,
+        objects: Sequence[ObjectInfo] = (),
+    ) -> None:
         self.chunks = chunks
+        self.objects = objects
         self._unit = unit
         self._reader = reader
 

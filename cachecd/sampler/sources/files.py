@@ -1,7 +1,7 @@
-"""Format `files`: one object, one record.
+"""Format `files`: one object, one record; or, with `join`, one object of each pattern.
 
-Features: `payload` (the object's bytes), `key` (its key) and, where a label is configured, `label`:
-int64, the number of its class.
+Features: `payload` (the object's bytes) or those that `join` names, `key` (the unit's key) and, where a
+label is configured, `label`: int64, the number of its class.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncGenerator, Iterable
+from itertools import accumulate, pairwise
 from typing import Any
 
 from cachecd.config import SourceConfig
@@ -31,10 +32,11 @@ class Files:
     def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
         self._source = source
         self._numbers = {name: number for number, name in enumerate(classes)}
-        features = [Feature("key", "bytes", "bytes", ()), Feature("payload", "bytes", "bytes", ())]
+        names = ("key", *(source.join or ("payload",)))
+        features = [Feature(name, "bytes", "bytes", ()) for name in names]
         if source.label is not None:
-            features.insert(1, Feature("label", "int64", "int64", (), classes=classes))
-        self.schema: Schema | None = Schema(tuple(features))
+            features.append(Feature("label", "int64", "int64", (), classes=classes))
+        self.schema: Schema | None = Schema(tuple(sorted(features, key=lambda f: f.name)))
 
     def refusal(self, unit: UnitSlice) -> str | None:
         label = self._source.label
@@ -68,7 +70,14 @@ class Files:
         if self._source.label is not None:
             record["label"] = self._numbers[label_of(self._source, unit.key, unit.label) or ""]
         parts = [memoryview(chunk) async for chunk in content.chunks]
-        record["payload"] = b"".join(parts)
+        body = b"".join(parts)
+        if self._source.join is None:
+            record["payload"] = body
+        else:
+            del parts
+            ends = accumulate(found.size for found in content.objects)
+            for name, (begin, end) in zip(self._source.join, pairwise((0, *ends)), strict=True):
+                record[name] = body[begin:end]
         yield 0, record
 
 

@@ -11,8 +11,9 @@ from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
+from cachecd.keypattern import text_in
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.sources.aligned import open_aligned, stem_of
+from cachecd.sampler.sources.aligned import open_aligned
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.sources.windows import Cut
@@ -74,7 +75,7 @@ def _groups(config: ArrayConfig, store: Store, after: str) -> Iterator[ObjectInf
     for about in (a for page in store.list() for a in page):
         for number, file in enumerate(files):
             assert file.match is not None
-            stem = stem_of(file.match, about.key)
+            stem = text_in(file.match, about.key)
             if stem is not None and found.get(stem, (len(files),))[0] > number:
                 found[stem] = number, about
     keys = {encoded(about.key): about for _, about in found.values()}

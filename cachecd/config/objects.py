@@ -1,0 +1,106 @@
+"""Which objects are records of format `files`: the keys `match`, `skip` and `join` of `source`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from cachecd.config.section import conflict
+from cachecd.config.values import Text
+from cachecd.quantities import shown
+
+FEATURE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_OWN = ("key", "label")  # features that every record may have
+
+
+def _listed(value: Any) -> Any:
+    if value == []:
+        raise ValueError("found none, expected a pattern such as '*.jpg', or a list of patterns")
+    return [value] if isinstance(value, str) else value
+
+
+def _joined(value: Any) -> Any:
+    if not isinstance(value, dict) or not value:
+        raise ValueError(
+            f"found {shown(value)}, expected names and patterns: {{image: images/*.png, mask: masks/*.png}}"
+        )
+    for name, pattern in value.items():
+        if not FEATURE.fullmatch(str(name)) or name in _OWN:
+            raise conflict(
+                (name,),
+                f"found an object named {name!r}, expected letters, digits, _, - and ., and "
+                f"neither {' nor '.join(_OWN)}: these are features of their own",
+            )
+        if not isinstance(pattern, str) or pattern.count("*") != 1:
+            raise conflict(
+                (name,),
+                f"found {shown(pattern)}, expected a pattern with exactly one *, which stands for the "
+                "same text in each of them",
+            )
+        if {".", ".."} & set(pattern.split("/")) or pattern.startswith("/"):
+            raise conflict(
+                (name,),
+                f"found {pattern!r}, expected a pattern below source.url: let source.url name the "
+                "folder that holds all of the objects",
+            )
+    return value
+
+
+Patterns = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_listed),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Join = Annotated[dict[str, str], BeforeValidator(_joined)]
+
+MATCH: Any = Field(
+    None,
+    description=(
+        "For files: a pattern, or a list of patterns, of keys below the URL; * stands for any text, also "
+        "with slashes. Only objects that match one of them are records. Left out: every object."
+    ),
+    examples=["train/*.jpg"],
+)
+SKIP: Any = Field(
+    None,
+    description=(
+        "For files: a pattern, or a list of patterns, as in `match`. Objects that match one of them are "
+        "no records."
+    ),
+    examples=[["*/.thumbnails/*", "*.txt"]],
+)
+JOIN: Any = Field(
+    None,
+    description=(
+        "For files: feature -> pattern with one *. A record holds one object of each pattern, for the same "
+        "text in place of the *; that text is its key. Only the objects of the first pattern are listed. "
+        "If one of the others is missing, the record is set aside."
+    ),
+    examples=[{"image": "images/*.png", "mask": "masks/*.png"}],
+)
+
+
+def check_objects(
+    format: str, manifest: str | None, given: dict[str, tuple[str, ...] | dict[str, str] | None]
+) -> None:
+    """`given`: match, skip and join. They are for format files; join goes with neither of the others."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        if format != "files":
+            raise conflict(
+                (name,), f"found {name} for format {format}, expected it for files alone"
+            )
+        if given["join"] is not None and name != "join":
+            raise conflict(
+                (name,),
+                f"found {name} beside join, expected one of them: the first pattern of join selects "
+                "the records",
+            )
+        if name == "join" and manifest is not None:
+            raise conflict(
+                (name,),
+                "found join beside manifest, expected one of them: join lists its first pattern",
+            )

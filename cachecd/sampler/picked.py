@@ -1,0 +1,123 @@
+"""Which objects are units by `match`, `skip` and `join`, and what a joined unit is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from typing_extensions import Buffer
+
+from cachecd.config import SourceConfig
+from cachecd.errors import UnitError
+from cachecd.keypattern import folder_of, key_for, matches, text_in
+from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.sources.content import Reader
+from cachecd.sampler.stores.backend import Backend, GoneError
+
+_Found = TypeVar("_Found")
+
+
+class PickedBackend:
+    """A store that lists units: the objects that `match` and `skip` leave or, for a source with `join`, the
+    texts for which its first pattern has an object. It reads any object, by the object's key.
+
+    `open_at` opens the store at a URL; only the folder that the patterns have in common is listed.
+    """
+
+    def __init__(
+        self, backend: Backend, source: SourceConfig, open_at: Callable[[str], Backend]
+    ) -> None:
+        self.where = backend.where
+        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
+        self._backend = backend
+        self._first = source.listed_pattern
+        self._match = source.match or ("*",)
+        self._skip = source.skip or ()
+        self._folder = folder_of((self._first,) if self._first else self._match)
+        # A URL with more behind its path cannot be made longer, and a table is no folder.
+        if source.manifest is not None or "::" in source.url or "?" in source.url:
+            self._folder = ""
+        self._url = f"{source.url.rstrip('/')}/{self._folder}"
+        self._open_at = open_at
+
+    @cached_property
+    def _listed(self) -> Backend:
+        return self._open_at(self._url) if self._folder else self._backend
+
+    @property
+    def page(self) -> Any:
+        """As the store's, of objects. AttributeError if the store has none."""
+        listed: Any = self._listed
+        return listed.page
+
+    def units(self, page: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        """The units among some listed objects."""
+        named = [(self._unit_of(self._folder + found.key), found) for found in page]
+        return [replace(found, key=key) for key, found in named if key]
+
+    def _unit_of(self, key: str) -> str | None:
+        if self._first:
+            return text_in(self._first, key)
+        wanted = any(matches(pattern, key) for pattern in self._match)
+        return key if wanted and not any(matches(p, key) for p in self._skip) else None
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        return [replace(found, key=self._folder + found.key) for found in self._listed.glimpse()]
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        # Behind the text's first key or sooner: texts and keys need not be in the same order.
+        after = self._first.partition("*")[0] + start_after
+        after = after[len(self._folder) :] if after.startswith(self._folder) else ""
+        for page in self._listed.list(after):
+            units = self.units(page)
+            yield [unit for unit in units if unit.key != start_after] if self._first else units
+
+
+class Joined:
+    """The objects of one joined unit, read as one: each begins where the object before it ends.
+
+    The listing knows the first object. The others are looked up before anything is read, so that a unit
+    that lacks one costs no bytes, and memory is reserved for their sizes: `longer` gets these. `objects`
+    has them all after that.
+    """
+
+    def __init__(
+        self,
+        unit: UnitSlice,
+        join: dict[str, str],
+        reader: Reader,
+        longer: Callable[[int], None],
+    ) -> None:
+        first, *self._others = (key_for(pattern, unit.key) for pattern in join.values())
+        self.objects = [ObjectInfo(first, unit.size, unit.etag)]
+        self._reader = reader
+        self._longer = longer
+
+    async def read(self, start: int, stop: int) -> Buffer:
+        """Bytes [start, stop) of the unit; the first of them are read first. UnitError names the object."""
+        if start == 0 and self._others:
+            others = [await _named(key, self._reader.find(key)) for key in self._others]
+            self._others.clear()
+            self.objects += others
+            self._longer(sum(found.size for found in others))
+        parts: list[Buffer] = []
+        begin = 0
+        for found in self.objects:
+            low, high = max(start - begin, 0), min(stop - begin, found.size)
+            if low < high:
+                read = self._reader.get(found.key, found.size, found.etag, low, high)
+                parts.append(await (_named(found.key, read) if begin else read))
+            begin += found.size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _named(key: str, answer: Awaitable[_Found]) -> _Found:
+    """An answer of the store; UnitError names the object."""
+    try:
+        return await answer
+    except GoneError as error:
+        raise UnitError(f"{key!r} is missing") from error
+    except UnitError as error:
+        raise UnitError(f"{key!r}: {error}", passing=error.passing) from error
