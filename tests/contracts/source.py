@@ -42,6 +42,12 @@ class Given:
     gone: bool
     taken: Callable[[int], None]
 
+    @property
+    def objects(self) -> list[ObjectInfo]:
+        """As if its halves were joined."""
+        half = len(self.body) // 2
+        return [ObjectInfo("first", half), ObjectInfo("rest", len(self.body) - half)]
+
     async def find(self, key: str) -> ObjectInfo:
         return ObjectInfo(key, len(self.body))
 

@@ -220,6 +220,41 @@ def test_a_span_that_is_left_gives_its_room_to_the_others():
     run(test)
 
 
+def test_a_span_that_turns_out_longer_is_fetched_ahead_within_the_bounds():
+    async def test() -> None:
+        asked: list[Asked] = []
+        held = most = 0
+
+        async def fetch(index: int, start: int, stop: int) -> bytes:
+            nonlocal held, most
+            asked.append((index, start, stop))
+            held += stop - start
+            most = max(most, held)
+            await asyncio.sleep(0)
+            if not start:
+                reader.lengthen(index, 30)
+            return bytes(stop - start)
+
+        reader = Ahead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
+        first = reader.chunks(0)
+        assert len(await anext(first)) == 10
+        await settle()
+        assert {index for index, start, _ in asked if start} >= {0, 1}, "others are fetched ahead"
+        assert 80 < most <= 100
+        held -= 10
+        for index in range(9):
+            chunks = first if not index else reader.chunks(index)
+            sizes = []
+            async for chunk in chunks:
+                sizes.append(len(chunk))
+                held -= len(chunk)
+            assert sizes == ([20, 10] if not index else [10, 20, 10])
+        assert most <= 100
+        assert reader.used == 9 * 40
+
+    run(test)
+
+
 def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
     async def test() -> None:
         async def fetch(index: int, start: int, stop: int) -> bytes:

@@ -1,0 +1,96 @@
+"""Images and masks in two folders: one record each, from a real S3 server through a real daemon."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+
+import pytest
+
+from cachecd.cli import run_command
+from cachecd_client import Epoch
+from tests.e2e.conftest import upload
+from tests.e2e.inventory import inventory, repeated
+from tests.e2e.link import Link
+
+TEXTS = [f"{'cat' if n % 3 else 'dog'}/{n:03d}" for n in range(120)]
+LOST = TEXTS[7]
+
+
+def records(epoch: Epoch) -> dict[str, tuple[bytes, bytes, int]]:
+    found = {}
+    for batch in epoch.numpy(16, drop_last=False):
+        columns = (batch[name] for name in ("key", "image", "mask", "label"))
+        for key, image, mask, label in zip(*columns, strict=True):
+            assert bytes(key).decode() not in found
+            found[bytes(key).decode()] = bytes(image), bytes(mask), int(label)
+    return found
+
+
+@pytest.fixture
+def pairs() -> dict[str, tuple[bytes, bytes, int]]:
+    chance = random.Random(8)
+    return {
+        text: (chance.randbytes(3000), chance.randbytes(chance.randint(0, 4000)), text[:3] == "dog")
+        for text in TEXTS
+    }
+
+
+def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, monkeypatch, capsys):
+    def said(*arguments: str) -> str:
+        assert run_command(arguments) == 0
+        return capsys.readouterr().out
+
+    bucket = s3.bucket(f"pairs-{uuid.uuid4().hex}")
+    objects = {f"images/{text}.png": pair[0] for text, pair in pairs.items()}
+    objects |= {f"masks/{text}_mask.png": pair[1] for text, pair in pairs.items()}
+    del objects[f"masks/{LOST}_mask.png"]
+    upload(s3, bucket, {**objects, "images/readme.txt": b"no unit"})
+    with Link(s3.endpoint) as link:
+        source = {
+            "url": f"s3://{bucket}/",
+            "endpoint": link.endpoint,
+            "format": "files",
+            "join": {"image": "images/*.png", "mask": "masks/*_mask.png"},
+            "label": {"pattern": "^([^/]+)/", "classes": ["cat", "dog"]},
+        }
+        train = {"source": source, "split": {"eval": 0.2}, "grow": {"first": "100KiB"}}
+        served = daemon({"train": train}, shard_size="64KiB").start()
+        with served.connect() as cache:
+            cache.acquire("train", epoch=0, job="a").release()  # something is cached
+        served.kill()
+        served.start()
+        served.until_whole("train", "train-eval")
+        aside = [d["set_aside"] for d in served.status()["datasets"].values()]
+        reasons = {why: n for found in aside for why, n in found["reasons"].items()}
+        assert reasons == {f"'masks/{LOST}_mask.png' is missing": 1}
+
+        with served.connect() as cache:
+            with cache.acquire("train", epoch=1, job="a") as epoch:
+                seen = records(epoch)
+            with cache.acquire("train-eval", epoch=0, job="b") as epoch:
+                held_out = records(epoch)
+        assert 0 < len(held_out) < len(seen)
+        assert seen | held_out == {text: p for text, p in pairs.items() if text != LOST}
+        assert len(seen) + len(held_out) == len(TEXTS) - 1
+        assert not repeated(inventory(served.cache))
+
+        monkeypatch.setenv("CACHECD_ENDPOINT", served.endpoint)
+        bad = next(iter(seen))
+        assert json.loads(said("exclude", "train", bad, "--json"))["shards"] == 1
+        served.until_whole()
+        with served.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
+            assert records(epoch).keys() == seen.keys() - {bad}
+            shard = int(next(iter(served.cache.glob("shards/train/*.tfrecord"))).stem)
+            place = json.loads(said("where", "train", f"{shard}:0", "--json"))
+        assert place["url"] == f"s3://{bucket}/images/{place['key']}.png"
+
+        served.kill()
+        before = link.fetched.copy()
+        served.start()
+        served.until_whole("train", "train-eval")
+        assert served.status()["datasets"]["train"]["records"] == len(seen) - 1
+        # A look for an object that can be read takes one byte of another one.
+        assert (link.fetched - before).total() <= 1
+        assert f"/{bucket}/images/readme.txt" not in link.fetched

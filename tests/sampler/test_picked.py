@@ -1,0 +1,284 @@
+"""Format `files` with `match`, `skip` and `join`: what is listed, and how joined objects are read."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.errors import UnitError
+from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.lanes import Ask, Lanes
+from cachecd.sampler.picked import Joined
+from cachecd.sampler.sources.files import label_of
+from cachecd.sampler.stores.backend import GoneError
+from cachecd.sampler.units import list_units, sweep_units
+from cachecd.selection import selection_of
+from cachecd_client._core import decode_example, encode_example
+from tests.contracts.source import SourceContract, TwiceContract
+from tests.contracts.store import opened
+from tests.e2e.link import Link
+from tests.sampler.test_sources import BODIES
+from tests.sampler.test_worker import Bench
+from tests.stores import S3Server
+
+JOIN = {"image": "images/*.png", "mask": "masks/*.json"}
+CONFIG = {"source": {"url": "file:///nowhere", "format": "files", "join": JOIN}}
+SIZES = [(9, 0), (0, 7), (5000, 70_000), (1, 1), (0, 0), (30, 40)]
+Put = Callable[[dict[str, bytes]], str]
+
+
+class TestJoinedFiles(SourceContract):
+    """The contract's objects: the first half of each is one object, the rest another."""
+
+    config = CONFIG
+
+    def objects(self) -> list[bytes]:
+        return BODIES
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, body in enumerate(BODIES):
+            half = len(body) // 2
+            record = {"image": body[:half], "key": f"{unit:04d}".encode(), "mask": body[half:]}
+            yield unit, 0, encode_example(record)
+
+
+class TestJoinedFilesThroughATransform(TwiceContract):
+    plain = TestJoinedFiles()
+
+
+@pytest.fixture(params=["file", "s3"])
+def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """Puts objects below a new URL, which it returns."""
+    if request.param == "s3":
+        s3: S3Server = request.getfixturevalue("s3")
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        bucket = s3.bucket(f"joined-{uuid.uuid4().hex}")
+
+    def put_all(objects: dict[str, bytes]) -> str:
+        if request.param == "s3":
+            s3.put(bucket, {f"a/{key}": body for key, body in objects.items()})
+            return f"s3://{bucket}/a/"
+        for key, body in objects.items():
+            path = tmp_path / "src" / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        return f"file://{tmp_path}/src"
+
+    return put_all
+
+
+def keys(url: str, after: str = "", **picks: Any) -> list[str]:
+    """What the source lists, page by page and by several requests at a time, if the store can."""
+    source = SourceConfig.model_validate({"url": url, "format": "files", **picks})
+    store = opened(url, **picks)
+    found = [unit.key for page in list_units(source, store, after) for unit in page]
+    if (sweep := sweep_units(source, store, Lanes())) and not after:
+        swept = [unit.key for page, _ in iter(sweep.next, None) for unit in page]
+        sweep.close()
+        assert sorted(swept) == sorted(found)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("picks", "picked"),
+    [
+        ({}, ["a.png", "sub/b.jpg", "sub/b.png", "sub/deep/c.png", "x/[1].png"]),
+        ({"match": "*.png"}, ["a.png", "sub/b.png", "sub/deep/c.png", "x/[1].png"]),
+        ({"match": ["sub/*", "a*"]}, ["a.png", "sub/b.jpg", "sub/b.png", "sub/deep/c.png"]),
+        ({"match": "sub/*.png", "skip": "*/deep/*"}, ["sub/b.png"]),
+        ({"skip": ["*.jpg", "sub/*"]}, ["a.png", "x/[1].png"]),
+        ({"match": "x/[1].png"}, ["x/[1].png"]),
+        ({"match": "sub/*", "skip": "*"}, []),
+        ({"join": {"a": "sub/*.png"}}, ["b", "deep/c"]),
+        ({"join": {"a": "sub/*png"}}, ["b.", "deep/c."]),
+        ({"join": {"a": "*.jpg", "b": "*.png"}}, ["sub/b"]),
+    ],
+)
+@pytest.mark.parametrize("put", ["file"], indirect=True)
+def test_patterns_select_and_name_the_units(put: Put, picks: dict[str, Any], picked: list[str]):
+    url = put(
+        dict.fromkeys(["a.png", "sub/b.jpg", "sub/b.png", "sub/deep/c.png", "x/[1].png"], b"1")
+    )
+    assert keys(url, **picks) == picked
+
+
+def test_only_the_folder_of_the_first_pattern_is_listed(put: Put):
+    url = put({f"{folder}/{n}.png": b"1" for folder in ("images", "masks") for n in range(3)})
+    backend: Any = opened(url, join={"i": "images/*.png", "m": "masks/*.png"}).backend
+    if url.startswith("s3://"):
+        assert [o.key for o in backend.page(Ask("", 1000)).objects] == ["0.png", "1.png", "2.png"]
+    assert [o.key for o in backend.glimpse()] == [f"images/{n}.png" for n in range(3)]
+    assert keys(url, match=["images/1*", "images/2*"]) == ["images/1.png", "images/2.png"]
+
+
+def test_a_listing_goes_on_after_a_text_though_keys_sort_differently(tmp_path: Path):
+    names = ["a", "a-b", "a.b", "b", "b-", "c"]  # "a-b.png" comes before "a.png"
+    for name in names:
+        (tmp_path / f"{name}.png").write_bytes(b"1")
+    url, join = f"file://{tmp_path}", {"image": "*.png"}
+    listed = [u.key for page in opened(url, join=join).list() for u in page]
+    assert sorted(listed) == sorted(names)
+    for at, text in enumerate(listed):
+        after = keys(url, text, join=join)
+        assert set(listed[at + 1 :]) <= set(after)
+        assert text not in after
+
+
+def test_label_and_split_use_the_text(tmp_path: Path):
+    source = {"url": "s3://b/", "format": "files", "join": JOIN, "label": {"pattern": "^([^/]+)/"}}
+    split = {"eval": 0.5, "group": "/([0-9]+)$"}
+    dataset = DatasetConfig.model_validate({"source": source, "split": split})
+    assert label_of(dataset.source, "cat/12") == "cat"
+    takes = selection_of(dataset)
+    assert takes is not None
+    sides = [takes(ObjectInfo(f"{name}/{n}", 1)) for n in range(64) for name in ("cat", "dog")]
+    assert sides[::2] == sides[1::2]
+    assert 16 < sum(sides[::2]) < 48
+
+
+class TestWorker:
+    @pytest.fixture
+    def pairs(self) -> dict[str, tuple[bytes, bytes]]:
+        chance = random.Random(3)
+        return {
+            f"d/{n:02d}": (chance.randbytes(a), chance.randbytes(b))
+            for n, (a, b) in enumerate(SIZES * 5)
+        }
+
+    def test_a_record_holds_the_bytes_of_each_object_fetched_once(
+        self, put: Put, pairs: dict[str, tuple[bytes, bytes]], tmp_path: Path, request: Any
+    ):
+        objects = {f"images/{text}.png": image for text, (image, _) in pairs.items()}
+        objects |= {f"masks/{text}.json": mask for text, (_, mask) in pairs.items()}
+        lost = {"d/03", "d/09"}
+        for text in lost:
+            del objects[f"masks/{text}.json"]
+        source: dict[str, Any] = {"url": put(objects), "format": "files", "join": JOIN}
+        units = [
+            UnitSlice(n, u.key, u.size, u.etag)
+            for n, u in enumerate(u for page in opened(**source).list() for u in page)
+        ]
+        assert {unit.key for unit in units} == pairs.keys()
+        folder = tmp_path / "tmp"
+        folder.mkdir()
+        links = []
+        if source["url"].startswith("s3://"):
+            links = [Link(request.getfixturevalue("s3").endpoint)]
+            source["endpoint"] = links[0].endpoint
+        outcome, shard = Bench(folder, source=source).made(units)
+        for link in links:
+            link.cut()
+        found = [decode_example(record) for _, _, record in shard.records]
+        assert {r["key"][1][0].decode(): (r["image"][1][0], r["mask"][1][0]) for r in found} == {
+            text: pair for text, pair in pairs.items() if text not in lost
+        }
+        assert [(s.key, s.reason, s.passing) for s in outcome.set_aside] == [
+            (text, f"'masks/{text}.json' is missing", False) for text in sorted(lost)
+        ]
+        whole = sum(len(a) + len(b) for text, (a, b) in pairs.items() if text not in lost)
+        assert outcome.fetched_bytes == whole
+        for link in links:
+            asked = {key.partition("/a/")[2]: n for key, n in link.fetched.items()}
+            sizes = {key: len(body) for key, body in objects.items() if body}
+            unread = {f"images/{text}.png" for text in lost}
+            read = dict.fromkeys(sizes.keys() - unread, 1)
+            # A byte of some object is read to tell a missing object from a store that fails.
+            assert {key: n for key, n in asked.items() if n == 1} | read == read
+            assert whole < link.answered_bytes < whole + 700 * link.requests
+
+    def test_large_objects_come_in_pieces_and_keep_their_places(self, tmp_path: Path):
+        bodies = [random.Random(n).randbytes(size) for n, size in enumerate((9 << 20, 5, 17 << 20))]
+        for name, body in zip("abc", bodies, strict=True):
+            (tmp_path / f"1.{name}").write_bytes(body)
+        (tmp_path / "tmp").mkdir()
+        join = {"x": "*.a", "y": "*.b", "z": "*.c"}
+        source = {"url": f"file://{tmp_path}", "format": "files", "join": join}
+        bench = Bench(tmp_path / "tmp", source=source)
+        bench.capacity = 64 << 20
+        outcome, shard = bench.made([UnitSlice(0, "1", 9 << 20)])
+        record = decode_example(shard.records[0][2])
+        assert [record[name][1][0] for name in "xyz"] == bodies
+        assert outcome.fetched_bytes == sum(map(len, bodies))
+
+    def test_a_pair_larger_than_a_shard_is_set_aside(self, tmp_path: Path):
+        for name, size in (("1.a", 10), ("1.b", 2 << 20), ("2.a", 1), ("2.b", 1)):
+            (tmp_path / name).write_bytes(bytes(size))
+        (tmp_path / "tmp").mkdir()
+        source = {"url": f"file://{tmp_path}", "format": "files", "join": {"a": "*.a", "b": "*.b"}}
+        outcome, shard = Bench(tmp_path / "tmp", source=source).made(
+            [UnitSlice(0, "1", 10), UnitSlice(1, "2", 1)]
+        )
+        assert [unit for unit, _, _ in shard.records] == [1]
+        assert "raise cache.shard_size" in outcome.set_aside[0].reason
+
+
+class _Store:
+    """Objects, some of which fail; `asked` names all requests."""
+
+    def __init__(self, **bodies: bytes | UnitError) -> None:
+        self.bodies = bodies
+        self.asked: list[str] = []
+
+    def _body(self, key: str) -> bytes:
+        body = self.bodies.get(key, GoneError("gone"))
+        if isinstance(body, UnitError):
+            raise body
+        return body
+
+    async def find(self, key: str) -> ObjectInfo:
+        self.asked.append(f"find {key}")
+        return ObjectInfo(key, len(self._body(key)), "e")
+
+    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> bytes:
+        self.asked.append(f"{key} {start}-{stop} of {size}, {etag}")
+        return self._body(key)[start:stop]
+
+
+def joined(store: Any, size: int, longer: list[int]) -> Joined:
+    unit = UnitSlice(0, "k", size, "first")
+    return Joined(unit, {"a": "*1", "b": "*2", "c": "*3"}, store, longer.append)
+
+
+def test_a_joined_unit_is_read_as_one_object_after_its_others_are_found():
+    store, longer = _Store(k1=b"abc", k2=b"", k3=b"defgh"), [0]
+    unit = joined(store, 3, longer)
+    assert bytes(asyncio.run(unit.read(0, 2))) == b"ab"
+    assert longer == [0, 5]
+    assert [o.size for o in unit.objects] == [3, 0, 5]
+    assert bytes(asyncio.run(unit.read(2, 6))) == b"cdef"
+    assert store.asked == [
+        "find k2", "find k3", "k1 0-2 of 3, first", "k1 2-3 of 3, first", "k3 0-3 of 5, e",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "passing"),
+    [
+        (GoneError("the object is gone"), "'k3' is missing", False),
+        (UnitError("refused", passing=True), "'k3': refused", True),
+    ],
+)
+def test_a_joined_object_that_cannot_be_found_is_named(
+    error: UnitError, reason: str, passing: bool
+):
+    store = _Store(k1=b"abc", k2=b"1", k3=error)
+    with pytest.raises(UnitError) as raised:
+        asyncio.run(joined(store, 3, []).read(0, 3))
+    assert (str(raised.value), raised.value.passing) == (reason, passing)
+    assert store.asked == ["find k2", "find k3"], "nothing is read in vain"
+
+
+def test_a_store_in_trouble_is_not_blamed_on_a_missing_object(tmp_path: Path):
+    """There is no other object that can be read: the folder may not be mounted."""
+    (tmp_path / "tmp").mkdir()
+    source = {"url": f"file://{tmp_path}/gone", "format": "files", "join": JOIN}
+    failed = Bench(tmp_path / "tmp", source=source).failed([UnitSlice(0, "1", 10)])
+    assert (failed.cause, "not mounted?" in failed.reason) == ("source", True)
