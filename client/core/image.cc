@@ -61,10 +61,13 @@ struct ImageDecoder::Scratch final : RowSink {
         throw std::invalid_argument("the placement is not one of this picture");
       }
     }
+    // A reduced picture is sharper than Pillow's, so something has to be left to the filter.
+    const auto suits = [](const AxisPlan& plan, uint64_t factor) {
+      return 4 * uint64_t{plan.length} >= 5 * factor * plan.scaled;
+    };
     uint32_t denominator = 1;
-    while (reduces && !given.nearest && denominator < 8 &&
-           across.length / 2 / denominator >= across.scaled &&
-           down.length / 2 / denominator >= down.scaled) {
+    while (reduces && !given.nearest && denominator < 8 && suits(across, 2 * denominator) &&
+           suits(down, 2 * denominator)) {
       denominator *= 2;
     }
     across.denominator = down.denominator = denominator;
@@ -311,10 +314,9 @@ int ExifOrientation(ByteSpan tiff) {
     const size_t entry = at + 2 + 12 * i;
     if (entry + 12 > tiff.size) return 1;
     constexpr uint32_t kOrientation = 0x112;
-    constexpr uint32_t kShort = 3;
+    constexpr uint32_t kLong = 4;
     if (number(entry, 2) != kOrientation) continue;
-    if (number(entry + 2, 2) != kShort) return 1;
-    const uint32_t value = number(entry + 8, 2);
+    const uint32_t value = number(entry + 8, number(entry + 2, 2) == kLong ? 4 : 2);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
   return 1;

@@ -44,6 +44,7 @@ StoredPicture MeasureJpeg(ByteSpan encoded) {
                     kJpg = 0xc8, kDac = 0xcc, kSof15 = 0xcf, kRst0 = 0xd0, kSoi = 0xd8, kEoi = 0xd9,
                     kSos = 0xda, kApp1 = 0xe1, kTem = 0x01;
   StoredPicture picture;
+  bool has_exif = false;
   const uint8_t* at = encoded.begin() + 2;
   const uint8_t* end = encoded.end();
   for (;;) {
@@ -58,7 +59,9 @@ StoredPicture MeasureJpeg(ByteSpan encoded) {
     if (size < 2 || size > end - at) throw DamagedImage("the JPEG ends within its header");
     const ByteSpan segment{at + 2, static_cast<size_t>(size - 2)};
     at += size;
-    if (marker == kApp1 && segment.size >= 6 && std::memcmp(segment.data, "Exif\0", 6) == 0) {
+    if (marker == kApp1 && !has_exif && segment.size >= 6 &&
+        std::memcmp(segment.data, "Exif\0", 6) == 0) {
+      has_exif = true;
       picture.orientation = ExifOrientation({segment.data + 6, segment.size - 6});
     }
     if (marker < kSof0 || marker > kSof15 || marker == kDht || marker == kJpg || marker == kDac) {

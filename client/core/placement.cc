@@ -103,6 +103,7 @@ Extent SmallestThatCovers(Extent picture, const ImageOptions& options) {
 }  // namespace
 
 Placement Place(const ImageOptions& options, Extent picture, uint64_t key) {
+  if (picture.height == 0 || picture.width == 0) throw SchemaMismatch("the picture has no pixels");
   Random random(key);
   Placement placed{};
   placed.flip = random.Uniform(0, 1) < options.flip;

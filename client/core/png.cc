@@ -44,6 +44,8 @@ bool CanDecodePng() { return true; }
 
 namespace {
 
+constexpr uint32_t kLongestSide = 1000000;  // libpng's own limit
+
 uint32_t BigEndian(const uint8_t* from) {
   return uint32_t{from[0]} << 24 | uint32_t{from[1]} << 16 | uint32_t{from[2]} << 8 | from[3];
 }
@@ -78,6 +80,10 @@ StoredPicture MeasurePng(ByteSpan encoded) {
   WalkChunks(encoded, false, [&](const uint8_t* type, ByteSpan content) {
     if (Is(type, "IHDR") && content.size >= 8) {
       picture.extent = {BigEndian(content.data + 4), BigEndian(content.data)};
+      if (std::max(picture.extent.height, picture.extent.width) > kLongestSide) {
+        throw SchemaMismatch("the picture has " + ExtentText(picture.extent) +
+                             ", expected sides of at most " + std::to_string(kLongestSide));
+      }
     } else if (Is(type, "eXIf")) {
       picture.orientation = ExifOrientation(content);
     }

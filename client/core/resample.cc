@@ -44,7 +44,12 @@ void Axis::MakeNearest() {
   // As Pillow does, which adds up the positions.
   const double step = static_cast<double>(plan_.length) / plan_.scaled;
   double at = step * 0.5;
-  for (uint32_t i = 0; i < plan_.from; ++i) at += step;
+  constexpr uint32_t kMostSums = 1 << 20;
+  if (plan_.from > kMostSums) {
+    at += step * plan_.from;
+  } else {
+    for (uint32_t i = 0; i < plan_.from; ++i) at += step;
+  }
   for (uint32_t i = 0; i < plan_.count; ++i, at += step) {
     const uint32_t upright = plan_.box + std::min(static_cast<uint32_t>(at), plan_.length - 1);
     const uint32_t entry = (by_source_ ? plan_.mirrored : plan_.flip) ? plan_.count - 1 - i : i;
