@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cachecd_client.columns import Bytes, Ragged, RaggedBytes
     from cachecd_client.epoch import Epoch
     from cachecd_client.fileset import FileSet
+    from cachecd_client.image import Image
     from cachecd_client.loader import Loader
     from cachecd_client.mixture import Mixture
     from cachecd_client.schema import Feature, Schema
@@ -55,6 +56,7 @@ __all__ = [
     "Epoch",
     "Feature",
     "FileSet",
+    "Image",
     "LeaseLostError",
     "Loader",
     "Mixture",
@@ -77,6 +79,7 @@ _HOME = {
     "Epoch": "epoch",
     "Feature": "schema",
     "FileSet": "fileset",
+    "Image": "image",
     "Loader": "loader",
     "Mixture": "mixture",
     "Ragged": "columns",

@@ -243,6 +243,9 @@ class FeatureOptions(TypedDict, total=False):
     of a row's values are the record's; NAME is the column's."""
     default: bytes
     """A serialized Example whose feature of this name a record without it is given."""
+    image: ImageOptions
+    """A picture becomes pixels: the options of `decode_image`. The feature is one bytes value that holds
+    a JPEG or PNG, or raw uint8 pixels [height, width, 1 or 3] or [height, width]."""
 
 ReaderFeature = tuple[str, str, str, tuple[int, ...] | None, bool, FeatureOptions]
 
@@ -336,6 +339,8 @@ class BatchReader:
       the replacement if there is one, -1 in rows without a record.
     totals: (records, bytes) of all files, where they are known. Then a file that is gone or cannot be read
       at all is damaged like any other, and costs its records alone; CorruptRecordError if none is left.
+    augment: from it and a record's place in the pass, over all ranks, follow the crop and the flip of the
+      record's pictures.
     The order depends on files, seed, shuffle, window, stages, mixture, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
@@ -369,6 +374,7 @@ class BatchReader:
         totals: tuple[int, int] | None = None,
         memory: int | None = None,
         processors: int | None = None,
+        augment: int = 0,
     ) -> None: ...
     @property
     def num_records(self) -> int:
@@ -414,9 +420,9 @@ class BatchReader:
         when its batch's turn comes, and by every later call. RuntimeError after close, and in a
         forked child, which must make a reader of its own.
         """
-    def restart(self, start: int = 0, seed: int | None = None) -> None:
+    def restart(self, start: int = 0, seed: int | None = None, augment: int | None = None) -> None:
         """Begins anew at batch `start`, also after close(): as a new reader of the same arguments,
-        and of this seed if there is one, but with the files, page tables and memory of this one. What
+        and of these seeds if there are any, but with the files, page tables and memory of this one. What
         it counts begins at 0 again.
 
         ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread

@@ -1,4 +1,4 @@
-"""What the options `cast`, `pad`, `one_hot`, `default` and `rename` make of features.
+"""What the options `cast`, `pad`, `one_hot`, `default`, `decode` and `rename` make of features.
 
 They are checked here, when a loader is made; the core carries them out while it makes a batch.
 """
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.image import Image
 from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's
 Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
 OneHot = Mapping[str, int]  # a number of classes, or True for the schema's
 Default = Mapping[str, Any]
+Decode = Mapping[str, Image]
 Rename = Mapping[str, str]
 
 
@@ -40,13 +42,26 @@ class Delivery:
         """The added feature that says how long each row was before it was padded."""
         return f"_{self.delivered.name}_length" if "pad" in self.options else None
 
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of a decoded picture; 0 if the feature is none, or of unknown shape."""
+        sides = (max(0, side) for side in self.delivered.shape or ())
+        return prod(sides) if "image" in self.options else 0
+
     def for_reader(self) -> ReaderFeature:
         """The feature as the core's BatchReader takes it."""
         return (*self.stored.for_reader(), self.options)
 
 
 def deliveries(
-    schema: Schema, *, cast: Cast, pad: Pad, one_hot: OneHot, default: Default, rename: Rename
+    schema: Schema,
+    *,
+    cast: Cast,
+    pad: Pad,
+    one_hot: OneHot,
+    default: Default,
+    decode: Decode,
+    rename: Rename,
 ) -> tuple[Delivery, ...]:
     """One for each feature of the schema, in its order.
 
@@ -54,7 +69,8 @@ def deliveries(
     impossible value of an option.
     """
     given: dict[str, Mapping[str, Any]] = {
-        "cast": cast, "pad": pad, "one_hot": one_hot, "default": default, "rename": rename,
+        "cast": cast, "pad": pad, "one_hot": one_hot, "default": default, "decode": decode,
+        "rename": rename,
     }  # fmt: skip
     for option, values in given.items():
         if not isinstance(values, Mapping):
@@ -76,6 +92,11 @@ def deliveries(
                 f"rename: the features {other!r} and {each.stored.name!r} are both delivered as {name!r}"
             )
         stored[name] = each.stored.name
+    if len({image.view for image in decode.values()}) > 1:
+        raise CallerError(
+            f"decode: {', '.join(decode)} would show different parts of a picture: give all the same crop, "
+            "scale, ratio and flip, and the same size and resize, or both scaled alike"
+        )
     return made
 
 
@@ -87,6 +108,9 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
         )
     delivered = stored
     options: FeatureOptions = {}
+    if "decode" in given:
+        options["image"] = _image(stored, given).for_reader()
+        delivered = replace(delivered, dtype="uint8", shape=given["decode"].shape)
     if "one_hot" in given:
         options["one_hot"] = classes = _classes(stored, given["one_hot"])
         delivered = replace(stored, dtype="float32", shape=(classes,))
@@ -109,6 +133,34 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
             raise CallerError(f"rename={{{stored.name!r}: {name!r}}}: expected a name")
         delivered = replace(delivered, name=name)
     return Delivery(stored, delivered, options)
+
+
+def _image(feature: Feature, given: Mapping[str, Any]) -> Image:
+    image = given["decode"]
+    if not isinstance(image, Image):
+        raise CallerError(f"decode={{{feature.name!r}: {image!r}}}: expected an Image")
+    if "cast" in given:
+        raise CallerError(
+            f"feature {feature.name!r} has decode and cast: convert and normalize the uint8 "
+            "pixels on the device: the copy there is a quarter as large"
+        )
+    if taken := sorted({"pad", "one_hot", "default"} & given.keys()):
+        raise CallerError(f"feature {feature.name!r} has decode and {taken[0]}: expected one")
+    shape = feature.shape or ()
+    has_axes = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
+    if feature.raw and feature.dtype == "uint8" and has_axes and 0 not in shape:
+        return image
+    if feature.dtype != "bytes" or feature.shape != ():
+        raise SchemaError(
+            f"decode: feature {feature.name!r} is {_described(feature)}, expected an encoded picture "
+            "(bytes), or pixels: uint8 [height, width, 1 or 3] or [height, width]"
+        )
+    if not _core.image_formats():
+        raise CallerError(
+            "decode: this cachecd-client was built without libjpeg-turbo and libpng: install "
+            "libjpeg-dev and libpng-dev (Debian's names) and build it again, or install a wheel"
+        )
+    return image
 
 
 def _dtype(feature: Feature, wanted: Any) -> str:

@@ -18,7 +18,7 @@ from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
 from cachecd_client.leased import LeasedSet
 from cachecd_client.loader import Loader
-from cachecd_client.options import Options
+from cachecd_client.loader_options import Options
 from cachecd_client.passes import Passes
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.report import Report
@@ -336,6 +336,7 @@ class Epoch(FileSet):
     def _report(self, records: Sequence[CorruptRecord]) -> None:
         for path, offset, why in records:
             self._passes.telemetry.corrupt(path, offset)
-            for leased in self._sets:
+            # A damaged picture came so from its source: the shard's CRCs are right.
+            for leased in self._sets if not why.startswith("picture: ") else ():
                 if leased.has(path):
                     leased.report(path, offset, why)

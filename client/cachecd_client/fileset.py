@@ -19,8 +19,9 @@ from cachecd_client.handover import Framework, Numpy
 from cachecd_client.inferring import schema_of
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader import Batch, Loader
+from cachecd_client.loader_options import Options, with_label
 from cachecd_client.locating import Located, locate
-from cachecd_client.options import Options, flag, integer, with_label
+from cachecd_client.options import flag, integer
 from cachecd_client.reading import Reading, place
 from cachecd_client.schema import Schema
 from cachecd_client.telemetry import Lent

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core, passstate, resources
-from cachecd_client.conversions import Cast, Default, OneHot, Pad, Rename, deliveries
+from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename, deliveries
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
 from cachecd_client.handover import Framework
 from cachecd_client.losses import Losses
@@ -26,6 +26,7 @@ log = logging.getLogger("cachecd")
 Batch = dict[str, Any]
 
 _PREFETCH = 64 << 20
+_DECODED_AHEAD = 6  # batches of decoded pictures: one for each thread, and some that are made
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -51,8 +52,8 @@ class Loader:
     pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill up the
         last ones, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads; 0: up to four, of the processors that the cgroup leaves.
-        prefetch_bytes: how far they run ahead; by default 64 MiB, or 1/16 of the cgroup's memory if that
-        is less.
+        prefetch_bytes: how far they run ahead; by default 64 MiB, or six batches of decoded pictures if
+        that is more, or 1/16 of the cgroup's memory if that is less.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
     features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64, and where
         several datasets are mixed `_dataset`.
@@ -99,6 +100,7 @@ class Loader:
         pad: Pad = _NONE,
         one_hot: OneHot = _NONE,
         default: Default = _NONE,
+        decode: Decode = _NONE,
         rename: Rename = _NONE,
         label: str | None = None,
         ids: bool = False,
@@ -111,7 +113,13 @@ class Loader:
         self._reading = reading
         schema = reading.schema if features is None else reading.schema.select(features)
         made = deliveries(
-            schema, cast=cast, pad=pad, one_hot=one_hot, default=default, rename=rename
+            schema,
+            cast=cast,
+            pad=pad,
+            one_hot=one_hot,
+            default=default,
+            decode=decode,
+            rename=rename,
         )
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
@@ -125,7 +133,8 @@ class Loader:
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
         if prefetch_bytes is None:
-            prefetch_bytes = min(_PREFETCH, resources.memory() // _PREFETCH_SHARE)
+            decoded = _DECODED_AHEAD * sum(each.picture_bytes for each in made) * self.batch_size
+            prefetch_bytes = min(max(_PREFETCH, decoded), resources.memory() // _PREFETCH_SHARE)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)
@@ -323,14 +332,14 @@ class Loader:
         if self._next is None and self.world > 1 and not self._has_warned:
             self._has_warned = True
             self.warn_of_same_order(number)
-        seed = self.seed
-        if self.shuffle and self.reshuffle:
-            seed = passstate.seed_of(self.seed, number)
+        # Pictures are cropped anew in each pass, also if its order is that of the first.
+        augment = passstate.seed_of(self.seed, number)
+        seed = augment if self.shuffle and self.reshuffle else self.seed
         if self._idle is not None and os.getpid() == self._process:
-            self._idle.restart(start, seed)  # with the files that it has open
+            self._idle.restart(start, seed, augment)  # with the files that it has open
             self._reader = self._idle
         else:
-            self._reader = self._new_reader(start, seed)
+            self._reader = self._new_reader(start, seed, augment)
             self._process = os.getpid()
         self._idle = None
         # Not before: a start that failed is tried again where it was.
@@ -340,12 +349,13 @@ class Loader:
         self._reading.began(self)
         return self._reader
 
-    def _new_reader(self, start: int, seed: int) -> _core.BatchReader:
+    def _new_reader(self, start: int, seed: int, augment: int) -> _core.BatchReader:
         reader = _core.BatchReader(
             self._reading.files,
             **self._pipeline.for_reader(),
             batch_size=self.batch_size,
             seed=seed,
+            augment=augment,
             shuffle=self.shuffle,
             rank=self.rank,
             world=self.world,

@@ -25,7 +25,7 @@ from cachecd_client.standing import Standing, Telling
 from cachecd_client.sweep import Stage, Sweep, records_of
 
 if TYPE_CHECKING:
-    from cachecd_client.options import Options
+    from cachecd_client.loader_options import Options
 
 
 class Mixture(Epoch):

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <optional>
 
 #include "crc32c.h"
 #include "errors.h"
 #include "example.h"
+#include "mix.h"
 #include "sigbus.h"
 
 namespace cachecd {
@@ -39,6 +41,26 @@ constexpr size_t kConvertedBytes = 64 << 10;
 
 // Entries whose names are remembered; a record may have any number of them.
 constexpr size_t kMostSeen = 1024;
+
+// For other keys that follow from the same seed.
+constexpr uint64_t kPictures = 0x70696374757265;
+
+// What the record calls itself, for errors: " of 'train/1.jpg'".
+std::string OfKey(ByteSpan payload) {
+  std::string found;
+  try {
+    ForEachFeature(payload, [&](std::string_view name, ByteSpan feature) {
+      if (name != "key" && name != "__key__") return;
+      const FeatureView view = ParseFeature(feature, payload.data);
+      if (view.kind != Kind::kBytes) return;
+      ForEachBytes(view, [&](ByteSpan key) {
+        found = " of '" + std::string(reinterpret_cast<const char*>(key.data), key.size) + "'";
+      });
+    });
+  } catch (const MalformedExample&) {  // a feature that nobody asked for
+  }
+  return found;
+}
 
 template <typename T>
 class FixedColumn {
@@ -139,7 +161,7 @@ uint32_t BatchBuilder::CopyConverted(const LargeValue& value, uint32_t crc) {
 
 // What is not verified yet can be decoded safely, but proves nothing: whatever it says, the CRC has
 // the last word.
-void BatchBuilder::AppendVerified(const Record& record, ByteSpan coming) {
+void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan coming) {
   BusGuard::Watch(record.file->bytes());
   record.file->Bring(record.frame);
   const ByteSpan payload = record.file->Open(record.frame);
@@ -152,23 +174,61 @@ void BatchBuilder::AppendVerified(const Record& record, ByteSpan coming) {
     throw;
   }
   CopyLarge(record, payload, coming);
-  if (!BusGuard::Disturbed()) return;
-  if (BusGuard::Faulted()) record.file->Unreadable(record.frame);
-  // A page that another thread had replaced may have been read both before and after. As none comes
-  // back, what is right now was right all along.
-  record.file->Verify(record.frame, payload);
+  std::exception_ptr refused;
+  try {
+    DecodePictures(record, payload, key);
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  if (BusGuard::Disturbed()) {
+    if (BusGuard::Faulted()) record.file->Unreadable(record.frame);
+    // A page that another thread had replaced may have been read both before and after. As none
+    // comes back, what is right now was right all along.
+    record.file->Verify(record.frame, payload);
+  }
+  if (refused) std::rethrow_exception(refused);
+}
+
+void BatchBuilder::DecodePictures(const Record& record, ByteSpan payload, uint64_t key) {
+  const ColumnBuilder* first = nullptr;
+  Extent shared;
+  for (ColumnBuilder& builder : builders_) {
+    if (!builder.has_pictures()) continue;
+    const auto describe = [&](const std::exception& error) {
+      return "feature '" + builder.name() + "'" + OfKey(payload) + ": " + error.what();
+    };
+    try {
+      const Extent picture = builder.MeasurePicture(&decoder_);
+      if (first == nullptr) {
+        first = &builder;
+        shared = picture;
+      } else if (picture.height != shared.height || picture.width != shared.width) {
+        throw SchemaMismatch("the picture has " + ToText(picture) + ", that of feature '" +
+                             first->name() + "' has " + ToText(shared) +
+                             ": pictures of one record share their crop, so they need one size");
+      }
+      builder.DecodePicture(&decoder_, picture, key);
+    } catch (const DamagedImage& error) {
+      throw CorruptRecord(record.file->name(), record.frame.begin, "picture: " + describe(error));
+    } catch (const SchemaMismatch& error) {
+      throw SchemaMismatch(record.file->name() + ": record at byte " +
+                           std::to_string(record.frame.begin) + ": " + describe(error));
+    }
+  }
 }
 
 void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming) {
   marks_.clear();
   for (const ColumnBuilder& builder : builders_) marks_.push_back(builder.mark());
+  lost_.clear();
+  const uint64_t key = Mix(Mix(shape_.augment ^ kPictures) + kGolden * records_->Global(position));
   for (bool appended = false; !appended;) {
     try {
-      AppendVerified(*record, coming);
+      AppendVerified(*record, key, coming);
       appended = true;
     } catch (const CorruptRecord& finding) {
       for (size_t i = 0; i < builders_.size(); ++i) builders_[i].Rollback(marks_[i]);
-      records_->Replace(position, finding, record, &pins_);
+      records_->Replace(finding, &lost_, record, &pins_);
     }
   }
 }

@@ -31,6 +31,9 @@ struct BatchShape {
   bool ids = false;    // the columns "_shard" and "_record", int64; -1 in rows without a record
   // Of each file, what the column "_dataset" says, int64; -1 as above. None: no such column.
   std::vector<int64_t> datasets = {};
+  // From this and a record's place in the pass, over all ranks, follow the crop and the flip of the
+  // record's pictures.
+  uint64_t augment = 0;
 };
 
 // Which of the features asked for a name is. Records list theirs in much the same order, so the
@@ -67,7 +70,8 @@ class BatchBuilder {
   // meanwhile.
   void AppendRow(uint64_t position, Record* record, ByteSpan coming);
   void Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later);
-  void AppendVerified(const Record& record, ByteSpan coming);
+  void AppendVerified(const Record& record, uint64_t key, ByteSpan coming);
+  void DecodePictures(const Record& record, ByteSpan payload, uint64_t key);
   void CopyLarge(const Record& record, ByteSpan payload, ByteSpan coming);
   uint32_t CopyConverted(const LargeValue& value, uint32_t crc);
 
@@ -83,6 +87,8 @@ class BatchBuilder {
   std::vector<ByteSpan> found_;  // per feature
   std::vector<ColumnBuilder::Mark> marks_;
   std::vector<LargeValue> large_;
+  std::vector<uint64_t> lost_;  // positions whose records were corrupt
+  ImageDecoder decoder_;
 };
 
 }  // namespace cachecd

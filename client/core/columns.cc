@@ -34,6 +34,10 @@ FeatureView FindFallback(const FeatureSpec& spec) {
 
 }  // namespace
 
+std::string ToText(Extent extent) {
+  return std::to_string(extent.height) + " x " + std::to_string(extent.width) + " pixels";
+}
+
 ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool)
     : spec_(spec),
       rows_(rows),
@@ -51,6 +55,7 @@ ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint
     row_elements_ = Multiply(spec.row_shape());
     row_bytes_ = Multiply(row_elements_, element_bytes_);
   }
+  if (has_pictures()) extent_ = {spec.options.image->height, spec.options.image->width};
   data_ = pool->Take(spec.is_dense() ? Multiply(rows, row_bytes_) : hint);
   if (spec.is_bytes()) {
     const uint64_t values = spec.ragged ? rows : Multiply(rows, stored_elements_);
@@ -84,6 +89,8 @@ void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* la
   }
   if (feature.kind == Kind::kNone) {
     if (spec_.options.pad) PadRow(0);
+  } else if (has_pictures()) {
+    picture_ = spec_.raw ? RawValue(feature) : OneValue(feature, "1 that holds a picture");
   } else if (spec_.options.one_hot != 0) {
     AppendOneHot(feature);
   } else if (spec_.raw) {
@@ -104,15 +111,20 @@ void ColumnBuilder::Rollback(const Mark& mark) {
   used_ = mark.used;
 }
 
-ByteSpan ColumnBuilder::RawValue(const FeatureView& feature) const {
-  const size_t expected = Multiply(stored_elements_, ElementBytes(spec_.element));
+ByteSpan ColumnBuilder::OneValue(const FeatureView& feature, const char* expected) const {
   uint64_t count = 0;
   ByteSpan value;
   ForEachBytes(feature, [&](ByteSpan bytes) {
     value = bytes;
     ++count;
   });
-  if (count != 1) Misfit(Count(count, "value"), "1 that holds an array");
+  if (count != 1) Misfit(Count(count, "value"), expected);
+  return value;
+}
+
+ByteSpan ColumnBuilder::RawValue(const FeatureView& feature) const {
+  const size_t expected = Multiply(stored_elements_, ElementBytes(spec_.element));
+  const ByteSpan value = OneValue(feature, "1 that holds an array");
   if (value.size != expected) {
     Misfit("an array of " + Count(value.size, "byte"), std::to_string(expected));
   }
@@ -127,6 +139,35 @@ void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue
     conversion_(value.data, row_elements_, data_.data() + used_);
   } else if (row_bytes_ != 0) {
     std::memcpy(data_.data() + used_, value.data, row_bytes_);
+  }
+  used_ += row_bytes_;
+}
+
+Extent ColumnBuilder::MeasurePicture(ImageDecoder* decoder) const {
+  if (!spec_.raw) return decoder->Measure(picture_, spec_.options.image->max_pixels);
+  return {static_cast<uint32_t>(spec_.shape[0]), static_cast<uint32_t>(spec_.shape[1])};
+}
+
+void ColumnBuilder::DecodePicture(ImageDecoder* decoder, Extent picture, uint64_t key) {
+  const ImageOptions& image = *spec_.options.image;
+  const Placement placement = cachecd::Place(image, picture, key);
+  const Extent result = placement.result;
+  if (used_ == 0 && spec_.is_unsized()) {
+    extent_ = result;
+    row_bytes_ = Multiply(Multiply(result.height, result.width), image.channels());
+    data_.Grow(0, Multiply(rows_, row_bytes_));
+  }
+  if (result.height != extent_.height || result.width != extent_.width) {
+    throw SchemaMismatch("the picture becomes " + ToText(result) +
+                         ", those before it in the batch " + ToText(extent_) +
+                         ": give a pair as size, a crop, or batch_size=1");
+  }
+  uint8_t* to = data_.data() + used_;
+  if (spec_.raw) {
+    const uint32_t channels = spec_.shape.size() == 3 ? static_cast<uint32_t>(spec_.shape[2]) : 1;
+    decoder->Convert(picture_.data, picture, channels, image, placement, to);
+  } else {
+    decoder->Decode(picture_, image, placement, to);
   }
   used_ += row_bytes_;
 }
@@ -235,6 +276,10 @@ void ColumnBuilder::Finish(std::vector<Column>* columns) {
   std::vector<int64_t> shape{static_cast<int64_t>(used_ / element_bytes_)};
   if (spec_.is_dense()) {
     shape = spec_.row_shape();
+    if (has_pictures()) {
+      shape[0] = extent_.height;
+      shape[1] = extent_.width;
+    }
     shape.insert(shape.begin(), rows);
   }
   column.arrays.push_back({std::move(data_), spec_.delivered, std::move(shape)});

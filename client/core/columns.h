@@ -47,6 +47,8 @@ struct LargeValue {
 // Values from this size on are worth being copied later.
 constexpr size_t kLargeValue = 4096;
 
+std::string ToText(Extent extent);
+
 // Not thread-safe.
 class ColumnBuilder {
  public:
@@ -64,6 +66,13 @@ class ColumnBuilder {
   uint8_t* Place(const LargeValue& value) { return data_.data() + value.at; }
   // By what its bytes get there; if by nothing, as they are.
   const Conversion& conversion() const { return conversion_; }
+
+  // Whether its rows are pictures, which Append only finds: once the record is known to be sound,
+  // each is decoded by DecodePicture before the next row. DamagedImage, SchemaMismatch.
+  bool has_pictures() const { return spec_.options.image.has_value(); }
+  const std::string& name() const { return spec_.name; }
+  Extent MeasurePicture(ImageDecoder* decoder) const;
+  void DecodePicture(ImageDecoder* decoder, Extent picture, uint64_t key);
 
   // How far the column is, and back to there: a row that proves corrupt is taken out again.
   struct Mark {
@@ -88,6 +97,7 @@ class ColumnBuilder {
   static void CheckFallback(const FeatureSpec& spec);
 
  private:
+  ByteSpan OneValue(const FeatureView& feature, const char* expected) const;
   ByteSpan RawValue(const FeatureView& feature) const;
   void AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later);
   void AppendOneHot(const FeatureView& feature);
@@ -109,6 +119,8 @@ class ColumnBuilder {
   Conversion conversion_;          // of stored numbers, if they are not delivered as they are
   uint8_t one_[sizeof(uint64_t)];  // one_hot's
   FeatureView fallback_;
+  ByteSpan picture_;  // of the row appended last, in the record
+  Extent extent_;     // of the rows, if they are pictures
   uint64_t row_ = 0;
   uint64_t values_ = 0;  // elements of a ragged column, or values of bytes
   size_t used_ = 0;      // bytes in data_

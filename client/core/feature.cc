@@ -53,6 +53,14 @@ void CheckOptions(const FeatureSpec& spec) {
       (spec.ragged || !spec.shape.empty() || !IsInteger(spec.element) || options.pad)) {
     RefuseFeature(spec.name, "one_hot is for a scalar integer");
   }
+  const bool stored = spec.raw && spec.element == Element::kUint8 &&
+                      (spec.shape.size() == 2 ||
+                       (spec.shape.size() == 3 && (spec.shape[2] == 1 || spec.shape[2] == 3)));
+  const bool encoded = spec.kind == Kind::kBytes && !spec.raw && !spec.ragged && spec.shape.empty();
+  if (options.image && (!(stored || encoded) || !options.cast.empty() || options.one_hot != 0 ||
+                        options.pad || !options.fallback.empty())) {
+    RefuseFeature(spec.name, "a picture is one bytes value, or uint8 [height, width, 1 or 3]");
+  }
   if (options.pad && !spec.ragged) RefuseFeature(spec.name, "pad is for ragged lists");
   if (options.pad && options.pad_value.size() != ElementBytes(spec.delivered)) {
     RefuseFeature(spec.name, "the value to pad with has " +
@@ -88,7 +96,10 @@ std::vector<std::string> FeatureSpec::columns() const {
 std::vector<int64_t> FeatureSpec::row_shape() const {
   if (options.one_hot != 0) return {static_cast<int64_t>(options.one_hot)};
   if (options.pad) return {static_cast<int64_t>(*options.pad)};
-  return shape;
+  if (!options.image) return shape;
+  std::vector<int64_t> made{options.image->height, options.image->width};
+  if (options.image->classes.empty()) made.push_back(options.image->channels());
+  return made;
 }
 
 FeatureSpec FeatureSpec::Make(std::string name, const std::string& kind, const std::string& dtype,

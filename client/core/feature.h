@@ -10,6 +10,7 @@
 
 #include "element.h"
 #include "example.h"
+#include "image.h"
 
 namespace cachecd {
 
@@ -21,6 +22,7 @@ struct FeatureOptions {
   std::optional<uint64_t> pad;  // length of the dense row that a ragged list of numbers becomes
   std::string pad_value;        // one element as it is delivered; if pad
   std::string fallback;         // a serialized Example that lends the feature to records without
+  std::optional<ImageOptions> image;  // makes pixels of a picture, encoded or stored as pixels
 };
 
 struct FeatureSpec {
@@ -37,11 +39,13 @@ struct FeatureSpec {
   Element delivered = Element::kUint8;
   FeatureOptions options;
 
-  bool is_bytes() const { return kind == Kind::kBytes && !raw; }
+  bool is_bytes() const { return kind == Kind::kBytes && !raw && !options.image; }
   bool is_dense() const { return !is_bytes() && (!ragged || options.pad); }
   // The names of its columns: of the one of its values, and if padded of their numbers.
   std::vector<std::string> columns() const;
-  // The shape of one row as it is delivered, if dense.
+  // Whether the rows' height and width follow from the pictures.
+  bool is_unsized() const { return options.image && options.image->height == 0; }
+  // The shape of one row as it is delivered, if dense; 0 for what is_unsized.
   std::vector<int64_t> row_shape() const;
 
   // The spec of a feature as users write it: dtype a NumPy name, "bfloat16" or "bytes";

@@ -14,6 +14,7 @@
 
 #include "bytes.h"
 #include "columns.h"
+#include "division.h"
 #include "fileset.h"
 #include "image.h"
 
@@ -81,6 +82,8 @@ std::optional<Mixture> MixtureArgument(nb::object mixture);
 // A number for each of so many files, or none at all.
 std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files);
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);
+Last LastArgument(const std::string& last);
+std::optional<Division::Nodes> NodesArgument(std::optional<std::pair<uint64_t, uint64_t>> nodes);
 // A dict of ImageOptions' fields; TypeError, ValueError.
 ImageOptions ImageOptionsArgument(nb::handle options);
 

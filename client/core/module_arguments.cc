@@ -62,6 +62,8 @@ FeatureOptions FeatureOptionsArgument(nb::handle given) {
       options.pad_value = BytesOf(pad[1]);
     } else if (name == "default") {
       options.fallback = BytesOf(value);
+    } else if (name == "image") {
+      options.image = ImageOptionsArgument(value);
     } else {
       throw std::invalid_argument("features: unknown option '" + name + "'");
     }
@@ -129,6 +131,18 @@ std::optional<Mixture> MixtureArgument(nb::object mixture) {
     found.parts.push_back({nb::cast<uint64_t>(part[0]), StageTables(nb::object(part[1]))});
   }
   return found;
+}
+
+Last LastArgument(const std::string& last) {
+  if (last == "drop") return Last::kDropped;
+  if (last == "short") return Last::kShort;
+  if (last == "pad") return Last::kPadded;
+  throw std::invalid_argument("last is '" + last + "', expected 'drop', 'short' or 'pad'");
+}
+
+std::optional<Division::Nodes> NodesArgument(std::optional<std::pair<uint64_t, uint64_t>> nodes) {
+  if (!nodes) return {};
+  return Division::Nodes{nodes->first, nodes->second};
 }
 
 std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files) {

@@ -98,7 +98,7 @@ class PyReader {
     reader_->Close();
   }
 
-  void Restart(uint64_t start, std::optional<uint64_t> seed) {
+  void Restart(uint64_t start, std::optional<uint64_t> seed, std::optional<uint64_t> augment) {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
     seconds_waited_ = 0;
@@ -108,7 +108,7 @@ class PyReader {
     ++pass_;
     position_ = start;
     const auto release = ReleaseUnlessEnded();
-    reader_->Restart(start, seed);
+    reader_->Restart(start, seed, augment);
   }
 
   nb::object Next() {
@@ -328,18 +328,6 @@ class Pass {
   const uint64_t pass_;
 };
 
-Last LastArgument(const std::string& last) {
-  if (last == "drop") return Last::kDropped;
-  if (last == "short") return Last::kShort;
-  if (last == "pad") return Last::kPadded;
-  throw std::invalid_argument("last is '" + last + "', expected 'drop', 'short' or 'pad'");
-}
-
-std::optional<Division::Nodes> NodesArgument(std::optional<std::pair<uint64_t, uint64_t>> nodes) {
-  if (!nodes) return {};
-  return Division::Nodes{nodes->first, nodes->second};
-}
-
 nb::object RowsOf(const Division& division, uint64_t rank) {
   std::vector<int64_t> rows(division.steps());
   for (uint64_t i = 0; i < rows.size(); ++i) {
@@ -398,13 +386,17 @@ void BindReader(nb::module_& module) {
              nb::object mixture, nb::object datasets,
              std::optional<std::pair<uint64_t, uint64_t>> nodes,
              std::optional<std::pair<uint64_t, uint64_t>> totals, std::optional<uint64_t> memory,
-             std::optional<uint64_t> processors) {
+             std::optional<uint64_t> processors, uint64_t augment) {
             ReaderOptions options;
             options.order = {seed, shuffle, rank, world, window};
             options.order.stages = StagesArgument(stages);
             options.order.mixture = MixtureArgument(mixture);
-            options.shape = {FeaturesArgument(features), batch_size, false, ids,
-                             DatasetsArgument(std::move(datasets), nb::len(files))};
+            options.shape = {FeaturesArgument(features),
+                             batch_size,
+                             false,
+                             ids,
+                             DatasetsArgument(std::move(datasets), nb::len(files)),
+                             augment};
             options.last = LastArgument(last);
             options.nodes = NodesArgument(nodes);
             if (totals) options.totals = {totals->first, totals->second};
@@ -428,7 +420,7 @@ void BindReader(nb::module_& module) {
           nb::arg("stages") = nb::none(), nb::arg("mixture") = nb::none(),
           nb::arg("datasets") = nb::none(), nb::arg("nodes") = nb::none(),
           nb::arg("totals") = nb::none(), nb::arg("memory") = nb::none(),
-          nb::arg("processors") = nb::none())
+          nb::arg("processors") = nb::none(), nb::arg("augment") = 0)
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })
@@ -442,7 +434,8 @@ void BindReader(nb::module_& module) {
       .def("next", &PyReader::Next)
       .def("records_before",
            [](const PyReader& self, uint64_t position) { return self.reader().Before(position); })
-      .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none())
+      .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none(),
+           nb::arg("augment") = nb::none())
       .def("close", &PyReader::Close);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&CloseAll));
 }

@@ -40,6 +40,10 @@ ReaderOptions Checked(ReaderOptions options) {
   if (options.shape.ids) names.insert({"_shard", "_record"});
   if (!options.shape.datasets.empty()) names.insert("_dataset");
   for (const FeatureSpec& feature : options.shape.features) {
+    if (feature.is_unsized() && options.shape.valid) {
+      RefuseFeature(feature.name,
+                    "rows without a record need a shape: give a pair as size, or a crop");
+    }
     for (const std::string& name : feature.columns()) {
       if (!names.insert(name).second) {
         throw SchemaMismatch("feature '" + feature.name + "': two columns of the name '" + name +
@@ -50,9 +54,13 @@ ReaderOptions Checked(ReaderOptions options) {
   return options;
 }
 
-// What a batch takes before one has been made: its records' mean size is what it has to go by.
+// What a batch takes before one has been made: its records' mean size is what it has to go by, and
+// the size of decoded pictures.
 size_t FirstEstimate(uint64_t bytes, uint64_t records, const BatchShape& shape) {
-  const uint64_t mean = bytes / std::max<uint64_t>(1, records);
+  uint64_t mean = bytes / std::max<uint64_t>(1, records);
+  for (const FeatureSpec& feature : shape.features) {
+    if (feature.options.image) mean += Multiply(feature.row_shape());
+  }
   size_t estimate;
   return __builtin_mul_overflow(mean, shape.batch_size, &estimate) ? SIZE_MAX / 2 : estimate;
 }
@@ -98,11 +106,13 @@ void BatchReader::Start(uint64_t start) {
   }
 }
 
-void BatchReader::Restart(uint64_t start, std::optional<uint64_t> seed) {
+void BatchReader::Restart(uint64_t start, std::optional<uint64_t> seed,
+                          std::optional<uint64_t> augment) {
   RequireThreads();
   const std::lock_guard<std::mutex> closing(closing_);
   Stop();
   options_.order.seed = seed.value_or(options_.order.seed);
+  options_.shape.augment = augment.value_or(options_.shape.augment);
   records_ =
       std::make_unique<RecordSource>(files_, options_.order, options_.replace, options_.memory);
   Start(start);

@@ -89,10 +89,11 @@ class BatchReader {
   // UsageError. Idempotent. Files stay open, and memory for batches is kept, for Restart.
   void Close();
 
-  // A pass from batch `start` on, as a new reader of the same options, but for the seed if there is
-  // another, would make it; with the files and page tables of the one before. Not while another
+  // A pass from batch `start` on, as a new reader of the same options, but for the seeds if there
+  // are others, would make it; with the files and page tables of the one before. Not while another
   // method runs, but for Close.
-  void Restart(uint64_t start, std::optional<uint64_t> seed = {});
+  void Restart(uint64_t start, std::optional<uint64_t> seed = {},
+               std::optional<uint64_t> augment = {});
 
  private:
   struct Made {
@@ -114,7 +115,7 @@ class BatchReader {
   bool Answered() const;
 
   const uint64_t generation_;
-  ReaderOptions options_;  // fixed, but for the seed
+  ReaderOptions options_;  // fixed, but for the seeds
   const FileSet files_;
   std::unique_ptr<RecordSource> records_;  // of the pass
   const std::shared_ptr<BufferPool> pool_;

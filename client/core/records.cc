@@ -101,7 +101,7 @@ Record RecordSource::Find(uint64_t position, Pins* pins) {
   }
   const RecordFile* file = (*block)[place.slot].get();
   file->PrefetchLocation(place.index);
-  return {file, place.file, place.index, {}};
+  return {file, place.file, place.index, {}, position};
 }
 
 void RecordSource::Check(const Record& record) {
@@ -119,30 +119,29 @@ void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
   }
 }
 
-void RecordSource::Note(uint64_t position, const CorruptRecord& finding, Pins* pins) {
-  const Place at = At(position, pins);
-  const RecordOrder::Place place = orders_[at.order][at.position];
+void RecordSource::Note(const Record& record, const CorruptRecord& finding) {
   const std::lock_guard<std::mutex> lock(noting_);
   // By its place: several stages may have one record at several positions.
-  if (findings_.size() < kMostFindings && reported_.emplace(place.file, place.index).second) {
+  if (findings_.size() < kMostFindings &&
+      reported_.emplace(record.file_number, record.index).second) {
     findings_.push_back(finding);
   }
 }
 
-void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Record* record,
-                           Pins* pins) {
-  Note(position, finding, pins);
+void RecordSource::Replace(const CorruptRecord& finding, std::vector<uint64_t>* lost,
+                           Record* record, Pins* pins) {
+  Note(*record, finding);
   if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
-  std::vector<uint64_t> lost{position};
+  lost->push_back(record->position);
   // Of the blocks that are searched the last two of each order stay, between which it goes back and
   // forth.
   const size_t held = pins->blocks_.size();
   // Ends when as many reads have failed as there are records: then all are corrupt.
-  while (lost.size() < positions_) {
+  while (lost->size() < positions_) {
     CheckStopped();
-    uint64_t candidate = (lost.back() + 1) % positions_;
-    const auto known = replacements_.find(lost.back());
+    uint64_t candidate = (lost->back() + 1) % positions_;
+    const auto known = replacements_.find(lost->back());
     if (known != replacements_.end()) candidate = known->second;
     if (pins->blocks_.size() > held + 2 * orders_.size()) {
       pins->blocks_.erase(pins->blocks_.begin() + static_cast<ptrdiff_t>(held));
@@ -151,11 +150,11 @@ void RecordSource::Replace(uint64_t position, const CorruptRecord& finding, Reco
     record->frame = record->file->Locate(record->index);
     try {
       Check(*record);
-      for (const uint64_t each : lost) replacements_[each] = candidate;
+      for (const uint64_t each : *lost) replacements_[each] = candidate;
       return;
     } catch (const CorruptRecord& error) {
-      lost.push_back(candidate);
-      Note(candidate, error, pins);
+      lost->push_back(candidate);
+      Note(*record, error);
     }
   }
   throw finding;

@@ -30,6 +30,7 @@ struct Record {
   uint32_t file_number;
   uint64_t index;  // within the file
   RecordFile::Frame frame;
+  uint64_t position;  // of this rank
 };
 
 class RecordSource {
@@ -69,10 +70,15 @@ class RecordSource {
   // processor's cache. RecordFile's errors.
   Record Find(uint64_t position, Pins* pins);
 
-  // What to do about a record at `position` that was found corrupt: notes it, and looks for
-  // another, of which the CRC is right, to take its place and become `record`. The finding itself
-  // if there is none; Stopped. Watches mappings: see BusGuard.
-  void Replace(uint64_t position, const CorruptRecord& finding, Record* record, Pins* pins);
+  // What to do about a record that was found corrupt: notes it, and looks for another, of which the
+  // CRC is right, to take its place. `lost`: the positions found corrupt in that place so far, at
+  // first none. The finding itself if no other record is left; Stopped. Watches mappings: see
+  // BusGuard.
+  void Replace(const CorruptRecord& finding, std::vector<uint64_t>* lost, Record* record,
+               Pins* pins);
+
+  // The place of this rank's position among those of all ranks.
+  uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
   // What was found corrupt so far, each once; of very many only the first.
   std::vector<CorruptRecord> findings() const;
@@ -95,8 +101,7 @@ class RecordSource {
   // CorruptRecord.
   static void Check(const Record& record);
   void NoteFile(uint32_t file, const Window::Findings& findings);
-  void Note(uint64_t position, const CorruptRecord& finding, Pins* pins);
-  uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
+  void Note(const Record& record, const CorruptRecord& finding);
   Place At(uint64_t position, Pins* pins) const;
 
   const uint64_t rank_;

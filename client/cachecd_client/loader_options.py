@@ -1,0 +1,43 @@
+"""The options that every loader takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename
+
+
+class Options(TypedDict, total=False):
+    """`Loader` explains them."""
+
+    shuffle: bool | None
+    seed: int | None
+    reshuffle: bool
+    drop_last: bool | None
+    pad_last: bool | None
+    threads: int
+    prefetch_bytes: int | None
+    on_corrupt: Literal["replace", "raise"]
+    features: Sequence[str] | None
+    cast: Cast
+    pad: Pad
+    one_hot: OneHot
+    default: Default
+    decode: Decode
+    rename: Rename
+    label: str | None
+    ids: bool
+    rank: int | None
+    world: int | None
+
+
+def with_label(options: Options) -> Options:
+    """These options with the label among `features`, if there are any."""
+    label, features, rename = options.get("label"), options.get("features"), options.get("rename")
+    # What is of another type the loader refuses.
+    if label is None or features is None or isinstance(features, str):
+        return options
+    names = rename.items() if isinstance(rename, Mapping) else ()
+    stored = next((name for name, new in names if new == label), label)
+    return options if stored in features else {**options, "features": [*features, stored]}
