@@ -67,7 +67,9 @@ def place_image(
     """The box (y, x, height, width) of a picture, the extent that the box is scaled to, the part (y, x,
     height, width) of that which is the result, and whether the result is flipped."""
 
-def decode_image(data: Buffer, options: ImageOptions, key: int = 0) -> NDArray[np.uint8]:
+def decode_image(
+    data: Buffer, options: ImageOptions, key: int = 0, _portable: bool = False
+) -> NDArray[np.uint8]:
     """The pixels of a JPEG or a PNG: [height, width, channels], or [height, width] of class numbers.
 
     ValueError for damaged bytes; SchemaError for a picture that is not supported."""

@@ -100,7 +100,7 @@ struct ImageDecoder::Scratch final : RowSink {
     const uint32_t bytes = Prepare(&pixels, format);
     uint8_t* mixed = ring.data() + row % y.taps() * ring_bytes;
     if (x.taps() > 1) {
-      MixColumns(x, pixels, channels, mixed);
+      MixColumns(x, pixels, channels, portable, mixed);
     } else if (!options->classes.empty()) {
       Classify(pixels, bytes, mixed);
     } else {
@@ -115,7 +115,7 @@ struct ImageDecoder::Scratch final : RowSink {
       for (uint32_t i = 0; i < y.pixels(next); ++i) {
         rows[i] = ring.data() + (y.first(next) + i) % y.taps() * ring_bytes;
       }
-      MixRows(rows.data(), y.weights(next), y.pixels(next), row_bytes, result);
+      MixRows(rows.data(), y.weights(next), y.pixels(next), row_bytes, portable, result);
     }
   }
 
@@ -130,6 +130,7 @@ struct ImageDecoder::Scratch final : RowSink {
   }
 
   std::vector<uint8_t> decoded;  // a row of the picture
+  bool portable = false;
 
  private:
   // The class numbers of colors: a hash table with open addresses.
@@ -322,7 +323,9 @@ int ExifOrientation(ByteSpan tiff) {
   return 1;
 }
 
-ImageDecoder::ImageDecoder() : scratch_(std::make_unique<Scratch>()) {}
+ImageDecoder::ImageDecoder(bool portable) : scratch_(std::make_unique<Scratch>()) {
+  scratch_->portable = portable;
+}
 ImageDecoder::~ImageDecoder() = default;
 
 Extent ImageDecoder::Measure(ByteSpan encoded, uint64_t max_pixels) {

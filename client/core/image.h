@@ -74,7 +74,8 @@ bool CanDecodePng();
 // Keeps its scratch memory between pictures, so each thread needs its own.
 class ImageDecoder {
  public:
-  ImageDecoder();
+  // `portable`: as on processors without AVX2, with the same result; for tests.
+  explicit ImageDecoder(bool portable = false);
   ImageDecoder(const ImageDecoder&) = delete;
   ImageDecoder& operator=(const ImageDecoder&) = delete;
   ~ImageDecoder();

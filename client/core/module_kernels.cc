@@ -84,10 +84,10 @@ nb::object NewPicture(const ImageOptions& options, Extent result, uint8_t** data
   return ToNumpy(std::move(made));
 }
 
-nb::object DecodeImage(nb::object data, nb::dict given, uint64_t key) {
+nb::object DecodeImage(nb::object data, nb::dict given, uint64_t key, bool portable) {
   const BytesArgument bytes(data);
   const ImageOptions options = ImageOptionsArgument(given);
-  ImageDecoder decoder;
+  ImageDecoder decoder(portable);
   const Extent picture = decoder.Measure(bytes.span(), options.max_pixels);
   const Placement placement = Place(options, picture, key);
   uint8_t* to;
@@ -139,7 +139,8 @@ void BindKernels(nb::module_& module) {
   module.def("image_formats", &ImageFormats);
   module.def("place_image", &PlaceImage, nb::arg("options"), nb::arg("height"), nb::arg("width"),
              nb::arg("key"));
-  module.def("decode_image", &DecodeImage, nb::arg("data"), nb::arg("options"), nb::arg("key") = 0);
+  module.def("decode_image", &DecodeImage, nb::arg("data"), nb::arg("options"), nb::arg("key") = 0,
+             nb::arg("_portable") = false);
   module.def("convert_image", &ConvertImage, nb::arg("pixels"), nb::arg("options"),
              nb::arg("key") = 0);
 }

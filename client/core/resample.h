@@ -29,8 +29,9 @@ struct AxisPlan {
 // For each result the pixels that are mixed, and their weights.
 class Axis {
  public:
-  static constexpr int kBits = 14;  // a weight of 1 is 1 << kBits
-  static constexpr uint32_t kGroup = 4;
+  static constexpr int kBits = 14;       // a weight of 1 is 1 << kBits
+  static constexpr uint32_t kGroup = 8;  // weights that are loaded at once
+  static constexpr uint32_t kLanes = 3;  // entries without weight behind the last
 
   // Does nothing if the plan is the same as before. `by_source`: entries are in the order of the
   // pixels and not of the results.
@@ -65,11 +66,12 @@ class Axis {
 
 // Mixes pixels of a row: `channels` of 1 from 1 byte per pixel, of 3 from 4. Reads 4 * stride()
 // bytes and writes 16 bytes beyond the end.
-void MixColumns(const Axis& axis, const uint8_t* row, uint32_t channels, uint8_t* to);
+void MixColumns(const Axis& axis, const uint8_t* row, uint32_t channels, bool portable,
+                uint8_t* to);
 
 // Mixes `count` rows of so many bytes.
 void MixRows(const uint8_t* const* rows, const int16_t* weights, uint32_t count, size_t bytes,
-             uint8_t* to);
+             bool portable, uint8_t* to);
 
 }  // namespace cachecd
 

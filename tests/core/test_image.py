@@ -52,6 +52,7 @@ def opened(data):
 def difference(data, options, key, image=None):
     found = _core.decode_image(data, options, key)
     expected = by_pillow(image or opened(data), options, key)
+    np.testing.assert_array_equal(_core.decode_image(data, options, key, _portable=True), found)
     assert found.dtype == np.uint8
     assert found.shape == expected.shape
     return np.abs(found.astype(int) - expected)
