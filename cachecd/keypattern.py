@@ -53,12 +53,6 @@ def text_in(pattern: str, key: str) -> str | None:
     return key[len(begin) : len(key) - len(end)] if matches(pattern, key) else None
 
 
-def key_for(pattern: str, text: str) -> str:
-    """The key in which the only * of a pattern stands for a text."""
-    begin, _, end = pattern.partition("*")
-    return f"{begin}{text}{end}"
-
-
 def folder_of(patterns: Sequence[str]) -> str:
     """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder."""
     begins = [pattern.partition("*")[0] for pattern in patterns]

@@ -172,12 +172,10 @@ class Sampler:
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
             raise UnitError(f"no unit of {key!r} begins at byte {begin}; they begin at {told}")
-        means = (
-            "the text that * stands for in source.join"
-            if self._source.join
-            else f"relative to {self.url}"
+        raise UnitError(
+            f"the source lists no object {key!r}: a key is relative to {self.url}, or the text that * "
+            "stands for in source.join"
         )
-        raise UnitError(f"the source lists no object {key!r}: a key is {means}")
 
     def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from cachecd.config import EVERY_HOST
 from cachecd.errors import DiskError
 from cachecd.index import Index
-from cachecd.keypattern import key_for
 from cachecd.layout import Layout
 from cachecd.model import ShardId, UnitSlice
 from cachecd_client._core import Sidecar
@@ -55,7 +54,7 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         unit = index.unit(int(sidecar.units[record]))
         url, *names = json.loads(index.source)  # as preflight.listing_of has it
         first = next((n["join"] for n in names if isinstance(n, dict) and "join" in n), "*")
-        key = key_for(first, unit.key)
+        key = first.replace("*", unit.key)
         whole = key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)
     finally:

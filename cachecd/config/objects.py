@@ -12,6 +12,7 @@ from cachecd.config.values import Text
 from cachecd.quantities import shown
 
 FEATURE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_OUTSIDE = re.compile(r"/|(.*/)?\.\.?(/|$)")
 _OWN = ("key", "label")  # features that every record may have
 
 
@@ -33,17 +34,11 @@ def _joined(value: Any) -> Any:
                 f"found an object named {name!r}, expected letters, digits, _, - and ., and "
                 f"neither {' nor '.join(_OWN)}: these are features of their own",
             )
-        if not isinstance(pattern, str) or pattern.count("*") != 1:
+        if not isinstance(pattern, str) or pattern.count("*") != 1 or _OUTSIDE.match(pattern):
             raise conflict(
                 (name,),
-                f"found {shown(pattern)}, expected a pattern with exactly one *, which stands for the "
-                "same text in each of them",
-            )
-        if {".", ".."} & set(pattern.split("/")) or pattern.startswith("/"):
-            raise conflict(
-                (name,),
-                f"found {pattern!r}, expected a pattern below source.url: let source.url name the "
-                "folder that holds all of the objects",
+                f"found {shown(pattern)}, expected a pattern below source.url with exactly one *, which "
+                "stands for the same text in each of them",
             )
     return value
 
@@ -82,25 +77,17 @@ JOIN: Any = Field(
 )
 
 
-def check_objects(
-    format: str, manifest: str | None, given: dict[str, tuple[str, ...] | dict[str, str] | None]
-) -> None:
-    """`given`: match, skip and join. They are for format files; join goes with neither of the others."""
-    for name, value in given.items():
-        if value is None:
-            continue
-        if format != "files":
+def check_objects(format: str, **given: object) -> None:
+    """`given`: match, skip, manifest and join, None if the source has none."""
+    present = [name for name, value in given.items() if value is not None]
+    for name in present:
+        if format != "files" and name != "manifest":
             raise conflict(
                 (name,), f"found {name} for format {format}, expected it for files alone"
             )
-        if given["join"] is not None and name != "join":
-            raise conflict(
-                (name,),
-                f"found {name} beside join, expected one of them: the first pattern of join selects "
-                "the records",
-            )
-        if name == "join" and manifest is not None:
-            raise conflict(
-                (name,),
-                "found join beside manifest, expected one of them: join lists its first pattern",
-            )
+    if "join" in present[1:]:
+        raise conflict(
+            ("join",),
+            f"found join beside {present[0]}, expected one of them: the first pattern of join selects "
+            "the records",
+        )

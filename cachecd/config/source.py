@@ -131,8 +131,9 @@ class SourceConfig(SectionModel):
         if not self.url and self.format != "python":
             raise conflict(("url",), "missing: The prefix under which all objects lie")
         check_manifest(self.url, self.manifest)
-        given = {"match": self.match, "skip": self.skip, "join": self.join}
-        check_objects(self.format, self.manifest, given)
+        check_objects(
+            self.format, match=self.match, skip=self.skip, manifest=self.manifest, join=self.join
+        )
         return self
 
     @model_validator(mode="after")

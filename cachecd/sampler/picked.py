@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
-from cachecd.keypattern import folder_of, key_for, matches, text_in
+from cachecd.keypattern import folder_of, matches, text_in
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.sources.content import Reader
 from cachecd.sampler.stores.backend import Backend, GoneError
@@ -90,7 +90,7 @@ class Joined:
         reader: Reader,
         longer: Callable[[int], None],
     ) -> None:
-        first, *self._others = (key_for(pattern, unit.key) for pattern in join.values())
+        first, *self._others = (pattern.replace("*", unit.key) for pattern in join.values())
         self.objects = [ObjectInfo(first, unit.size, unit.etag)]
         self._reader = reader
         self._longer = longer

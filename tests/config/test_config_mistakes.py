@@ -189,17 +189,19 @@ ADDED = {
         ("skip: 7", 13, "skip: found 7, expected a list"),
         ("join: images/*", 13, "join: found 'images/*', expected names and patterns: {image:"),
         ("join: {}", 13, "join: found none, expected names and patterns: {image: images/*.png"),
-        ("join: {image: i*, mask: m}", 31, "join.mask: found 'm', expected a pattern with exactly"),
-        ("join: {image: 'i*/*'}", 21, "join.image: found 'i*/*', expected a pattern with exactly"),
+        ("join: {image: i*, mask: m}", 31, "join.mask: found 'm', expected a pattern below"),
+        ("join: {image: 'i*/*'}", 21, "join.image: found 'i*/*', expected a pattern below"),
         ("join: {key: 'i*'}", 19, "join.key: found an object named 'key', expected letters,"),
         ("join: {label: 'i*'}", 21, "join.label: found an object named 'label', expected letters"),
         ("join: {a b: 'i*'}", 19, "join.a b: found an object named 'a b', expected letters,"),
         ("join: {a: ../i*}", 17, "join.a: found '../i*', expected a pattern below source.url"),
-        ("match: a*\n      join: {a: b*}", 14, "match: found match beside join, expected one of"),
-        (
-            "join: {a: b*}\n      manifest: s3://b/a.csv",
-            13,
-            "join: found join beside manifest, expected one of them",
+        *(
+            (
+                f"join: {{a: b*}}\n      {key}: s3://b/a.csv",
+                13,
+                f"join: found join beside {key}, exp",
+            )
+            for key in ("match", "skip", "manifest")
         ),
     ],
     "datasets.train.": [

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.keypattern import key_for, text_in
+from cachecd.keypattern import text_in
 from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
@@ -69,7 +69,7 @@ def siblings(config: ArrayConfig, key: str) -> dict[str, str]:
     keys = {name: key}
     for other, file in others:
         assert file.match is not None
-        keys[other] = key_for(file.match, stem)
+        keys[other] = file.match.replace("*", stem)
     return keys
 
 
