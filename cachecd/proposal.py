@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _NAMED = 5
 _SIDE = 224  # pixels of a square that models take
 _EXTRA = "# pip install 'cachecd[images]'"
 _LARGE = 768  # pixels of a shorter side from which on shrinking to 512 saves much
+_MASK = re.compile("mask|label|annot|seg|gt", re.I)
 _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
 
 
@@ -64,7 +66,8 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     if seen.splits:
         names = ", ".join(map(printable, seen.splits))
         yield f"# The folders {names} look like parts of the data: give each a dataset of its own, with"
-        yield "# `pin: true` for what models are evaluated on, and its folder in the url."
+        place = "patterns of join" if seen.join and form == "files" else "url"
+        yield f"# `pin: true` for what models are evaluated on, and its folder in the {place}."
     yield "source:"
     yield f"  url: {_quoted(source.url)}"
     if source.endpoint:
@@ -74,13 +77,17 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     if source.anonymous:
         yield "  anonymous: true"
     yield f"  format: {form}  # {_why(seen, form)}"
-    for line in _others(seen, form):
+    joined = seen.join if form == "files" else {}
+    for line in () if joined else _others(seen, form):
         yield f"  # {line}"
     if form == "files":
+        yield from (f"  {line}" for line in (_join(seen) if joined else ()))
         yield from (f"  {line}" for line in _label(seen))
-        if seen.kind == "image":
+        if images := [n for n in joined if joined[n].lower().endswith((".jpg", ".jpeg", ".png"))]:
+            yield from _encoded(seen, *images)
+        elif seen.kind == "image" and not joined:
             yield from _transform(seen)
-        elif seen.kind == "audio":
+        elif seen.kind == "audio" and not joined:
             yield "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]  # pip install 'cachecd[audio]'"
     elif form == "webdataset":
         yield from _of_members(seen)
@@ -103,7 +110,7 @@ def _why(seen: Survey, form: str) -> str:
     most = f"{count} of {sum(seen.suffixes.values())} objects looked at are "
     most += f".{suffix}" if suffix else "without a suffix"
     return {
-        "files": f"one object, one record; {most}",
+        "files": f"{'joined objects' if seen.join else 'one object'}, one record; {most}",
         "tfrecord": f"an object's records are carried over as they are; {most}",
         "webdataset": f"members of a tar with one name are a record; {most}",
         "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
@@ -119,6 +126,15 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
     named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
     yield f"There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
     yield "is set aside with its reason; move them to another prefix if they are not meant."
+
+
+def _join(seen: Survey) -> Iterator[str]:
+    yield f"join:  # a record holds the objects for which * is the same text; {seen.joined} were seen"
+    for name, pattern in seen.join.items():
+        yield f"  {name}: {_quoted(pattern)}"
+    if others := len(seen.objects) - seen.joined * len(seen.join):
+        yield f"# {others} more were looked at. Objects that match no pattern are not read. Where the first"
+        yield "# pattern has an object and another has none, the record is set aside."
 
 
 def _label(seen: Survey) -> Iterator[str]:
@@ -154,13 +170,18 @@ def _of_members(seen: Survey) -> Iterator[str]:
         yield from _encoded(seen, image) if seen.is_decodable else _pixels(image)
 
 
-def _encoded(seen: Survey, feature: str) -> Iterator[str]:
-    """What to do with images that are cached as they are, in `feature`."""
+def _encoded(seen: Survey, feature: str, *others: str) -> Iterator[str]:
+    """What to do with images that are cached as they are, in `feature` and joined ones in `others`."""
     sides = [min(size) for size in seen.images]
     mode = ', mode="L"' if _all_grey(seen) else ""
-    image = f'Image({min([_SIDE, *sides])}, crop="random", flip=0.5{mode})'
+    image = f'{min([_SIDE, *sides])}, crop="random", flip=0.5'
+    modes = {n: ', mode="L", resample="nearest"' if _MASK.search(n) else mode for n in others}
+    decode = ", ".join(f'"{n}": Image({image}{m})' for n, m in {feature: mode, **modes}.items())
+    rename = f', rename={{"{feature}": "image"}}' if feature != "image" else ""
     yield "# Images are cached as they are. Loaders decode them (from cachecd_client import Image):"
-    yield f'# epoch.torch(256, decode={{"{feature}": {image}}}, rename={{"{feature}": "image"}})'
+    yield f"# epoch.torch(256, decode={{{decode}}}{rename})"
+    if others:
+        return
     if max(sides, default=0) >= _LARGE:
         features = "" if feature == "payload" else f", features: [{feature}]"
         yield f"# The shorter sides of those looked at reach {max(sides)} pixels. To cache smaller ones:"

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice, product
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from cachecd_client._core import masked_crc32c
 
 _PAGES = 2  # read from the listing's beginning
 _FOLDERS, _OF_EACH = 12, 50  # looked into behind that, and objects of each
+_TOPS = 3  # folders at the top that are looked into behind these
 _HEAD = 64 << 10
 _LARGEST_IMAGE = 16 << 20
 _HEADER = 4 << 10  # bytes of an image in a tar
@@ -38,6 +39,20 @@ _SUFFIXES = {
 }
 _SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
+_ROLE = re.compile(r"(jpeg)?(image|img|mask|label|annotation|segmentation|depth|target)s?", re.I)
+_IMAGE = re.compile(r"image|img|jpe?g|photo|frame", re.I)
+_MOST_PATTERNS = 64
+_Pattern = tuple[str, str]  # what is before and behind the *
+# Where the end of a name may begin: at its first dot, at its last, and at words before the last dot.
+_ENDS = [
+    re.compile(end)
+    for end in (
+        r"\..*$|$",
+        r"(\.[^.]*)?$",
+        r"[_-][a-zA-Z](\w*[a-zA-Z])?\.\w+$",
+        r"[_-][a-zA-Z]([a-zA-Z0-9]*[a-zA-Z])?\.\w+$",
+    )
+]
 _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 
 
@@ -48,7 +63,8 @@ class Survey:
     `kind`: what most bytes are in: image, audio, webdataset, tfrecord, parquet, npy, or "" for none of
     these. `suffixes`: how many objects have each, the most frequent first. `whole`: `objects` are all
     that there are. `folders`: names of those that look like classes, `depth` folders down; `splits`: of
-    those that look like parts of the data.
+    those that look like parts of the data. `join`: patterns of objects that belong together, by feature;
+    `joined`: how many texts all of them have. With `join`, `folders` are in the texts.
     """
 
     objects: list[ObjectInfo]
@@ -58,6 +74,8 @@ class Survey:
     folders: list[str] = field(default_factory=list)
     depth: int = 0
     splits: list[str] = field(default_factory=list)
+    join: dict[str, str] = field(default_factory=dict)
+    joined: int = 0
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
     foreign: int = 0  # how many of them are neither JPEG nor PNG
@@ -94,7 +112,8 @@ def survey(store: Store, url: str) -> Survey:
         sizes[_SUFFIXES.get(suffix_of(o.key), "")] += o.size
     found.kind = max(sizes, key=lambda kind: sizes[kind])
     asyncio.run(_look_into(store, found, objects))
-    _find_classes(found, [o.key for o in objects])
+    keys = [o.key for o in found.objects]
+    _find_classes(found, _find_join(found, keys) or [o.key for o in objects])
     return found
 
 
@@ -111,8 +130,8 @@ def _listed(store: Store) -> Survey:
     if not rest:
         return Survey(objects, whole=rest is None)
     last = objects[-1].key if objects else ""
-    for _ in range(_FOLDERS):
-        folder, slash, _ = last.rpartition("/")
+    for part in (str.rpartition,) * _FOLDERS + (str.partition,) * _TOPS:
+        folder, slash, _ = part(last, "/")
         if not slash:
             break
         # "0" comes after "/": from the next folder on.
@@ -225,6 +244,76 @@ def _array_of(head: bytes) -> tuple[int, int] | None:
     for side in shape[1:]:
         row *= side
     return shape[0], row
+
+
+def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
+    """Finds patterns with the same texts in place of the *, which differ in a folder or in the end of the
+    name. Returns the texts of the first pattern; none if no objects belong together."""
+    texts: dict[_Pattern, set[str]] = {}
+    for key in keys if found.kind in ("image", "audio", "") else ():
+        *folders, name = key.split("/")
+        ends = {match.group() for end in _ENDS if (match := end.search(name))}
+        if folders and not re.search(r"\d", name):
+            ends.add(f"/{name}")  # a folder for each record
+        begins = ["".join(f"{folder}/" for folder in folders[:n]) for n in range(len(folders) + 1)]
+        for begin, end in product(begins, ends):
+            if text := key[len(begin) : len(key) - len(end)]:
+                texts.setdefault((begin, end), set()).add(text)
+    most = sorted(texts, key=lambda p: (-len(texts[p]), len("".join(p)), p))[:_MOST_PATTERNS]
+    shared = {
+        (one, other): count
+        for one, other in combinations(most, 2)
+        if (count := len(texts[one] & texts[other])) > 1
+        and 2 * count >= min(len(texts[one]), len(texts[other]))
+        and _belong_together(one, other)
+    }
+    most_shared = max(shared.values(), default=0)
+    chosen: list[_Pattern] = []
+    for first in most:
+        group = [first]
+        for pattern in most:
+            if all(2 * shared.get((p, pattern), 0) > most_shared for p in group):
+                group.append(pattern)
+        chosen = max(chosen, group, key=len)
+    if len(chosen) < 2:
+        return []
+    names = {pattern: _feature_of(pattern, chosen) for pattern in chosen}
+    chosen = sorted(chosen, key=lambda pattern: _unlike_an_input(pattern, names))
+    for pattern in chosen:
+        name = names[pattern]
+        while name in found.join:
+            name = f"{name}_{suffix_of(pattern[1]) or 'object'}"
+        found.join[name] = "*".join(pattern)
+    found.joined = len(set.intersection(*(texts[pattern] for pattern in chosen)))
+    return sorted(texts[chosen[0]])
+
+
+def _belong_together(one: _Pattern, other: _Pattern) -> bool:
+    """Whether objects of two patterns may be parts of one record, rather than of two classes or splits."""
+    names = [begin.rstrip("/").rpartition("/")[2] for begin, _ in (one, other)]
+    if one[0] == other[0] or _SPLITS & {name.lower() for name in names}:
+        return one[0] == other[0]
+    return one[1] != other[1] or any(_ROLE.fullmatch(name) for name in names)
+
+
+def _unlike_an_input(pattern: _Pattern, names: dict[_Pattern, str]) -> tuple[bool, bool, bool]:
+    """A key to sort patterns by: first those that no other pattern's objects match, of images or sounds."""
+    begin, end = pattern
+    others = (p for p in names if p != pattern)
+    matches_others = any(p[0].startswith(begin) and p[1].endswith(end) for p in others)
+    kind = _SUFFIXES.get(suffix_of(end))
+    return matches_others, not _IMAGE.search(names[pattern]), kind not in ("image", "audio")
+
+
+def _feature_of(pattern: _Pattern, chosen: Sequence[_Pattern]) -> str:
+    """A name for the objects of a pattern: after the end of their names, their folder or their suffix."""
+    begin, end = pattern
+    name = end.rpartition(".")[0].strip("/._-")
+    if not name and any(p[0] != begin for p in chosen):
+        name = begin.rstrip("/").rpartition("/")[2]
+    name = name or _SUFFIXES.get(suffix_of(end), suffix_of(end)) or "object"
+    name = re.sub("[^A-Za-z0-9_.-]", "_", name.removesuffix("s") if _ROLE.fullmatch(name) else name)
+    return f"{name}s" if name in ("key", "label") else name if name[0].isalpha() else f"_{name}"
 
 
 def _find_classes(found: Survey, keys: Sequence[str]) -> None:

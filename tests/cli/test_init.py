@@ -13,7 +13,7 @@ from cachecd import cli, proposal
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
 from cachecd.sampler.opening import open_store
-from cachecd.survey import Survey, suffix_of, survey
+from cachecd.survey import Survey, _find_join, suffix_of, survey
 from cachecd_client._core import ShardWriter, encode_example
 
 
@@ -165,6 +165,76 @@ def test_other_files_are_records_as_they_are_and_strangers_are_told(put, tmp_pat
     assert "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]" in text
     assert "There are other suffixes than .wav too (1 x .md)" in text
     assert "\x1b" not in text
+
+
+def layout(*patterns, texts=("1", "02", "x/3")):
+    return [pattern.replace("*", text) for text in texts for pattern in patterns]
+
+
+@pytest.mark.parametrize(
+    ("keys", "join"),
+    [
+        (layout("images/*.jpg", "masks/*.png"), {"image": "images/*.jpg", "mask": "masks/*.png"}),
+        (
+            layout("images/*.png", "labels/*.png"),
+            {"image": "images/*.png", "labels": "labels/*.png"},
+        ),
+        (layout("a/in/*.png", "a/x/*.txt"), {"in": "a/in/*.png", "x": "a/x/*.txt"}),
+        (layout("*.jpg", "*.json"), {"image": "*.jpg", "json": "*.json"}),
+        (layout("*.txt", "*.wav"), {"audio": "*.wav", "txt": "*.txt"}),
+        (layout("*_image.png", "*_mask.png"), {"image": "*_image.png", "mask": "*_mask.png"}),
+        (layout("*.png", "*_mask.png"), {"mask": "*_mask.png", "image": "*.png"}),
+        (layout("*.jpg", "*.png"), {"image": "*.jpg", "image_png": "*.png"}),
+        (layout("*/image.png", "*/key.png"), {"image": "*/image.png", "keys": "*/key.png"}),
+        (
+            layout("img/*_img.png", "gt/*_gt_ids.png", "gt/*_gt_poly.json"),
+            {"img": "img/*_img.png", "gt_ids": "gt/*_gt_ids.png", "gt_poly": "gt/*_gt_poly.json"},
+        ),
+        ([*layout("*.jpg", "*.txt"), "4.jpg", "readme.md"], {"image": "*.jpg", "txt": "*.txt"}),
+        # Folders that are classes or splits, numbers at the end of a name, and too few that match.
+        (layout("cat/*.png", "dog/*.png"), {}),
+        (layout("train/*.jpg", "val/*.txt"), {}),
+        (layout("with_mask/*.png", "without_mask/*.png"), {}),
+        (layout("cat_*.jpg", "dog_*.jpg"), {}),
+        (layout("*_1.jpg", "*_2.jpg", texts=("cat", "dog")), {}),
+        ([*(f"{n}.jpg" for n in range(9)), "1.txt", *"abcdef", "2.txt.gz"], {}),
+        (["1", "2", "1.txt"], {}),
+    ],
+)
+def test_objects_that_belong_together_are_joined_by_their_names(keys, join):
+    found = Survey([], True, kind="image")
+    texts = _find_join(found, keys)
+    assert list(found.join.items()) == list(join.items())
+    assert bool(texts) == bool(join)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "json"])
+def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys, suffix):
+    keys = [f"{c}/{n}" for c in ("cat", "dog") for n in range(4)]
+    body = image() if suffix == "jpg" else b"{}"
+    objects = {f"images/{key}.png": image() for key in keys}
+    objects |= {f"masks/{key}.{suffix}": body for key in keys[1:]}
+    train, text = proposed(put({**objects, "readme.md": b"x"}), tmp_path, capsys)
+    assert train.source.join == {"image": "images/*.png", "mask": f"masks/*.{suffix}"}
+    assert train.source.label.pattern == "^([^/]+)/"
+    assert "is the same text; 7 were seen\n" in text
+    assert "# 2 more were looked at." in text
+    assert "other suffixes" not in text
+    assert ('"mask": Image(4, crop="random", flip=0.5, mode="L", resample="nearest")' in text) == (
+        suffix == "jpg"
+    )
+    assert cli.run_command(["check", str(tmp_path / "proposed.yaml"), "--sources"]) == 0
+    told = capsys.readouterr().out
+    assert "read 7 of the first 8 units" in told
+    assert f"set aside: cat/0: 'masks/cat/0.{suffix}' is missing" in told
+
+
+def test_pairs_are_seen_behind_many_folders(put, monkeypatch):
+    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
+    keys = [f"{c:02}/{n}" for c in range(20) for n in range(4)]
+    found = seen(put({f"{f}/{key}.png": image() for f in ("images", "masks") for key in keys}))
+    assert found.join == {"image": "images/*.png", "mask": "masks/*.png"}
+    assert found.joined == 4
 
 
 KINDS = {
