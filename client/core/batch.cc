@@ -18,9 +18,9 @@ namespace {
 // before is read. Of larger ones the processor itself loads what is read in sequence.
 constexpr uint64_t kLargeRecord = 32 << 10;
 
-// So many records before its turn, the pages of one are looked up: walking the page tables takes
-// longer than a record does. At 4 kB it adds 10 %, in the mere loop 30.
-constexpr uint64_t kLookUpAhead = 2;
+// Walking the page tables takes longer than a record does, and the processor walks several at once:
+// the pages of this many records are looked up together. Of 1, 4, 8 and 16 at 4 kB 8 is fastest.
+constexpr uint64_t kLookUpAtOnce = 8;
 
 bool IsLarge(const Record& record) { return record.frame.payload_bytes() >= kLargeRecord; }
 
@@ -30,10 +30,15 @@ ByteSpan SmallFrame(const std::vector<Record>& records, uint64_t row) {
   return records[row].file->Raw(records[row].frame);
 }
 
-void LookUpPages(ByteSpan frame) {
-  if (frame.size == 0) return;
-  __builtin_prefetch(frame.begin());
-  __builtin_prefetch(frame.end() - 1);
+// Of records `first` and on. The last pages come after all first ones: most are then found beside
+// these in the page tables.
+void LookUpPages(const std::vector<Record>& records, uint64_t first) {
+  for (const bool last : {false, true}) {
+    for (uint64_t row = first; row < first + kLookUpAtOnce; ++row) {
+      const ByteSpan frame = SmallFrame(records, row);
+      if (frame.size != 0) __builtin_prefetch(last ? frame.end() - 1 : frame.begin());
+    }
+  }
 }
 
 // What of a value is converted at a time is still in the second-level cache.
@@ -267,11 +272,13 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
 
   Batch batch;
   const BusGuard guard;
+  const CopyFence fence;
+  LookUpPages(located_, 0);
   for (uint64_t row = 0; row < rows; ++row) {
     records_->CheckStopped();
     Record* record = row < there ? &located_[row] : nullptr;
     if (record != nullptr) {
-      LookUpPages(SmallFrame(located_, row + kLookUpAhead));
+      if (row % kLookUpAtOnce == 0) LookUpPages(located_, row + kLookUpAtOnce);
       AppendRow(first + row, record, SmallFrame(located_, row + 1));
       batch.record_bytes += record->frame.payload_bytes();
     } else {

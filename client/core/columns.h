@@ -45,7 +45,7 @@ struct LargeValue {
 };
 
 // Values from this size on are worth being copied later.
-constexpr size_t kLargeValue = 4096;
+constexpr size_t kLargeValue = 1024;
 
 std::string ToText(Extent extent);
 

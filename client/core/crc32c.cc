@@ -153,13 +153,13 @@ constexpr size_t kCacheLine = 64;
 
 void Prefetch(ByteSpan bytes) {
   for (const uint8_t* line = bytes.begin(); line < bytes.end(); line += kCacheLine) {
-    __builtin_prefetch(line);
+    __builtin_prefetch(line, 0, kSecondLevel);
   }
 }
 
 // Where nothing else is coming, what comes of the data itself: the processor's own prefetching ends
 // at pages.
-constexpr size_t kAhead = 1024;
+constexpr size_t kAhead = 2048;
 
 // The register after `size` bytes, copied to `to` unless that is null. Lines that are asked for in
 // step with the computation keep both the memory and the processor at work; all at once, they would
@@ -189,7 +189,11 @@ uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming,
   const size_t both = std::min(size, coming.size) / kFoldBytes * kFoldBytes;
   fold(both, reinterpret_cast<uintptr_t>(coming.data));
   Prefetch({coming.data + both, coming.size - both});
-  fold(size / kFoldBytes * kFoldBytes, reinterpret_cast<uintptr_t>(data) + kAhead);
+  // With something coming, the data itself came with what was before it.
+  if (coming.size == 0 && size > kAhead) {
+    fold((size - kAhead) / kFoldBytes * kFoldBytes, reinterpret_cast<uintptr_t>(data) + kAhead);
+  }
+  fold(size / kFoldBytes * kFoldBytes, reinterpret_cast<uintptr_t>(data));
   step(size);
   return reg;
 }
@@ -241,6 +245,12 @@ uint32_t Crc32c(const void* data, size_t size, uint32_t crc, ByteSpan coming) {
 
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming) {
   return ~Best()(~crc, static_cast<const uint8_t*>(from), size, coming, static_cast<uint8_t*>(to));
+}
+
+CopyFence::~CopyFence() {
+#if defined(__x86_64__)
+  _mm_sfence();  // stores past the caches are in no order with what follows, until here
+#endif
 }
 
 uint32_t Crc32c(CrcBy by, void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming) {

@@ -19,9 +19,13 @@ namespace cachecd {
 uint32_t Crc32c(const void* data, size_t size, uint32_t crc = 0, ByteSpan coming = {});
 
 // The same of bytes that are copied on the way, past the processor's caches where that is faster:
-// for what is not read again soon.
+// for what is not read again soon. Another thread may read them once a CopyFence has ended.
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc,
                         ByteSpan coming = {});
+
+struct CopyFence {
+  ~CopyFence();
+};
 
 // The implementations, for tests of each whatever the processor: by folding if it can, by streams
 // if it has the instruction, by tables. Copies to `to` unless that is null.

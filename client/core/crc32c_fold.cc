@@ -46,7 +46,7 @@ CACHECD_FOLD_TARGET uint32_t FoldAll(uint32_t reg, const uint8_t* data, size_t s
                                      uintptr_t coming, uint8_t* to) {
   const auto prefetch = [](uintptr_t lines) {
     for (int line = 0; line < 4; ++line) {
-      __builtin_prefetch(reinterpret_cast<const void*>(lines + 64 * line));
+      __builtin_prefetch(reinterpret_cast<const void*>(lines + 64 * line), 0, kSecondLevel);
     }
   };
   prefetch(coming);
@@ -89,10 +89,7 @@ uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t co
 
 uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming,
                            uint8_t* to) {
-  const uint32_t result = FoldAll<true>(reg, data, size, coming, to);
-  // Stores past the caches are in no order with what follows, until here.
-  _mm_sfence();
-  return result;
+  return FoldAll<true>(reg, data, size, coming, to);
 }
 
 }  // namespace cachecd

@@ -14,6 +14,10 @@ namespace cachecd {
 
 constexpr size_t kFoldBytes = 256;
 
+// What __builtin_prefetch loads into: the second-level cache. The first level has too few lines
+// under way; measured at 4 to 20 kB, the second is 2 to 12 % faster.
+constexpr int kSecondLevel = 2;
+
 // Whether this processor has what it takes.
 bool CanFold();
 
@@ -22,7 +26,8 @@ bool CanFold();
 // CanFold().
 uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming);
 
-// The same, and copies the bytes to `to`, aligned to 64 bytes, past the processor's caches.
+// The same, and copies the bytes to `to`, aligned to 64 bytes, past the processor's caches:
+// see CopyFence.
 uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming,
                            uint8_t* to);
 
