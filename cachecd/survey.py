@@ -44,15 +44,8 @@ _IMAGE = re.compile(r"image|img|jpe?g|photo|frame", re.I)
 _MOST_PATTERNS = 64
 _Pattern = tuple[str, str]  # what is before and behind the *
 # Where the end of a name may begin: at its first dot, at its last, and at words before the last dot.
-_ENDS = [
-    re.compile(end)
-    for end in (
-        r"\..*$|$",
-        r"(\.[^.]*)?$",
-        r"[_-][a-zA-Z](\w*[a-zA-Z])?\.\w+$",
-        r"[_-][a-zA-Z]([a-zA-Z0-9]*[a-zA-Z])?\.\w+$",
-    )
-]
+_WORD, _WORDS = (rf"[_-][a-zA-Z]({more}[a-zA-Z])?\.\w+$" for more in ("[a-zA-Z0-9]*", r"\w*"))
+_ENDS = (r"\..*$|$", r"(\.[^.]*)?$", _WORD, _WORDS)
 _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 
 
@@ -251,8 +244,10 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
     name. Returns the texts of the first pattern; none if no objects belong together."""
     texts: dict[_Pattern, set[str]] = {}
     for key in keys if found.kind in ("image", "audio", "") else ():
+        if "*" in key:
+            continue
         *folders, name = key.split("/")
-        ends = {match.group() for end in _ENDS if (match := end.search(name))}
+        ends = {match.group() for end in _ENDS if (match := re.search(end, name))}
         if folders and not re.search(r"\d", name):
             ends.add(f"/{name}")  # a folder for each record
         begins = ["".join(f"{folder}/" for folder in folders[:n]) for n in range(len(folders) + 1)]
@@ -297,7 +292,7 @@ def _belong_together(one: _Pattern, other: _Pattern) -> bool:
 
 
 def _unlike_an_input(pattern: _Pattern, names: dict[_Pattern, str]) -> tuple[bool, bool, bool]:
-    """A key to sort patterns by: first those that no other pattern's objects match, of images or sounds."""
+    """Sort key: first the patterns that match no other pattern's objects, then images, then sounds."""
     begin, end = pattern
     others = (p for p in names if p != pattern)
     matches_others = any(p[0].startswith(begin) and p[1].endswith(end) for p in others)

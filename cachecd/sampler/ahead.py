@@ -138,7 +138,7 @@ class Ahead:
             self._use(reading, min(used, reading.taken))
 
     def lengthen(self, index: int, more: int) -> None:
-        """Span `index`, of which a piece is being fetched, ends `more` bytes later than was known."""
+        """Adds `more` bytes to the end of span `index`, while one of its pieces is fetched."""
         reading = self._open.get(index) or self._coming.get(index)
         if reading is not None and more:
             reading.stop += more

@@ -1,4 +1,4 @@
-"""Which objects are units by `match`, `skip` and `join`, and what a joined unit is made of."""
+"""Selects units by `match`, `skip` and `join`, and reads the objects of a joined unit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
+from cachecd.config.objects import Join
 from cachecd.errors import UnitError
 from cachecd.keypattern import folder_of, matches, text_in
 from cachecd.model import ObjectInfo, UnitSlice
@@ -78,17 +79,13 @@ class PickedBackend:
 class Joined:
     """The objects of one joined unit, read as one: each begins where the object before it ends.
 
-    The listing knows the first object. The others are looked up before anything is read, so that a unit
-    that lacks one costs no bytes, and memory is reserved for their sizes: `longer` gets these. `objects`
-    has them all after that.
+    The listing has the first object. `read` looks up the other objects before it reads any byte: a unit
+    that lacks an object costs no bytes. It calls `longer` with the sum of their sizes, so that memory is
+    reserved for them, and adds them to `objects`.
     """
 
     def __init__(
-        self,
-        unit: UnitSlice,
-        join: dict[str, str],
-        reader: Reader,
-        longer: Callable[[int], None],
+        self, unit: UnitSlice, join: Join, reader: Reader, longer: Callable[[int], None]
     ) -> None:
         first, *self._others = (pattern.replace("*", unit.key) for pattern in join.values())
         self.objects = [ObjectInfo(first, unit.size, unit.etag)]
@@ -96,7 +93,7 @@ class Joined:
         self._longer = longer
 
     async def read(self, start: int, stop: int) -> Buffer:
-        """Bytes [start, stop) of the unit; the first of them are read first. UnitError names the object."""
+        """Bytes [start, stop) of the unit, from 0 on first. UnitError names the object."""
         if start == 0 and self._others:
             others = [await _named(key, self._reader.find(key)) for key in self._others]
             self._others.clear()
@@ -108,7 +105,8 @@ class Joined:
             low, high = max(start - begin, 0), min(stop - begin, found.size)
             if low < high:
                 read = self._reader.get(found.key, found.size, found.etag, low, high)
-                parts.append(await (_named(found.key, read) if begin else read))
+                listed = found is self.objects[0]
+                parts.append(await (read if listed else _named(found.key, read)))
             begin += found.size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -202,9 +202,9 @@ def layout(*patterns, texts=("1", "02", "x/3")):
     ],
 )
 def test_objects_that_belong_together_are_joined_by_their_names(keys, join):
-    found = Survey([], True, kind="image")
-    texts = _find_join(found, keys)
-    assert list(found.join.items()) == list(join.items())
+    looked_at = Survey([], True, kind="image")
+    texts = _find_join(looked_at, keys)
+    assert list(looked_at.join.items()) == list(join.items())
     assert bool(texts) == bool(join)
 
 
@@ -224,17 +224,17 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys, suffix):
         suffix == "jpg"
     )
     assert cli.run_command(["check", str(tmp_path / "proposed.yaml"), "--sources"]) == 0
-    told = capsys.readouterr().out
-    assert "read 7 of the first 8 units" in told
-    assert f"set aside: cat/0: 'masks/cat/0.{suffix}' is missing" in told
+    output = capsys.readouterr().out
+    assert "read 7 of the first 8 units" in output
+    assert f"set aside: cat/0: 'masks/cat/0.{suffix}' is missing" in output
 
 
 def test_pairs_are_seen_behind_many_folders(put, monkeypatch):
     monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
     keys = [f"{c:02}/{n}" for c in range(20) for n in range(4)]
-    found = seen(put({f"{f}/{key}.png": image() for f in ("images", "masks") for key in keys}))
-    assert found.join == {"image": "images/*.png", "mask": "masks/*.png"}
-    assert found.joined == 4
+    survey = seen(put({f"{f}/{key}.png": image() for f in ("images", "masks") for key in keys}))
+    assert survey.join == {"image": "images/*.png", "mask": "masks/*.png"}
+    assert survey.joined == 4
 
 
 KINDS = {

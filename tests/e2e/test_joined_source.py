@@ -19,13 +19,13 @@ LOST = TEXTS[7]
 
 
 def records(epoch: Epoch) -> dict[str, tuple[bytes, bytes, int]]:
-    found = {}
+    by_key = {}
     for batch in epoch.numpy(16, drop_last=False):
         columns = (batch[name] for name in ("key", "image", "mask", "label"))
         for key, image, mask, label in zip(*columns, strict=True):
-            assert bytes(key).decode() not in found
-            found[bytes(key).decode()] = bytes(image), bytes(mask), int(label)
-    return found
+            assert bytes(key).decode() not in by_key
+            by_key[bytes(key).decode()] = bytes(image), bytes(mask), int(label)
+    return by_key
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def pairs() -> dict[str, tuple[bytes, bytes, int]]:
 
 
 def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, monkeypatch, capsys):
-    def said(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         assert run_command(arguments) == 0
         return capsys.readouterr().out
 
@@ -63,7 +63,7 @@ def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, mo
         served.start()
         served.until_whole("train", "train-eval")
         aside = [d["set_aside"] for d in served.status()["datasets"].values()]
-        reasons = {why: n for found in aside for why, n in found["reasons"].items()}
+        reasons = {why: n for one in aside for why, n in one["reasons"].items()}
         assert reasons == {f"'masks/{LOST}_mask.png' is missing": 1}
 
         with served.connect() as cache:
@@ -78,12 +78,12 @@ def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, mo
 
         monkeypatch.setenv("CACHECD_ENDPOINT", served.endpoint)
         bad = next(iter(seen))
-        assert json.loads(said("exclude", "train", bad, "--json"))["shards"] == 1
+        assert json.loads(output_of("exclude", "train", bad, "--json"))["shards"] == 1
         served.until_whole()
         with served.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
             assert records(epoch).keys() == seen.keys() - {bad}
             shard = int(next(iter(served.cache.glob("shards/train/*.tfrecord"))).stem)
-            place = json.loads(said("where", "train", f"{shard}:0", "--json"))
+            place = json.loads(output_of("where", "train", f"{shard}:0", "--json"))
         assert place["url"] == f"s3://{bucket}/images/{place['key']}.png"
 
         served.kill()

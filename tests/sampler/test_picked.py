@@ -276,6 +276,15 @@ def test_a_joined_object_that_cannot_be_found_is_named(
     assert store.asked == ["find k2", "find k3"], "nothing is read in vain"
 
 
+def test_a_joined_object_that_changes_is_named_though_the_first_is_empty():
+    store = _Store(k1=b"", k2=b"12", k3=b"3")
+    unit = joined(store, 0, [])
+    assert asyncio.run(unit.read(0, 0)) == b""
+    store.bodies["k2"] = UnitError("the object changed")
+    with pytest.raises(UnitError, match="'k2': the object changed"):
+        asyncio.run(unit.read(0, 3))
+
+
 def test_a_store_in_trouble_is_not_blamed_on_a_missing_object(tmp_path: Path):
     """There is no other object that can be read: the folder may not be mounted."""
     (tmp_path / "tmp").mkdir()

@@ -1,7 +1,7 @@
 """Format `files`: one object, one record; or, with `join`, one object of each pattern.
 
-Features: `payload` (the object's bytes) or those that `join` names, `key` (the unit's key) and, where a
-label is configured, `label`: int64, the number of its class.
+Features: `payload` (the object's bytes), or with `join` one feature for each object; `key` (the unit's
+key); and, if a label is configured, `label`: int64, the number of its class.
 """
 
 from __future__ import annotations
