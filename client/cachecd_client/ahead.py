@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from cachecd_client._core import BatchReader
+from typing import Any, NamedTuple, Protocol
 
 
 class Lane(Protocol):
@@ -20,54 +18,96 @@ class Lane(Protocol):
         """The batch, for use behind all that the caller has begun on the device."""
 
 
-class OneAhead:
-    """The batches of a reader's pass over a lane, each sent before the one before is handed out.
+class Source(Protocol):
+    """The batches of one pass, and figures of those that it handed out: see BatchReader."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def queue_filled(self) -> float: ...
+    @property
+    def seconds_waited(self) -> float: ...
+    @property
+    def seconds_idle(self) -> float: ...
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+
+class Figures(NamedTuple):
+    """A source's, after one of its batches."""
+
+    position: int
+    bytes_read: int
+    queue_filled: float
+
+    @staticmethod
+    def of(source: Source) -> Figures:
+        return Figures(source.position, source.bytes_read, source.queue_filled)
+
+
+class Ahead(ABC):
+    """Takes batches from a source before it hands them out, and has the figures of those handed out."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._figures = Figures.of(source)
+        self._closed = False
+        self._answered = 0.0
+
+    @property
+    def position(self) -> int:
+        return self._figures.position
+
+    @property
+    def bytes_read(self) -> int:
+        return self._figures.bytes_read
+
+    @property
+    def queue_filled(self) -> float:
+        return self._figures.queue_filled
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._source.seconds_waited
+
+    @property
+    def seconds_idle(self) -> float:
+        """Since a batch was handed out, or none was left."""
+        return time.monotonic() - self._answered if self._answered else 0.0
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+    def close(self) -> None:
+        """Hands out no batch more, also not those that are under way."""
+        self._closed = True
+
+
+class OneAhead(Ahead):
+    """The batches of a pass over a lane, each sent before the one before is handed out.
 
     What a batch raises, or sending it, is raised when its turn comes, after those before it; but
     what is no Exception (KeyboardInterrupt) leaves at once, and so does the pass once it is closed.
     """
 
-    def __init__(self, reader: BatchReader, lane: Lane) -> None:
-        self._reader = reader
+    def __init__(self, source: Source, lane: Lane) -> None:
+        super().__init__(source)
         self._lane = lane
-        self._closed = False
-        #: As the reader's, of the batches that were handed out.
-        self.position = reader.position
-        self.bytes_read = 0
-        self.queue_filled = 0.0
-        self._answered = 0.0
-
-    @property
-    def seconds_idle(self) -> float:
-        """As the reader's: since a batch was handed out, or none was left."""
-        return time.monotonic() - self._answered if self._answered else 0.0
-
-    @property
-    def seconds_waited(self) -> float:
-        """As the reader's."""
-        return self._reader.seconds_waited
-
-    def close(self) -> None:
-        """Hands out no batch more, also not the one that is under way."""
-        self._closed = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        batches = iter(self._reader)
-        reader = self._reader
-        under_way: tuple[Any, tuple[int, int, float]] | None = None
+        batches = iter(self._source)
+        under_way: tuple[Any, Figures] | None = None
         end: Exception | None = None
         while end is None:
             following = None
             try:
-                following = (
-                    self._lane.send(next(batches)),
-                    (reader.position, reader.bytes_read, reader.queue_filled),
-                )
+                following = self._lane.send(next(batches)), Figures.of(self._source)
             except Exception as error:  # StopIteration too
                 end = error
             if under_way is not None and not self._closed:
                 batch = self._lane.receive(under_way[0])
-                self.position, self.bytes_read, self.queue_filled = under_way[1]
+                self._figures = under_way[1]
                 self._answered = time.monotonic()
                 under_way = None
                 yield batch

@@ -47,8 +47,9 @@ class Framework(Protocol):
     def lane(self) -> Lane | None:
         """The way to a device on which each batch, a dict, is sent ahead."""
 
-    def wrap(self, feature: Feature) -> Wrap:
-        """What makes a value of the feature's column; asked once per loader."""
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
+        """What makes a value of the feature's column; asked once per loader. `made`: of what `prepare`
+        returned, which is a NumPy array or a column."""
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """SchemaError if it was asked for what none of a loader's features has; CallerError if it cannot
@@ -61,8 +62,8 @@ class Numpy:
     copies = False
     lane = None
 
-    def wrap(self, feature: Feature) -> Wrap:
-        return Wrap(None) if is_dense(feature) else columns(feature)
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
+        return Wrap(None) if made or is_dense(feature) else columns(feature)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """Takes any."""

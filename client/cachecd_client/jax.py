@@ -67,9 +67,9 @@ class Jax:
                 raise CallerError(f"device={device!r}: {error}") from error
         self.copies = {each.platform for each in devices} != {"cpu"}
 
-    def wrap(self, feature: Feature) -> Wrap:
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
         if not is_dense(feature):
-            return columns(feature)
+            return Wrap(None) if made else columns(feature)
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
             _refuse_replicas(self._device, feature, self._given)

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core, passstate, resources
+from cachecd_client.ahead import Source
 from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename, deliveries
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
 from cachecd_client.handover import Framework
 from cachecd_client.losses import Losses
 from cachecd_client.options import flag, integer
-from cachecd_client.pipeline import Pipeline, Source
+from cachecd_client.pipeline import Pipeline
+from cachecd_client.prepared import Prepare
 from cachecd_client.reading import CorruptRecord, Reading
 from cachecd_client.schema import Schema
 
@@ -68,8 +70,17 @@ class Loader:
         an empty list if ragged.
     rename: {stored name: name in batches}. `features` and the options above take the stored names; `label`,
         `channels_last` and `schema` have the names in batches.
+    decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width, channels],
+        cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
+    prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
+        `numpy()` delivers them, and returns a dict of arrays and columns of as many rows, which it does not
+        write to again. Two threads call it, up to three batches ahead of the loop, before the batch goes
+        to the framework and the device. The generator follows from the seed, the pass and the place of the
+        batch's first record. What the function raises is raised when the batch's turn comes. `schema` has
+        the columns before it; `channels_last` and `label` name columns after it; uint16 of the name of a
+        bfloat16 feature is bfloat16.
     label: the feature that comes apart from the others: batches are tuples (dict, label), or with
-        `pad_last` (dict, label, `_valid`). It need not be among `features`.
+        `pad_last` (dict, label, `_valid`). It need not be among `features`, unless there is `prepare`.
     rank, world: among the data-parallel replicas that share the set: the processes of one replica, as under
         tensor parallelism, have one rank. By default those given to `epochs()`, or else the ranks on this
         node, as its launcher says (`cachecd_client.launcher`): right for files of this node alone.
@@ -102,6 +113,7 @@ class Loader:
         default: Default = _NONE,
         decode: Decode = _NONE,
         rename: Rename = _NONE,
+        prepare: Prepare | None = None,
         label: str | None = None,
         ids: bool = False,
         rank: int | None = None,
@@ -139,18 +151,16 @@ class Loader:
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)
         self._pipeline = Pipeline(
-            reading, made, framework, ids=self._ids, pad_last=self.pad_last, label=label
-        )
-        framework.check(self.schema, self.division, self.rank)
+            reading, made, framework, self.division, rank=self.rank, world=self.world, ids=self._ids,
+            pad_last=self.pad_last, label=label, prepare=prepare,
+        )  # fmt: skip
         self._number = 0  # of the pass that runs, or ran last
         self._position = 0  # batches of the pass delivered, those before a resume included
         self._next: tuple[int, int] | None = (0, 0)  # the next pass's number, and where it begins
         #: The batch at which the pass that runs, or ran last, began.
         self.start = 0
         self._reader: _core.BatchReader | None = None  # of the pass that runs
-        self._source: Source | None = (
-            None  # of its batches: the reader, or who is ahead of the loop
-        )
+        self._source: Source | None = None  # of its batches: the reader, or what is ahead of it
         self._pass = 0  # how many there were, to tell one from another
         self._idle: _core.BatchReader | None = None  # of one that has ended: its files are open
         self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
@@ -177,7 +187,7 @@ class Loader:
         try:
             # Each line of Python for a batch would cost the trainer microseconds, as its own step has
             # taken the processor's caches.
-            self._source = self._pipeline.open(reader)
+            self._source = self._pipeline.open(reader, passstate.seed_of(self.seed, self._number))
             yield from self._pipeline.deliver(self._source)
         except CorruptRecordError as error:
             self._reading.corrupt([(error.path, error.offset, error.why)])
@@ -401,8 +411,7 @@ class Loader:
         if self._reader is None:
             return
         delivered = self._delivering()
-        if self._source is not None and self._source is not self._reader:
-            self._source.close()
+        self._pipeline.close()
         self._idle = self._running()
         self._reader = self._source = None
         if self._idle is None or delivered is None:

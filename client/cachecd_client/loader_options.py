@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename
+from cachecd_client.prepared import Prepare
 
 
 class Options(TypedDict, total=False):
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     default: Default
     decode: Decode
     rename: Rename
+    prepare: Prepare | None
     label: str | None
     ids: bool
     rank: int | None
@@ -33,10 +35,10 @@ class Options(TypedDict, total=False):
 
 
 def with_label(options: Options) -> Options:
-    """These options with the label among `features`, if there are any."""
+    """These options with the label among `features`, if there are any; `prepare` may make the label."""
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
     # What is of another type the loader refuses.
-    if label is None or features is None or isinstance(features, str):
+    if label is None or features is None or isinstance(features, str) or options.get("prepare"):
         return options
     names = rename.items() if isinstance(rename, Mapping) else ()
     stored = next((name for name, new in names if new == label), label)

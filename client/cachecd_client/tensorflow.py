@@ -62,7 +62,11 @@ class TensorFlow:
     copies = False
     lane = None
 
-    def wrap(self, feature: Feature) -> Wrap:
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
+        if made and not is_dense(feature):
+            return Wrap(lambda column: column.to_tf())
+        if made:
+            return Wrap(lambda array: tensor(array, feature.dtype == "bfloat16"))
         if feature.dtype == "bytes":
             return _strings(feature)
         bfloat16 = feature.dtype == "bfloat16"

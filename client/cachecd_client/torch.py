@@ -64,27 +64,30 @@ class Torch:
         else:
             self._channels_last = frozenset(channels_last)
 
-    def wrap(self, feature: Feature) -> Wrap:
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
         image = self._is_image(feature)
         if not is_dense(feature):
-            return columns(feature)
+            return Wrap(None) if made else columns(feature)
+        first: Callable[[Any], torch.Tensor] = torch.from_numpy if made else from_dlpack
         steps: list[Callable[[torch.Tensor], torch.Tensor]] = []
-        if feature.dtype == "bfloat16":
+        if made and feature.dtype == "bfloat16":
+            first = functools.partial(tensor, bfloat16=True)
+        elif feature.dtype == "bfloat16":
             steps.append(lambda shared: shared.view(torch.bfloat16))
         if image:
             steps.append(lambda shared: shared.permute(0, 3, 1, 2))
         if self.copies:
             steps.append(lambda shared: shared.to(self._device))
         if not steps:
-            return Wrap(from_dlpack, dlpack=True)  # no Python of ours for each batch
+            return Wrap(first, dlpack=not made)  # no Python of ours for each batch
 
-        def place(capsule: Any) -> torch.Tensor:
-            value: torch.Tensor = from_dlpack(capsule)
+        def place(given: Any) -> torch.Tensor:
+            value = first(given)
             for step in steps:
                 value = step(value)
             return value
 
-        return Wrap(place, dlpack=True)
+        return Wrap(place, dlpack=not made)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """SchemaError if a loader of these features has none that `channels_last` asks for."""

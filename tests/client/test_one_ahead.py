@@ -77,6 +77,19 @@ def test_each_batch_is_sent_before_the_one_before_is_used(loader, lane):
     assert lane.log == sent
 
 
+def test_prepared_batches_are_sent_and_counted_when_they_are_used(loader, lane):
+    def fail(batch, random):
+        if batch["label"][0] == 12:
+            raise ValueError("no such batch")
+        return {"label": batch["label"] + 1}
+
+    made, seen = loader(prepare=fail, label="label"), []
+    with pytest.raises(ValueError, match="no such batch"):
+        seen.extend((int(label[0]), made.position) for _, label in made)
+    assert seen == [(1, 1), (5, 2), (9, 3)]
+    assert made.state_dict()["position"] == 3
+
+
 def test_nothing_is_lost_in_any_pass(loader):
     one = loader()
     for _ in range(3):

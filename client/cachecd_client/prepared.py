@@ -1,0 +1,141 @@
+"""The option `prepare`: a function of the caller makes each batch, in threads and ahead of the loop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from cachecd_client.ahead import Ahead, Figures, Source
+from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.errors import SchemaError
+from cachecd_client.schema import NUMERIC_DTYPES, Feature
+
+Batch = dict[str, Any]
+Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
+
+_THREADS = 2
+_AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their turn
+
+
+class Prepared(Ahead):
+    """The batches of a pass, of which each is prepared in a thread before its turn.
+
+    What a batch raises is raised at its turn, after the batches before it; but what is no Exception
+    (KeyboardInterrupt) leaves at once.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Callable[[Batch, int], Batch],
+        finish: Callable[[Batch], Batch],
+    ) -> None:
+        """`prepare` gets a batch and its number, in a thread; `finish` gets the result at its turn."""
+        super().__init__(source)
+        self._prepare = prepare
+        self._finish = finish
+        self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
+        self._pending: deque[tuple[Future[Batch], Figures]] = deque()
+        self._process = os.getpid()
+        self._waited = 0.0
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._source.seconds_waited + self._waited
+
+    def close(self) -> None:
+        """Hands out no batch more, and ends the threads: waits for calls of `prepare` that run."""
+        self._closed = True
+        if os.getpid() == self._process:
+            self._threads.shutdown(cancel_futures=True)
+        self._pending.clear()
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._source)
+        end: Exception | None = None
+        while True:
+            while end is None and len(self._pending) < _AHEAD:
+                number = self._source.position
+                try:
+                    future = self._threads.submit(self._prepare, next(batches), number)
+                except Exception as error:  # StopIteration too
+                    end = error
+                else:
+                    self._pending.append((future, Figures.of(self._source)))
+                    del future  # which holds its batch
+            if not self._pending:
+                break
+            batch = self._next()
+            self._answered = time.monotonic()
+            yield batch
+            del batch  # or it would stay until the next one has come
+        self._answered = time.monotonic()
+        try:
+            if not isinstance(end, StopIteration):
+                raise end or RuntimeError("closed")
+        finally:
+            del end  # whose traceback holds this frame
+
+    def _next(self) -> Batch:
+        future, figures = self._pending.popleft()
+        if os.getpid() != self._process:
+            raise RuntimeError("the threads are those of the process before the fork")
+        began = time.monotonic()
+        try:
+            prepared = future.result()
+        except CancelledError:
+            raise RuntimeError("closed") from None
+        finally:
+            self._waited += time.monotonic() - began
+        batch = self._finish(prepared)
+        self._figures = figures
+        return batch
+
+
+def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
+    """The columns that `prepare` returns, their arrays fit for every framework. SchemaError for what is no
+    column of the batch's rows."""
+    rows = len(next(iter(batch.values()), ()))
+    made = prepare(batch, random)
+    if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
+        raise SchemaError(
+            f"prepare returned a {type(made).__name__}, expected a dict of name -> column"
+        )
+    return {name: _column(name, value, rows) for name, value in made.items()}
+
+
+def _column(name: str, value: Any, rows: int) -> Any:
+    array = isinstance(value, np.ndarray) and value.ndim and value.dtype.name in NUMERIC_DTYPES
+    if array and value.dtype.name == "bfloat16":
+        raise SchemaError(f"prepare returned bfloat16 as {name!r}: expected a dtype of NumPy's own")
+    if not array and not isinstance(value, (Bytes, Ragged, RaggedBytes)):
+        found = type(value).__name__
+        if isinstance(value, np.ndarray):
+            found = f"an array of {value.dtype} of shape {value.shape}"
+        raise SchemaError(
+            f"prepare returned {found} as {name!r}, expected an array of numbers [{rows}, ...], or a column"
+        )
+    if len(value) != rows:
+        raise SchemaError(f"prepare returned {len(value)} rows of {name!r}, expected {rows}")
+    if not array:
+        return value
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    return np.require(value, requirements=["C", "W"])
+
+
+def feature_of(name: str, column: Any, bfloat16: bool) -> Feature:
+    """The feature that has this column. `bfloat16`: uint16 numbers are bfloat16."""
+    if isinstance(column, np.ndarray):
+        dtype = column.dtype.name
+        dtype = "bfloat16" if bfloat16 and dtype == "uint16" else dtype
+        return Feature(name, "bytes", dtype, column.shape[1:], raw=True)
+    if isinstance(column, Ragged):
+        return Feature(name, "bytes", column.values.dtype.name, None)
+    return Feature(name, "bytes", "bytes", () if isinstance(column, Bytes) else None)

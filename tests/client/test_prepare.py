@@ -1,0 +1,245 @@
+"""Batches that a function of the caller makes, in threads and ahead of the loop."""
+
+import gc
+import importlib
+import itertools
+import os
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.fileset import FileSet
+from tests.client.records import write_set
+
+N = 40
+OPTIONS = {"features": ["label", "vector", "key"], "shuffle": False}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return FileSet(write_set(tmp_path_factory.mktemp("set"), N, 16), window=None)
+
+
+def noisy(batch, random):
+    """A column kept, one dropped, a new one, and one of another dtype and shape."""
+    return {
+        "label": batch["label"],
+        "key": batch["key"],
+        "noise": random.random((len(batch["label"]), 2), np.float32),
+        "vector": np.stack([batch["vector"]] * 3, 1).astype(">f8"),
+    }
+
+
+def dense(value):
+    return np.asarray(value) if not hasattr(value, "numpy") else value.numpy()
+
+
+def noises(batches):
+    return [dense(batch["noise"]) for batch in batches]
+
+
+def threads():
+    return [t.name for t in threading.enumerate() if t.name.startswith("cachecd-prepare")]
+
+
+def make(files, framework):
+    if framework != "numpy":
+        importlib.import_module({"tf": "tensorflow"}.get(framework, framework))
+    return getattr(files, framework)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "tf", "jax"])
+def test_every_framework_gets_what_the_function_returns(files, framework):
+    plain = list(files.numpy(8, prepare=noisy, **OPTIONS))
+    loader = make(files, framework)(8, prepare=noisy, label="label", **OPTIONS)
+    batches = list(loader)
+    assert len(batches) == len(loader) == len(plain) == 5
+    for (inputs, label), expected in zip(batches, plain, strict=True):
+        assert list(inputs) == ["key", "noise", "vector"]
+        assert np.array_equal(dense(label), expected["label"])
+        assert np.array_equal(dense(inputs["noise"]), expected["noise"])
+        assert dense(inputs["vector"]).shape == (8, 3, 2)
+        assert np.array_equal(dense(inputs["vector"]), expected["vector"])
+        assert list(dense(inputs["key"])) == expected["key"].tolist()
+    assert not threads()
+
+
+def test_random_numbers_follow_from_seed_pass_and_place(files):
+    def slow(batch, random):
+        if batch["label"][0] % 16 == 0:
+            time.sleep(0.002)  # so that the threads end in another order
+        return noisy(batch, random)
+
+    loader = files.numpy(8, prepare=slow, seed=5, **OPTIONS)
+    first, second = noises(loader), noises(loader)
+    for other in (files.numpy(8, prepare=noisy, seed=5, threads=1, **OPTIONS), loader):
+        other.set_epoch(0)
+        assert np.array_equal(first, noises(other))
+    assert len({noise.tobytes() for noise in [*first, *second]}) == 10
+    ranks = [files.numpy(4, prepare=noisy, seed=5, rank=r, world=2, **OPTIONS) for r in range(2)]
+    assert len({n.tobytes() for rank in ranks for n in noises(rank)}) == 10
+
+
+def test_what_is_counted_is_what_was_delivered(files):
+    plain, loader = files.numpy(4, **OPTIONS), files.numpy(4, prepare=noisy, **OPTIONS)
+    plain.prefetch_bytes = loader.prefetch_bytes = 0
+    for delivered, _ in enumerate(zip(plain, loader, strict=True), 1):
+        assert loader.position == loader.state_dict()["position"] == delivered
+        assert loader.bytes_read == plain.bytes_read
+        assert loader.seconds_idle < 60
+    assert loader.position == 10
+    assert loader.seconds_waited > 0
+
+
+def test_a_pass_goes_on_where_its_state_says(files):
+    whole = noises(files.numpy(4, prepare=noisy, seed=5, **OPTIONS))
+    first = files.numpy(4, prepare=noisy, seed=5, **OPTIONS)
+    taken = noises(itertools.islice(first, 3))
+    resumed = files.numpy(4, prepare=noisy, **OPTIONS)
+    resumed.load_state_dict(first.state_dict())
+    assert np.array_equal(whole, [*taken, *noises(resumed)])
+
+
+def test_an_exception_is_raised_at_its_turn(files):
+    def fail(batch, random):
+        if batch["label"][0] == 12:
+            raise ValueError("no such batch")
+        return batch
+
+    loader = files.numpy(4, prepare=fail, **OPTIONS)
+    seen = []
+    with pytest.raises(ValueError, match="no such batch") as raised:
+        seen.extend(int(batch["label"][0]) for batch in loader)
+    assert seen == [0, 4, 8]
+    assert raised.traceback[0].path.name == "test_prepare.py"
+    assert loader.state_dict()["position"] == loader.position == 3
+    assert not threads()
+    del raised
+    again = files.numpy(4, prepare=lambda batch, random: batch, **OPTIONS)
+    again.load_state_dict(loader.state_dict())
+    assert [int(batch["label"][0]) for batch in again] == list(range(12, N, 4))
+
+
+@pytest.mark.parametrize("end", ["break", "close", "another pass", "drop"])
+def test_a_pass_that_ends_early_leaves_nothing_behind(files, end):
+    kept = []
+
+    def note(batch, random):
+        kept.append(weakref.ref(batch["vector"]))
+        return batch
+
+    loader = files.numpy(4, prepare=note, **OPTIONS)
+    batches = iter(loader)
+    next(batches)
+    if end == "close":
+        loader.close()
+    elif end == "another pass":
+        second = iter(loader)
+        next(second)
+        with pytest.raises(CallerError, match="this pass has ended"):
+            next(batches)
+        second.close()
+    if end != "drop":
+        batches.close()
+    del batches
+    gc.collect()
+    assert not threads()
+    assert not any(column() is not None for column in kept)
+    assert loader.position == 1
+
+
+def test_an_interrupt_leaves_at_once(files):
+    def interrupt(batch, random):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(files.numpy(4, prepare=interrupt, **OPTIONS))
+    assert not threads()
+
+
+@pytest.mark.parametrize("taken", [1, 9])
+def test_a_forked_child_does_not_wait_for_threads_it_lacks(files, taken):
+    loader = files.numpy(4, prepare=noisy, seed=5, **OPTIONS)
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+    if not (child := os.fork()):
+        status = 1
+        try:
+            next(batches)
+        except CallerError:
+            status = 0 if len(list(loader)) == 10 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(batches)) == 10 - taken
+
+
+def test_workers_of_a_data_loader_prepare(files):
+    dataset = files.to_dataset(8, prepare=noisy, **OPTIONS)
+    batches = DataLoader(dataset, batch_size=None, num_workers=2)
+    expected = files.numpy(8, prepare=noisy, **OPTIONS)
+    assert np.array_equal(noises(batches), noises(expected))
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        ([], "prepare returned a list, expected a dict"),
+        ({1: np.zeros(4)}, "expected a dict of name -> column"),
+        ({"x": [0] * 4}, r"prepare returned list as 'x', expected an array of numbers \[4, ...\]"),
+        ({"x": np.zeros(())}, r"an array of float64 of shape \(\) as 'x'"),
+        ({"x": np.array(["a"] * 4)}, "an array of <U1 of shape"),
+        ({"x": np.zeros(3)}, "prepare returned 3 rows of 'x', expected 4"),
+        ({"x": np.zeros(4)}, "prepare returned no 'label', which is the label"),
+    ],
+)
+def test_what_is_no_column_is_refused(files, returns, message):
+    loader = files.torch(4, prepare=lambda batch, random: returns, label="label", **OPTIONS)
+    with pytest.raises(SchemaError, match=message):
+        next(iter(loader))
+
+
+def test_channels_last_names_columns_of_the_function(files):
+    def images(batch, random):
+        return {"x": np.zeros((4, 5, 6, 3), np.uint8), "n": batch["label"]}
+
+    loader = files.torch(4, prepare=images, channels_last=["x"], **OPTIONS)
+    assert next(iter(loader))["x"].shape == (4, 3, 5, 6)
+    for names, message in ((["y"], "no feature 'y'"), (["n"], "feature 'n' is int64")):
+        with pytest.raises(SchemaError, match=message):
+            next(iter(files.torch(4, prepare=images, channels_last=names, **OPTIONS)))
+
+
+def test_arrays_that_cannot_be_written_to_are_copied(files):
+    def constant(batch, random):
+        return {"x": np.broadcast_to(np.float32(1), (4, 3)), "y": np.zeros((4, 6))[:, ::-2]}
+
+    batch = next(iter(files.torch(4, prepare=constant, **OPTIONS)))
+    batch["x"] += 1
+    assert batch["x"].tolist() == [[2] * 3] * 4
+    assert batch["y"].shape == (4, 3)
+
+
+def test_padding_reaches_the_function_and_comes_apart(files):
+    seen = []
+
+    def note(batch, random):
+        seen.append(batch["_valid"].sum())
+        return batch
+
+    *_, (inputs, label, valid) = files.tf(32, prepare=note, label="label", pad_last=True, **OPTIONS)
+    assert seen == [32, 8]
+    assert "_valid" not in inputs
+    assert valid.numpy().sum() == 8
+    assert label.shape == (32,)
+
+
+def test_what_is_no_function_is_refused(files):
+    with pytest.raises(CallerError, match="prepare=3, expected a function"):
+        files.numpy(4, prepare=3)
