@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.bench.data import RecordSet
-from tests.bench.delivery import Passes
+if TYPE_CHECKING:
+    from tests.bench.data import RecordSet
+    from tests.bench.delivery import Passes
 
 PACE = 600e6  # bytes a second, what a paced consumer takes
 _MOST_OF_A_PASS = 0.7

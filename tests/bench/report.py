@@ -16,7 +16,6 @@ from tests.bench.data import CASES, RecordSet
 from tests.bench.measuring import PACE
 from tests.bench.runs import Plan, Results
 
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 _VERSION = 1  # of the JSON document
 _PACKAGES = (
     *("numpy", "torch", "tensorflow-cpu", "tensorflow", "tfrecord", "webdataset", "litdata"),
@@ -128,12 +127,12 @@ def case_table(results: Results, case: str) -> str:
         values = results.measured[case].get(name)
         if not values:
             continue
-        paced = _spread(values.get("next_ms_gb"))
+        paced = spread(values.get("next_ms_gb"))
         if paced and median(values["paced_mb_s"]) < _KEPT * PACE / 1e6:
             paced += f"; only {median(values['paced_mb_s']):.0f} MB/s"
         cells = (
-            *(name, _spread(values["mb_s"]), f"{median(values['records_s']):,.0f}"),
-            *(f"{median(values['cpu_s_gb']):.2f}", _spread(values.get("busy_mb_s")), paced),
+            *(name, spread(values["mb_s"]), f"{median(values['records_s']):,.0f}"),
+            *(f"{median(values['cpu_s_gb']):.2f}", spread(values.get("busy_mb_s")), paced),
             f"{median(values['start_s']) * 1e3:,.0f} ms",
         )
         lines.append(f"| {' | '.join(cells)} |")
@@ -146,7 +145,7 @@ def _left_out(results: Results) -> Iterable[str]:
             yield f"{title}: " + "; ".join(f"{name} ({why})" for name, why in reasons.items()) + "."
 
 
-def _spread(values: Sequence[float] | None) -> str:
+def spread(values: Sequence[float] | None) -> str:
     if not values:
         return ""
     return f"{_short(median(values))} ({_short(min(values))}-{_short(max(values))})"
@@ -157,12 +156,13 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def put_into(path: Path, figures: str | None) -> None:
-    """Replaces what stands between the two marks of a page by `figures`; None only looks for them."""
+def put_into(path: Path, figures: str | None, mark: str = "figures") -> None:
+    """Replaces what stands between two marks of a page by `figures`; None only looks for them."""
     text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise SystemExit(f"{path} has no lines {BEGIN} and {END}, between which the figures go")
+        raise SystemExit(f"{path} has no lines {first} and {last}, between which the figures go")
     if figures is not None:
         path.write_text(f"{before}{begin}\n{figures}{end}{after}")

@@ -121,9 +121,10 @@ def test_a_pattern_that_fits_no_reader_is_refused(capsys):
 
 def test_figures_replace_those_between_the_marks_of_a_page(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    begin, end = "<!-- figures: begin -->", "<!-- figures: end -->"
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     report.put_into(page, "new\n")
-    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert page.read_text() == f"before\n{begin}\nnew\n{end}\nafter\n"
     page.write_text("without marks\n")
     with pytest.raises(SystemExit, match="no lines"):
         report.put_into(page, None)

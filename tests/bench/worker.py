@@ -3,7 +3,8 @@
 `Worker` runs this module as `python -m tests.bench.worker PACKAGE...`. Loading torch takes seconds and
 TensorFlow more, so that process does it once, and forks before anything has run. It takes tasks on its
 standard input, one JSON object a line, and answers each on its standard output: {"done": ...} or
-{"failed": "why"}.
+{"failed": "why"}. A task with a `call`, "module:function", calls it with the task's other items. Such a
+worker may run in another Python, which has only the packages.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from tests.bench import delivery, measuring
-from tests.bench.contenders import CONTENDERS
-from tests.bench.data import CASES, RecordSet
+from tests.bench import measuring
+
+if TYPE_CHECKING:
+    from tests.bench.data import RecordSet
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +41,7 @@ _PATIENCE = 120.0  # seconds that a task may take, besides what it is told to ta
 class Worker:
     """A process that has loaded some packages and measures contenders that need them."""
 
-    def __init__(self, packages: Sequence[str]) -> None:
+    def __init__(self, packages: Sequence[str], python: str = sys.executable) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])]),
@@ -49,7 +51,7 @@ class Worker:
             "LITDATA_DISABLE_VERSION_CHECK": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.worker", *packages],
+            [python, "-m", "tests.bench.worker", *packages],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what packages warn of
@@ -156,6 +158,13 @@ def _answer(child: int, pipe: BinaryIO, task: Task) -> dict[str, Any]:
 
 def _carry_out(task: Task) -> dict[str, Any]:
     try:
+        if "call" in task:
+            module, _, name = task["call"].partition(":")
+            given = {key: value for key, value in task.items() if key != "call"}
+            return {"done": getattr(importlib.import_module(module), name)(**given)}
+        from tests.bench.contenders import CONTENDERS
+        from tests.bench.data import CASES, RecordSet
+
         contender = CONTENDERS[task["contender"]]
         records = RecordSet(Path(task["data"]), CASES[task["case"]], task["megabytes"])
         if task["do"] == "convert":
@@ -174,6 +183,9 @@ def _why(error: Exception) -> str:
 
 def _measured(task: Task, records: RecordSet) -> dict[str, float | bool]:
     """One value for each figure; those of readers only are left out for baselines."""
+    from tests.bench import delivery
+    from tests.bench.contenders import CONTENDERS
+
     contender, seconds = CONTENDERS[task["contender"]], task["seconds"]
     figures: dict[str, float | bool] = {}
     with contender.open(records) as passes:

@@ -1,0 +1,258 @@
+"""Ways to turn encoded pictures into random crops of 224 pixels, by two cores: ours and others.
+
+A way is a generator of endless batches, in a process that ends with the measurement. All take the same
+pictures, shuffled, from the page cache. The crop is RandomResizedCrop's (8 to 100 % of the area, 3:4 to
+4:3, ten tries), and every other one is flipped. Other Pythons import this module, which needs no package.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench.measuring import computing
+
+SIZE, THREADS = 224, 2
+SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+COLORS = [(i * 67 % 256, i * 131 % 256, i * 29 % 256) for i in range(1, 21)]  # of a mask's classes
+_WARM_BATCHES = 4
+
+Batches = Iterator[Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """`imports`: loaded before a measurement is forked. `environment`: whose Python has `packages`.
+
+    `run`: the generator, or, of what does not read, the feature of the cache.
+    """
+
+    title: str
+    run: Any
+    imports: tuple[str, ...]
+    environment: str = ""
+    packages: str = ""
+
+
+def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside: bool) -> Any:
+    """Images a second, taken as fast as they come, once the reader is warm."""
+    with computing() if beside else nullcontext():
+        began = time.perf_counter()
+        batches = WAYS[way].run(folder, form, batch)
+        check(next(batches), batch, (256, 256) if form == "masks" else (SIZE, SIZE, 3))
+        warm, count = time.perf_counter() + seconds / 3, 0
+        start = warm - began
+        while count < _WARM_BATCHES or time.perf_counter() < warm:
+            next(batches)
+            count += 1
+        opened, count = time.perf_counter(), 0
+        # Two workers deliver by turns, so whole turns are counted.
+        while count % 2 or time.perf_counter() - opened < seconds:
+            next(batches)
+            count += 1
+        return {"images_s": count * batch / (time.perf_counter() - opened), "start_s": start}
+
+
+def check(images: Any, rows: int, shape: tuple[int, ...]) -> None:
+    found = str(images.dtype).rpartition("uint8")[1], *images.shape
+    if found != ("uint8", rows, *shape):
+        raise AssertionError(
+            f"a batch is {images.dtype} {images.shape}, expected {rows} of {shape}"
+        )
+
+
+def versions(imports: list[str], place: str) -> dict[str, str]:
+    modules = {name: sys.modules[name] for name in imports}
+    return {n + place: m.__version__ for n, m in modules.items() if hasattr(m, "__version__")}
+
+
+def files(folder: str) -> list[str]:
+    return sorted(glob.glob(f"{folder}/files/*"))
+
+
+def shards(folder: str) -> list[str]:
+    return sorted(glob.glob(f"{folder}/*.tfrecord"))
+
+
+def ours(folder: str, form: str, batch: int) -> Batches:
+    from cachecd_client import FileSet, Image
+
+    image = Image(SIZE, crop="random", scale=SCALE, ratio=RATIO, flip=0.5)
+    if form == "masks":
+        classes = {color: number for number, color in enumerate(COLORS)}
+        image = Image((256, 256), crop=None, resample="nearest", class_map=classes)
+    loader = FileSet(shards(folder)).torch(
+        batch, threads=THREADS, features=["payload"], decode={"payload": image}
+    )
+    while True:
+        for columns in loader:
+            yield columns["payload"]
+
+
+def tf_data(folder: str, form: str, batch: int, antialias: bool = False) -> Batches:
+    """As TensorFlow's own examples for ImageNet do it, over the same shards."""
+    import tensorflow as tf
+
+    whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+
+    def prepare(encoded: Any) -> Any:
+        if form == "png":
+            image = tf.io.decode_png(encoded, channels=3)
+            shape = tf.shape(image)
+        else:
+            shape = tf.io.extract_jpeg_shape(encoded)
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            shape, whole, min_object_covered=0.0, area_range=SCALE, aspect_ratio_range=RATIO,
+            max_attempts=TRIES, use_image_if_no_bounding_boxes=True,
+        )  # fmt: skip
+        if form == "png":
+            image = tf.slice(image, begin, size)
+        else:
+            window = tf.concat([begin[:2], size[:2]], 0)
+            image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+        image = tf.image.resize(image, (SIZE, SIZE), antialias=antialias)
+        image = tf.cast(tf.round(image), tf.uint8)
+        return tf.ensure_shape(tf.image.random_flip_left_right(image), (SIZE, SIZE, 3))
+
+    yield from _tf_batches(folder, batch, prepare)
+
+
+def tf_antialiased(folder: str, form: str, batch: int) -> Batches:
+    yield from tf_data(folder, form, batch, antialias=True)
+
+
+def tf_masks(folder: str, form: str, batch: int) -> Batches:
+    """The loop that people write: the whole mask is compared with each color, and the maps stacked."""
+    import tensorflow as tf
+
+    def prepare(encoded: Any) -> Any:
+        mask = tf.ensure_shape(tf.io.decode_png(encoded, channels=3), (256, 256, 3))
+        maps = [tf.reduce_all(tf.equal(mask, color), axis=-1) for color in COLORS]
+        return tf.cast(tf.argmax(tf.cast(tf.stack(maps, -1), tf.uint8), axis=-1), tf.uint8)
+
+    yield from _tf_batches(folder, batch, prepare)
+
+
+def _tf_batches(folder: str, batch: int, prepare: Callable[[Any], Any]) -> Batches:
+    import tensorflow as tf
+
+    feature = {"payload": tf.io.FixedLenFeature([], tf.string)}
+
+    def parsed(record: Any) -> Any:
+        return prepare(tf.io.parse_single_example(record, feature)["payload"])
+
+    records = tf.data.TFRecordDataset(shards(folder), buffer_size=8 << 20).shuffle(1000).repeat()
+    images = records.map(parsed, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+    yield from images.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def dali(folder: str, form: str, batch: int) -> Batches:
+    """image_random_crop decodes the crop alone: it is faster than image with random_resized_crop."""
+    import numpy as np
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=batch, num_threads=THREADS, device_id=None, prefetch_queue_depth=2)
+    def pipeline() -> Any:
+        encoded, _ = fn.readers.file(files=files(folder), random_shuffle=True, initial_fill=1000)
+        image = fn.decoders.image_random_crop(
+            encoded, device="cpu", random_area=list(SCALE), random_aspect_ratio=list(RATIO),
+            num_attempts=TRIES, output_type=types.RGB,
+        )  # fmt: skip
+        linear = types.INTERP_LINEAR
+        image = fn.resize(image, size=(SIZE, SIZE), interp_type=linear, antialias=True)
+        return fn.flip(image, horizontal=fn.random.coin_flip())
+
+    made = pipeline()
+    made.build()
+    while True:
+        yield np.asarray(made.run()[0].as_tensor())
+
+
+def crop(width: int, height: int) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop.get_params: left, top, width and height."""
+    for _ in range(TRIES):
+        area = width * height * random.uniform(*SCALE)
+        ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            return random.randint(0, width - wide), random.randint(0, height - high), wide, high
+    wide, high = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
+    return (width - wide) // 2, (height - high) // 2, wide, high
+
+
+class PillowFiles:
+    """What torchvision's ImageFolder, RandomResizedCrop and RandomHorizontalFlip do to a PIL image."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, number: int) -> Any:
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        with Image.open(self._paths[number]) as opened:
+            image = opened.convert("RGB")
+        left, top, wide, high = crop(*image.size)
+        image = image.crop((left, top, left + wide, top + high))
+        image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+        if random.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image))
+
+
+def pillow(folder: str, form: str, batch: int) -> Batches:
+    from torch.utils.data import DataLoader, RandomSampler
+
+    pictures: Any = PillowFiles(files(folder))
+    endless = RandomSampler(pictures, replacement=True, num_samples=1 << 30)
+    yield from DataLoader(pictures, batch, sampler=endless, num_workers=2)
+
+
+def spdl(folder: str, form: str, batch: int) -> Batches:
+    import spdl.io as io
+    from spdl.dataloader import DataLoader
+
+    paths = files(folder)
+
+    def decoded(path: str) -> Any:
+        packets = io.demux_image(path)
+        left, top, wide, high = crop(packets.width, packets.height)
+        steps = f"crop={wide}:{high}:{left}:{top}:exact=1,scale={SIZE}:{SIZE}:flags=bilinear"
+        flip = ",hflip" if random.random() < 0.5 else ""
+        return io.decode_packets(packets, filter_desc=f"{steps},format=rgb24{flip}")
+
+    yield from DataLoader(
+        (random.choice(paths) for _ in iter(int, 1)), preprocessor=decoded, batch_size=batch,
+        aggregator=lambda frames: io.to_numpy(io.convert_frames(frames)), num_threads=THREADS,
+    )  # fmt: skip
+
+
+_OURS = ("torch", "cachecd_client")
+_TF = ("tensorflow",)
+WAYS = {
+    "ours": Way("cachecd, `decode=Image(224, crop=\"random\", flip=0.5)`", ours, _OURS),
+    "tf.data": Way("tf.data, `decode_and_crop_jpeg`, not antialiased", tf_data, _TF),
+    "tf.data-antialiased": Way("tf.data, the same, antialiased", tf_antialiased, _TF),
+    "dali": Way(
+        "DALI's CPU pipeline, `image_random_crop`, antialiased", dali, ("nvidia.dali", "numpy"),
+        "dali", "nvidia-dali-cuda120==2.4.0 numpy",
+    ),
+    "pillow": Way("torch's DataLoader, 2 workers, Pillow", pillow, ("torch", "PIL.Image")),
+    "spdl": Way(
+        "SPDL, 2 threads, ffmpeg", spdl, ("spdl.io", "spdl.dataloader", "numpy"),
+        "spdl", "spdl numpy",
+    ),
+    "ours-masks": Way("cachecd, `Image(class_map=...)`", ours, _OURS),
+    "tf.data-masks": Way("tf.data, `reduce_all(equal(mask, color), -1)` a color", tf_masks, _TF),
+}  # fmt: skip

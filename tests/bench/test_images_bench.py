@@ -1,0 +1,51 @@
+"""The benchmark of images runs with our own readers, and judges by what it measured."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.bench import images
+from tests.bench.shortform import run
+
+LONG = "CACHECD_LONG" in os.environ
+OURS = ["*/ours*"] if LONG else ["jpg256/ours", "masks/ours-masks"]
+
+
+def test_our_readers_are_measured_and_told_in_the_page(tmp_path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    page.write_text("<!-- images: begin -->\n<!-- images: end -->\n")
+    place = ["--data", str(tmp_path / "data"), "--page", str(page)]
+    found, printed = run("images", "--quick", *place, "--only", *OURS, figures=figures)
+    assert found["absent"] == {}
+    cases = set(images.CASES) if LONG else {"jpg256", "masks"}
+    assert found["measured"].keys() == cases
+    assert found["measured"]["jpg256"]["ours"]["images_s"][0] > 0
+    if LONG:
+        assert found["measured"]["job"]["ours-job"]["nothing_s"][0] > 0
+        records = found["measured"]["capacity"]["ours-encoded"]["records"]
+        assert records == [found["plan"]["job"]]
+    assert printed in page.read_text()
+    assert printed.count("not measured") == len(images.BARS) - 2 * LONG
+
+
+@pytest.mark.parametrize(("ours", "met"), [([5.0, 2.2, 1.0], True), ([5.0, 2.1, 8.0], False)])
+def test_a_bar_is_judged_by_the_median_ratio_to_the_best(ours, met):
+    measured = {
+        "jpg256": {"ours": {"images_s": ours}, "dali": {"images_s": [1.0, 1.0, 4.0]}},
+        "job": {way: {"nothing_s": [s]} for way, s in
+                {"ours-job": 7.0, "litdata-job": 20.0, "mosaic-job": 10.0}.items()},
+    }  # fmt: skip
+    rows = {(row.bar, row.case, row.against): row for row in images.judge(measured, 1.0)}
+    assert rows["images/s", "jpg256", "dali"].met is met
+    nothing = rows["seconds from nothing to every image once", "job", "mosaic-job"]
+    assert (nothing.measured, nothing.met) == (0.7, True)
+
+
+def test_more_records_count_by_the_bytes_that_a_jpeg_saves():
+    measured = {
+        "capacity": {"ours-encoded": {"records": [540.0]}, "ours-pixels": {"records": [100.0]}}
+    }
+    (row,) = [row for row in images.judge(measured, 6.0) if row.bar.startswith("records")]
+    assert (row.measured, row.met) == (0.9, True)
