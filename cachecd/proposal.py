@@ -173,20 +173,27 @@ def _of_members(seen: Survey) -> Iterator[str]:
 def _encoded(seen: Survey, feature: str, *others: str) -> Iterator[str]:
     """What to do with images that are cached as they are, in `feature` and joined ones in `others`."""
     sides = [min(size) for size in seen.images]
-    mode = ', mode="L"' if _all_grey(seen) else ""
+    grey = ', mode="L"' if _all_grey(seen) else ""
     image = f'{min([_SIDE, *sides])}, crop="random", flip=0.5'
-    modes = {n: ', mode="L", resample="nearest"' if _MASK.search(n) else mode for n in others}
-    decode = ", ".join(f'"{n}": Image({image}{m})' for n, m in {feature: mode, **modes}.items())
+    masks = [name for name in others if _MASK.search(name)]
+    modes = dict.fromkeys((feature, *others), grey)
+    modes |= dict.fromkeys(masks, ', mode="L", resample="nearest"')
+    decode = ", ".join(f'"{name}": Image({image}{mode})' for name, mode in modes.items())
     rename = f', rename={{"{feature}": "image"}}' if feature != "image" else ""
     yield "# Images are cached as they are. Loaders decode them (from cachecd_client import Image):"
     yield f"# epoch.torch(256, decode={{{decode}}}{rename})"
-    if others:
-        return
+    if masks:
+        yield "# Of a mask with colors or a palette, class_map makes the numbers: docs/images.md"
     if max(sides, default=0) >= _LARGE:
-        features = "" if feature == "payload" else f", features: [{feature}]"
+        features = ", ".join(name for name in modes if name not in masks)
+        steps = f"{{shrink: {{shorter: 512, quality: 90, features: [{features}]}}}}"
+        if masks:
+            nearest = f"features: [{', '.join(masks)}], resample: nearest"
+            steps += f", {{shrink: {{shorter: 512, {nearest}}}}}"
         yield f"# The shorter sides of those looked at reach {max(sides)} pixels. To cache smaller ones:"
-        yield f"# transform: [{{shrink: {{shorter: 512, quality: 90{features}}}}}]  {_EXTRA}"
-    yield from _pixels(feature)
+        yield f"# transform: [{steps}]  {_EXTRA}"
+    if not others:
+        yield from _pixels(feature)
 
 
 def _pixels(feature: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config
-from cachecd.ledger import METADATA_SLACK
+from cachecd.preflight import minimum
 from cachecd.quantities import approximate_size
 from cachecd.sample import Sample, Sampler
 from cachecd.sampleview import image_suffix
@@ -56,7 +56,7 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
 
     def held(size: float) -> int:
         shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
-        number = (limit - METADATA_SLACK) / (size + _IN_SIDECAR + _PER_SHARD / shard)
+        number = (limit - minimum((), 0)) / (size + _IN_SIDECAR + _PER_SHARD / shard)
         number = int(float(f"{max(0, number):.2g}"))
         return number if images is None else min(number, images)
 
@@ -72,7 +72,7 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
     }
 
 
-def told(found: Mapping[str, Any]) -> str:
+def described(found: Mapping[str, Any]) -> str:
     """The same as a line for people."""
     total = "" if found["images"] is None else f" of {found['images']:,}"
     text = (

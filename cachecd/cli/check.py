@@ -147,9 +147,9 @@ def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules)
     elif sample.records:
         yield "too little was read to estimate how long the cache takes to fill"
     if sample.capacity:
-        from cachecd.cli.capacity import told
+        from cachecd.cli.capacity import described
 
-        yield told(sample.capacity)
+        yield described(sample.capacity)
 
 
 def _summary(

@@ -217,10 +217,10 @@ def test_check_says_how_many_images_the_limit_holds_either_way(images, form, tra
     assert found["file_bytes"] == pytest.approx(size, rel=0.02)
     assert found["pixel_bytes"] == pytest.approx(pixels, rel=0.02)
     most = 360 if form == "files" else 10**6
-    assert found["as_pixels"] == pytest.approx(min(most, 11 * 2**20 / pixels), rel=0.07)
+    assert found["as_pixels"] == pytest.approx(min(most, 10.5 * 2**20 / pixels), rel=0.07)
     total = " of 360" if form == "files" else ""
     assert found["images"] == (360 if form == "files" else None)
-    assert found["as_files"] == pytest.approx(min(most, 11 * 2**20 / size), rel=0.07)
+    assert found["as_files"] == pytest.approx(min(most, 10.5 * 2**20 / size), rel=0.07)
     assert line == (
         f"12.0 MiB hold about {found['as_files']:,}{total} images as JPEG, or "
         f"{found['as_pixels']:,} as pixels ({extent})"

@@ -78,7 +78,7 @@ def proposed(url, tmp_path, capsys, *options):
 
 LOADER = '    # epoch.torch(256, decode={{"{0}": Image({1})}}, rename={{"{0}": "image"}})\n'
 AS_PIXELS = "# transform: [{}, {{resize: 256}}]  # pip install 'cachecd[images]'\n"
-SHRINK = "# transform: [{shrink: {shorter: 512, quality: 90%s}}]  # pip install 'cachecd[images]'\n"
+SHRINK = "# transform: [{shrink: {shorter: 512, quality: 90, features: [%s]}}]  # pip install "
 
 
 def uncommented(text, key="# transform: "):
@@ -118,7 +118,7 @@ def test_large_images_are_suggested_to_shrink(put, tmp_path, capsys):
     path.write_text(uncommented(text, "# transform: [{shrink"))
     (step,) = load(path, {}).datasets["train"].transform
     assert (step.name, step.argument["shorter"]) == ("shrink", 512)
-    assert SHRINK % "" in text
+    assert SHRINK % "payload" in text
 
 
 @pytest.mark.parametrize("name", ["a.webp", "a.jpg"])
@@ -229,6 +229,22 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys, suffix):
     assert f"set aside: cat/0: 'masks/cat/0.{suffix}' is missing" in output
 
 
+def test_large_pairs_are_suggested_to_shrink_and_masks_keep_their_values(put, tmp_path, capsys):
+    objects = {f"images/{n}.jpg": image(900, 900, "JPEG") for n in range(4)}
+    objects |= {f"masks/{n}.png": image(900, 900) for n in range(4)}
+    _, text = proposed(put(objects), tmp_path, capsys)
+    assert (
+        "# Of a mask with colors or a palette, class_map makes the numbers: docs/images.md" in text
+    )
+    path = tmp_path / "shrunk.yaml"
+    path.write_text(uncommented(text, "# transform: [{shrink"))
+    steps = [step.argument for step in load(path, {}).datasets["train"].transform]
+    assert [(s["features"], s["resample"]) for s in steps] == [
+        (["image"], "bilinear"),
+        (["mask"], "nearest"),
+    ]
+
+
 def test_pairs_are_seen_behind_many_folders(put, monkeypatch):
     monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
     keys = [f"{c:02}/{n}" for c in range(20) for n in range(4)]
@@ -274,7 +290,7 @@ def test_what_samples_of_a_tar_are_made_of_is_told(put, tmp_path, capsys):
 def test_images_in_a_tar_are_measured_and_their_format_is_known(put, tmp_path, capsys):
     large, webp = (tar(image(900, 900, form)) for form in ("JPEG", "WEBP"))
     _, text = proposed(put({"a.tar": large}), tmp_path, capsys)
-    assert SHRINK % ", features: [jpg]" in text
+    assert SHRINK % "jpg" in text
     _, text = proposed(put({"a.tar": webp}), tmp_path, capsys)
     assert "epoch.torch" not in text
     assert AS_PIXELS.format("{decode_image: jpg}") in text

@@ -18,14 +18,15 @@ from tests.client.records import examples, write
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial.md")
 GUIDES = ("docs/epochs.md", "docs/evaluation.md", "docs/guide.md", "docs/jax.md")
-OTHERS = ("pytorch", "reference", "resume", "sources", "telemetry", "tensorflow")
+CONFIGURED = ("epochs", "evaluation", "guide", "images")
+OTHERS = ("images", "pytorch", "reference", "resume", "sources", "telemetry", "tensorflow")
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/epochs.md", "docs/evaluation.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", [*PAGES, *(f"docs/{name}.md" for name in CONFIGURED)])
 def test_every_configuration_shown_is_one(page, tmp_path):
     shown = blocks(page, "yaml")
     assert shown

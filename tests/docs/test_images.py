@@ -1,0 +1,115 @@
+"""The programs of docs/images.md run over small images, and train."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import cachecd_client
+from tests.docs.test_examples import ROOT, blocks
+
+CONFIGURATIONS = blocks("docs/images.md", "yaml")
+PROGRAMS = blocks("docs/images.md", "python")
+SMALLER = {
+    '"cuda"': '"cpu"', '"train", 90': '"train", 2', "torch(256": "torch(4", "torch(16": "torch(4",
+    "Image(224": "Image(28", "resize=256": "resize=32", "Image(512": "Image(32",
+}  # fmt: skip
+SMALL = {"LIMIT": "64MiB", "SHARD_SIZE": "256KiB", "WINDOW": "64MiB"}
+
+
+def write(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    folder = tmp_path / "bucket"
+    for part, label, number in np.ndindex(2, 2, 4):
+        name = folder / "imagenet" / ("train", "val")[part] / f"n{label}" / f"{number}.JPEG"
+        write(name, np.full((40, 60, 3), 40 + 150 * label + number))
+    colors = np.array([[0x80, 0x40, 0x80], [0x46, 0x82, 0xB4], [0, 0, 0]])
+    for number in range(4):
+        classes = np.random.default_rng(number).integers(0, 3, (6, 7)).repeat(90, 0).repeat(90, 1)
+        write(folder / f"streets/images/{number}.jpg", colors[classes])
+        write(folder / f"streets/masks/{number}.png", colors[classes])
+    return folder
+
+
+@pytest.fixture
+def run(bucket, tmp_path, monkeypatch, capsys):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run_program(configuration, program):
+        text = CONFIGURATIONS[configuration].replace("s3://my-bucket", f"file://{bucket}")
+        path = tmp_path / "shown.yaml"
+        path.write_text(
+            text.replace("/data/cachecd", str(tmp_path / "cache")).replace("4GiB", "4KiB")
+        )
+        for key, value in SMALL.items():
+            monkeypatch.setenv(f"CACHECD_CACHE__{key}", value)
+        connect = cachecd_client.connect
+        monkeypatch.setattr(cachecd_client, "connect", lambda: connect(path))
+        text = PROGRAMS[program]
+        for large, small in SMALLER.items():
+            text = text.replace(large, small)
+        scope: dict = {}
+        exec(compile(text, "docs/images.md", "exec"), scope)
+        return scope, capsys.readouterr().out
+
+    yield run_program
+    torch.set_num_threads(threads)
+
+
+def test_the_loop_for_imagenet_trains_and_evaluates_each_record(run):
+    scope, printed = run(0, 0)
+    assert re.findall(r"epoch (\d): [\d.]+% of (\d+)", printed) == [("0", "8"), ("1", "8")]
+    assert scope["batch"]["image"].shape == (4, 3, 28, 28)
+    assert scope["batch"].keys() == {"image", "label"}
+
+
+def test_the_loop_for_segmentation_trains_on_masks_of_class_numbers(run):
+    scope, _ = run(2, 1)  # the same pairs as of the configuration before, but shrunk
+    assert scope["batch"]["image"].shape == (4, 3, 32, 32)
+    assert scope["batch"]["mask"].shape == (4, 32, 32)
+    assert set(scope["batch"]["mask"].unique().tolist()) <= {0, 1, 2, 255}
+    assert np.isfinite(scope["loss"].item())
+
+
+LINES = dict(
+    re.findall(r"^\| (\w+) \| `images = ([^`]+)`", (ROOT / "docs/images.md").read_text(), re.M)
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["PyTorch", "JAX", *(["TensorFlow"] if "CACHECD_LONG" in os.environ else [])]
+)
+def test_the_line_that_normalises_is_right_in_each_framework(name):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), np.uint8)
+    mean, std = np.float32([123.675, 116.28, 103.53]), np.float32([58.395, 57.12, 57.375])
+    scope: dict = {}
+    if name == "PyTorch":
+        make = torch.tensor
+        image = make(pixels).permute(0, 3, 1, 2)
+    elif name == "JAX":
+        import jax
+
+        image, make = jax.numpy.asarray(pixels), jax.numpy.asarray
+    else:
+        import tensorflow as tf
+
+        image, make, scope["tf"] = tf.constant(pixels), tf.constant, tf
+    result = eval(
+        LINES[name], {**scope, "batch": {"image": image}, "MEAN": make(mean), "STD": make(std)}
+    )
+    result = np.asarray(result)
+    if name == "PyTorch":
+        result = result.transpose(0, 2, 3, 1)
+    assert result.dtype == np.float32
+    assert np.allclose(result, (pixels - mean) / std, atol=1e-5)
