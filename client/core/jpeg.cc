@@ -152,6 +152,10 @@ Decompressor::Decompressor() : progress(), jpeg() {
 // picture.
 constexpr uint32_t kMargin = 2;
 
+// Aligned rows libjpeg-turbo writes past the processor's caches, from where they are read at once:
+// a quarter of all the time. Memory is aligned to 16 bytes.
+constexpr size_t kUnaligned = 8;
+
 PixelFormat ChooseFormat(jpeg_decompress_struct* jpeg, bool grey) {
   switch (jpeg->jpeg_color_space) {
     case JCS_CMYK:
@@ -190,9 +194,9 @@ bool ReadJpeg(Decompressor* decompressor, ByteSpan encoded, Extent stored, const
   JDIMENSION width = std::min(cut.right + kMargin, jpeg->output_width) - left;
   if (width != jpeg->output_width) jpeg_crop_scanline(jpeg, &left, &width);
   const size_t bytes = static_cast<size_t>(jpeg->output_components);
-  row->resize(width * bytes + cut.padding);
+  row->resize(kUnaligned + width * bytes + cut.padding);
   if (cut.top != 0) jpeg_skip_scanlines(jpeg, cut.top);
-  uint8_t* to = row->data();
+  uint8_t* to = row->data() + kUnaligned;
   for (uint32_t y = cut.top; y < cut.bottom; ++y) {
     jpeg_read_scanlines(jpeg, &to, 1);
     sink->Take(y, to + (cut.left - left) * bytes, format);

@@ -161,10 +161,15 @@ template <uint32_t fixed>
 CACHECD_MIX_TARGET void MixColors(const Axis& axis, const uint8_t* row, uint8_t* to) {
   const __m128i drop_fourth = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
   const uint32_t pairs = (axis.taps() + 1) / 2;
+  // Copies, as bytes that are written to `to` might be the axis's.
+  const uint32_t* first = axis.first();
+  const int16_t* weights = axis.weights(0);
+  const size_t stride = axis.stride();
+  const uint32_t size = axis.size();
   const auto mix = [&](uint32_t i) CACHECD_MIX_TARGET {
-    return MixPixels<fixed>(row + size_t{axis.first(i)} * 4, axis.weights(i), pairs);
+    return MixPixels<fixed>(row + size_t{first[i]} * 4, weights + i * stride, pairs);
   };
-  for (uint32_t i = 0; i < axis.size(); i += 4, to += 12) {
+  for (uint32_t i = 0; i < size; i += 4, to += 12) {
     const __m128i low = _mm_packs_epi32(mix(i), mix(i + 1));
     const __m128i high = _mm_packs_epi32(mix(i + 2), mix(i + 3));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),

@@ -44,6 +44,7 @@ class Axis {
   bool is_reversed() const { return reversed_; }  // only with by_source
   // Of an entry: its first pixel, counted from begin(); how many; and stride() weights, of which
   // those beyond are 0.
+  const uint32_t* first() const { return first_.data(); }
   uint32_t first(uint32_t entry) const { return first_[entry]; }
   uint32_t pixels(uint32_t entry) const { return pixels_[entry]; }
   uint32_t stride() const { return stride_; }

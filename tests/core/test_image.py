@@ -76,6 +76,16 @@ def test_jpeg_is_what_pillow_makes_of_it(kind, height, width):
 
 
 @pytest.mark.parametrize("kind", JPEGS)
+def test_smallest_cuts_are_parts_of_the_whole(kind):
+    data = jpeg(kind, 64, 64) if kind == "4:4:0" else jpeg(kind, 35, 36)
+    for key in range(300):
+        assert (
+            difference(data, {**CUT, "height": 1 + key % 3, "width": 1 + key // 3 % 3}, key).max()
+            == 0
+        )
+
+
+@pytest.mark.parametrize("kind", JPEGS)
 @pytest.mark.parametrize("side", [100, 200, 402, 801])
 def test_reduced_jpeg_is_close_to_pillows(kind, side):
     data = jpeg(kind, side, side)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.core.fuzz.jpegs import JPEGS
+from tests.core.pictures import chunk
 from tests.core.shards import entry, field, slow_frame, slow_mask, varint, wire
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -244,7 +247,47 @@ def reader() -> Corpus:
     )
 
 
-TARGETS = {"framing": framing, "example": example, "sidecar": sidecars, "reader": reader}
+def small_png(depth: int, color: int, *chunks: bytes, interlaced: bool = False) -> bytes:
+    """Of 13 x 11 pixels, in a block that is not compressed, so that mutations reach the rows."""
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
+    # Each row with another filter; where rows are shorter, all without.
+    rows = b"".join(bytes([row % 5, *range((13 * bits + 7) // 8)]) for row in range(11))
+    rows = bytes(600) if interlaced else rows
+    stored = struct.pack("<BHH", 1, len(rows), len(rows) ^ 0xFFFF) + rows
+    deflated = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(rows))
+    header = struct.pack(">IIBBBBB", 13, 11, depth, color, 0, 0, interlaced)
+    content = [chunk(b"IHDR", header), *chunks, chunk(b"IDAT", deflated), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(content)
+
+
+def pictures() -> Corpus:
+    palette = chunk(b"PLTE", bytes(range(48)))
+    exif = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x05\0\0\0\0\0\0"
+    files = {
+        **JPEGS,
+        "grey-1": small_png(1, 0),
+        "grey-16": small_png(16, 0, chunk(b"tRNS", b"\0\1")),
+        "rgb": small_png(8, 2, chunk(b"eXIf", exif)),
+        "rgba-16": small_png(16, 6),
+        "grey-alpha": small_png(8, 4),
+        "palette": small_png(4, 3, palette, chunk(b"tRNS", b"\0\1")),
+        "interlaced": small_png(8, 2, interlaced=True),
+        "gif": b"GIF89a",
+    }
+    for number, (name, content) in enumerate(files.items()):
+        for crop in range(3):
+            flags = crop + 4 * (number % 2) + 8 * (number % 3 == 1) + 16 * (number % 3 == 2) + 224
+            setting = bytes([flags, 5 + 17 * crop, 30 - 9 * crop, 11 * number, 9, 0, 0, 0])
+            yield f"{name}-{crop}", setting + struct.pack("<Q", 77 * number << 30 | crop) + content
+
+
+TARGETS = {
+    "framing": framing,
+    "example": example,
+    "image": pictures,
+    "sidecar": sidecars,
+    "reader": reader,
+}
 
 
 def make(folder: Path) -> None:
