@@ -187,10 +187,8 @@ class Sampler:
         self._import_as_samplers_do()
         errors: list[Exception] = []
         sent: list[FromSampler] = []
-        setup = sampler_setup(self._config)
-        setup = dataclasses.replace(
-            setup, datasets={self.name: self._dataset.model_dump(mode="json")}
-        )
+        datasets = {self.name: self._dataset.model_dump(mode="json")}
+        setup = dataclasses.replace(sampler_setup(self._config), datasets=datasets)
         worker = Worker(setup, sent.append, failed=errors.append)
         shard = ShardId(self.name, 1)
         classes, numbered = self._classes(units)

@@ -71,7 +71,6 @@ class Survey:
     joined: int = 0
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
-    foreign: int = 0  # how many of them are neither JPEG nor PNG
     array: tuple[int, int] | None = None  # rows, bytes of a row
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
 
@@ -81,9 +80,9 @@ class Survey:
 
     @property
     def is_decodable(self) -> bool:
-        """Whether most of the images are of formats that loaders decode."""
+        """Whether most of the images are of formats that loaders decode, by their suffix."""
         suffix = next(filter(is_image, self.members or self.suffixes), "")
-        return suffix in ("", "jpg", "jpeg", "png") and 2 * self.foreign <= len(self.images)
+        return suffix in ("", "jpg", "jpeg", "png")
 
 
 def survey(store: Store, url: str) -> Survey:
@@ -197,7 +196,6 @@ def _note_image(found: Survey, body: bytes) -> None:
         size, grey = looked
         found.images.append(size)
         found.grey += grey
-        found.foreign += not body.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"))
 
 
 def _members_of(head: bytes) -> tuple[list[str], bytes]:

@@ -22,8 +22,8 @@ _PER_SHARD = 8 << 10  # bytes of a sidecar's text, and the rounding of two files
 
 
 def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> dict[str, Any]:
-    """About how many images `limit` bytes hold, and the bytes of a record, as image files and as pixels
-    (None: the headers cannot be read); {} if the sample has no images.
+    """About how many images `limit` bytes hold, as image files and as pixels, and the bytes of a record;
+    {} if the sample has no images.
 
     `images`: how many there are, or None. `shape`: height and width of those looked at, if they agree.
     Where the transform decodes images, the same units are fetched once more and not decoded.
@@ -34,25 +34,24 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
         before = Sampler(config, sampler.name, names.index("decode_image"))
         files = before.take(sample.units, LOOKED_AT)
     bodies = [v for v in _values(files) if isinstance(v, bytes) and image_suffix(v)]
-    mean, images = _mean(files), None
-    pixels: float | None = _mean(sample)
     if decodes:
-        shapes = {v.shape[:2] for v in _values(sample) if isinstance(v, np.ndarray) and v.ndim == 3}
+        shapes = [v.shape[:2] for v in _values(sample) if isinstance(v, np.ndarray) and v.ndim == 3]
     else:
-        sizes = [header and header[0] for header in map(image_header, bodies)]
-        shapes = {size for size in sizes if size}
-        grown = sum(3 * size[0] * size[1] for size in sizes if size) - sum(map(len, bodies))
-        pixels = None if None in sizes else mean + grown / len(files.records)
-    if not bodies or (decodes and not shapes):
+        shapes = [header[0] for body in bodies if (header := image_header(body))]
+    if not bodies or not shapes:
         return {}
+    mean, pixels = (s.outcome.data_bytes / s.outcome.records for s in (files, sample))
+    if not decodes:
+        grown = sum(3 * height * width for height, width in shapes) - sum(map(len, bodies))
+        pixels += grown / len(files.records)
+    images = None
     if dataset.source.format == "files" and files.outcome.records == files.read:
         number, total, whole = sampler.count(_PAGES)
         images = number if whole else None
         # The objects listed may be of another size than the first.
         share = total / number / fmean(unit.size for unit in files.units)
         mean *= share
-        if pixels is not None and len(shapes) > 1:
-            pixels *= share
+        pixels *= share if len(set(shapes)) > 1 else 1
 
     def held(size: float) -> int:
         shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
@@ -66,28 +65,21 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
         "formats": sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body in bodies}),
         "file_bytes": round(mean),
         "as_files": held(mean),
-        "shape": list(shapes.pop()) if len(shapes) == 1 else None,
-        "pixel_bytes": None if pixels is None else round(pixels),
-        "as_pixels": None if pixels is None else held(pixels),
+        "shape": list(shapes[0]) if len(set(shapes)) == 1 else None,
+        "pixel_bytes": round(pixels),
+        "as_pixels": held(pixels),
     }
 
 
 def described(found: Mapping[str, Any]) -> str:
     """The same as a line for people."""
     total = "" if found["images"] is None else f" of {found['images']:,}"
-    text = (
-        f"{approximate_size(found['limit_bytes'])} hold about {found['as_files']:,}{total} images "
-    )
-    text += f"as {' and '.join(found['formats'])}"
-    if found["as_pixels"] is None:
-        return text
     extent = "{} x {}".format(*found["shape"]) if found["shape"] else "of several sizes"
-    return f"{text}, or {found['as_pixels']:,} as pixels ({extent})"
+    return (
+        f"{approximate_size(found['limit_bytes'])} hold about {found['as_files']:,}{total} images as "
+        f"{' and '.join(found['formats'])}, or {found['as_pixels']:,} as pixels ({extent})"
+    )
 
 
 def _values(sample: Sample) -> list[Any]:
     return [value for record in sample.records for value in record.values.values()]
-
-
-def _mean(sample: Sample) -> float:
-    return sample.outcome.data_bytes / max(sample.outcome.records, 1)

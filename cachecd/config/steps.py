@@ -17,7 +17,6 @@ _MAX_CLASSES = 65535
 IMAGE_MODES = ("RGB", "RGBA", "L")
 """What `decode_image` makes of any image: Pillow's modes of 8 bits with 3, 4 and 1 channels."""
 RESAMPLES = ("bilinear", "nearest")
-_SHRINK = "shrink: {shorter: 512, quality: 90, features: [payload], resample: nearest}"
 
 
 def decode_image(argument: Any) -> Any:
@@ -37,18 +36,20 @@ def decode_image(argument: Any) -> Any:
 
 def shrink(argument: Any) -> Any:
     """{shorter, quality, features, resample}."""
-    defaults: dict[str, Any] = {"quality": 90, "features": ["payload"], "resample": "bilinear"}
-    if not isinstance(argument, Mapping) or argument.keys() - {"shorter", *defaults}:
-        raise _wrong(argument, _SHRINK)
-    found = {**defaults, **argument}
+    given = argument if isinstance(argument, Mapping) else {}
+    found: dict[str, Any] = {
+        **{"quality": 90, "features": ["payload"], "resample": "bilinear"},
+        **given,
+    }
     quality, resample = found["quality"], found["resample"]
-    if not (_is_side(found.get("shorter")) and _are_features(found["features"])):
-        raise _wrong(argument, _SHRINK)
-    if not (_is_count(quality) and 1 <= quality <= 100):
-        raise _wrong(quality, "quality: a number from 1 to 100")
-    if resample not in RESAMPLES:
-        raise _wrong(resample, f"resample: {', '.join(RESAMPLES)}")
-    return found
+    sizes = _is_side(found.get("shorter")) and _is_side(quality) and quality <= 100
+    if len(found) == 4 and sizes and _are_features(found["features"]) and resample in RESAMPLES:
+        return found
+    raise _wrong(
+        argument,
+        "shrink: {shorter: 512, quality: 90, features: [payload], resample: nearest}; quality is 1 to "
+        f"100, and resample {' or '.join(RESAMPLES)}",
+    )
 
 
 def resize(argument: Any) -> Any:
