@@ -68,6 +68,13 @@ class TestShrink:
         assert (image.format, image.mode, image.size) == (becomes, "RGB", (45, 30))
         assert distance(image) < 3
 
+    def test_jpeg_that_is_decoded_at_a_fraction_keeps_its_place(self):
+        large = Image.fromarray(SMOOTH).resize((727, 485), Image.Resampling.BICUBIC)
+        image = shrunk(image_bytes(np.asarray(large), file="JPEG", quality=97), quality=97)
+        assert image.size == (44, 30)
+        scaled = np.asarray(large.resize((44, 30), Image.Resampling.BILINEAR), np.int16)
+        assert np.abs(np.asarray(image, np.int16) - scaled).mean() < 2
+
     def test_quality_decides_how_many_bytes_a_jpeg_takes(self):
         body = image_bytes(RNG.integers(0, 256, (90, 90, 3), np.uint8), file="JPEG", quality=95)
         sizes = [
