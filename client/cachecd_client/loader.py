@@ -144,9 +144,11 @@ class Loader:
         self._batches = self.division.steps
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
+        #: Of the decoded pictures of one batch.
+        self.picture_bytes = sum(each.picture_bytes for each in made) * self.batch_size
         if prefetch_bytes is None:
-            decoded = _DECODED_AHEAD * sum(each.picture_bytes for each in made) * self.batch_size
-            prefetch_bytes = min(max(_PREFETCH, decoded), resources.memory() // _PREFETCH_SHARE)
+            prefetch_bytes = max(_PREFETCH, _DECODED_AHEAD * self.picture_bytes)
+            prefetch_bytes = min(prefetch_bytes, resources.memory() // _PREFETCH_SHARE)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt
         self._ids = flag("ids", ids)

@@ -53,6 +53,7 @@ class Waited:
     elapsed: float = 0.0
     threads: int = 0  # as asked for; 0: as many as are of use
     prefetch_bytes: int = 0
+    pictures: int = 0  # bytes of a batch's decoded pictures
 
 
 def advice(report: Report, most: Waited, processors: int) -> str:
@@ -70,7 +71,7 @@ def advice(report: Report, most: Waited, processors: int) -> str:
 
 
 def _faster_reading(most: Waited, processors: int) -> str:
-    mean = most.bytes // most.steps
+    mean = most.bytes // most.steps + most.pictures
     if 2 * mean > most.prefetch_bytes:
         return (
             f"prefetch_bytes={most.prefetch_bytes} holds fewer than two batches of {mean} bytes: "

@@ -282,5 +282,6 @@ def _rows(loader: Loader, began: _Began) -> int:
 
 def _most(loader: Loader, found: _Sums) -> Waited:
     return Waited(
-        found.waited, found.steps, found.bytes, found.elapsed, loader.threads, loader.prefetch_bytes
-    )
+        found.waited, found.steps, found.bytes, found.elapsed, loader.threads, loader.prefetch_bytes,
+        loader.picture_bytes,
+    )  # fmt: skip

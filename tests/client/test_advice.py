@@ -63,6 +63,10 @@ WAITS = {**REPORT, "seconds_waited": 30.0, "seconds_elsewhere": 70.0, "wait_shar
             replace(MOST, bytes=1200 * (40 << 20)),
             "prefetch_bytes=67108864 holds fewer than two batches of 41943040 bytes: raise it to 167772160",
         ),
+        (
+            replace(MOST, bytes=1200 * 5_000_000, pictures=38_000_000),
+            "prefetch_bytes=67108864 holds fewer than two batches of 43000000 bytes: raise it to 172000000",
+        ),
         (replace(MOST, threads=1), "threads=1 on 4 processors: raise it, or leave it out"),
         (replace(MOST, threads=4), "reading gave 0 MB/s, which disk and processors limit"),
         (replace(MOST, bytes=31_000_000_000), "reading gave 310 MB/s, which disk and processors"),

@@ -279,6 +279,15 @@ def test_decode_is_refused_where_it_cannot_be(files, options, error, message):
         files.numpy(1, **options)
 
 
+def test_a_core_without_libraries_names_their_packages(files, monkeypatch):
+    monkeypatch.setattr(_core, "image_formats", set)
+    with pytest.raises(
+        CallerError, match="built without libjpeg-turbo and libpng: install libjpeg-"
+    ):
+        files.numpy(1, decode={"image": RANDOM})
+    assert next(iter(files.numpy(1, decode={"pixels": RANDOM})))["pixels"].shape == (1, 32, 32, 3)
+
+
 def test_images_scaled_alike_go_together(files):
     decode = {"image": Image(32, resize=40), "mask": Image(16, resize=20)}
     assert next(iter(files.numpy(2, decode=decode)))["mask"].shape == (2, 16, 16, 3)
