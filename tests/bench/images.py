@@ -35,18 +35,25 @@ from tests.stores import S3Server, s3_server
 MARK = "images"
 ENVIRONMENTS = ROOT / "build" / "bench" / "envs"
 CORES, BUCKET = 2, "images"
-WAYS: dict[str, Way] = {**image_decoders.WAYS, **image_jobs.WAYS}
+WAYS: dict[str, Way] = {
+    **image_decoders.WAYS,
+    **image_jobs.WAYS,
+    "ours-bare": Way("cachecd, `FileSet(files).torch()`", None, ("torch", "cachecd_client")),
+    "memcpy": Way("memcpy, one thread", None, ("torch", "cachecd_client")),
+}
 FIGURES = {
     "images_s": "images/s",
     "nothing_s": "from nothing to every image once, s",
     "records": "records in the cache",
     "first_batch_s": "start to first batch, s",
+    "mb_s": "MB/s",
+    "first_batch_ms": "file names to first batch, ms",
 }
 _DECODE, _JOB = "tests.bench.image_decoders:measure", "tests.bench.image_jobs:measure"
-_CAPACITY = "tests.bench.image_jobs:capacity"
+_CAPACITY, _BARE = "tests.bench.image_jobs:capacity", "tests.bench.bare:"
 _DECODERS = "ours", "tf.data", "tf.data-antialiased", "dali", "pillow", "spdl"
 _JOBS = "litdata-job", "mosaic-job"
-_PLAN = "repeats", "seconds", "batch", "count", "job", "quick"
+_PLAN = "repeats", "seconds", "batch", "count", "job", "megabytes", "quick"
 
 Measured = dict[str, dict[str, dict[str, list[float]]]]  # case -> way -> figure -> a value a repeat
 
@@ -76,6 +83,12 @@ CASES = {
         ("ours-masks", "tf.data-masks"),
         form="masks",
     ),
+    "bytes4kB": Case(
+        "Records of 4 kB, a bytes column", ("ours-bare", "memcpy"), f"{_BARE}bytes_column"
+    ),
+    "bare786kB": Case(
+        "Records of 786 kB without sidecars, 1 GB", ("ours-bare",), f"{_BARE}first_batch"
+    ),
     "job": Case("The whole job, epochs 2 and 3", ("ours-job", *_JOBS), _JOB),
     "capacity": Case("A cache of 100 MiB", ("ours-encoded", "ours-pixels"), _CAPACITY),
 }
@@ -83,7 +96,10 @@ CASES = {
 
 @dataclass(frozen=True)
 class Bar:
-    """`ours` against the best of `others` by a figure: at least, or `at_most`, so many times it."""
+    """`ours` against the best of `others` by a figure: at least, or `at_most`, so many times it.
+
+    Without `others`, by the figure itself, in ms.
+    """
 
     title: str
     case: str
@@ -111,6 +127,8 @@ BARS = (
     Bar("seconds from nothing to every image once", "job", 0.7, _JOBS, "nothing_s", True),
     Bar("records, by pixel bytes / JPEG bytes", "capacity", 0.9, _PIXELS, "records"),
     Bar("start to first batch", "capacity", 1.0, _PIXELS, "first_batch_s", True),
+    Bar("MB/s", "bytes4kB", 0.7, ("memcpy",), "mb_s"),
+    Bar("first batch of a bare set, after imports", "bare786kB", 100, (), "first_batch_ms", True),
 )
 
 
@@ -121,14 +139,15 @@ def judge(measured: Measured, pixel_ratio: float) -> list[Row]:
         values = {way: of.get(bar.figure) for way, of in measured.get(bar.case, {}).items()}
         ours = values.get(CASES[bar.case].ways[0])
         theirs = {way: median(of) for way in bar.others if (of := values.get(way))}
-        required = f"{'≤' if bar.at_most else '≥'} {bar.limit:g}x"
-        if not ours or not theirs:
+        required = f"{'≤' if bar.at_most else '≥'} {bar.limit:g}{'x' if bar.others else ' ms'}"
+        if not ours or not (theirs or not bar.others):
             against = ", ".join(bar.others)
             rows.append(Row(bar.title, bar.case, required, against, None, None, None, None))
             continue
-        best = (min if bar.at_most else max)(theirs, key=lambda way: theirs[way])
+        best = (min if bar.at_most else max)(theirs, key=lambda way: theirs[way], default=None)
         scale = pixel_ratio if bar.figure == "records" else 1.0
-        found = [a / b / scale for a, b in zip(ours, values[best] or (), strict=True)]
+        base = values[best] or [] if best else [1.0] * len(ours)
+        found = [a / b / scale for a, b in zip(ours, base, strict=True)]
         met = median(found) <= bar.limit if bar.at_most else median(found) >= bar.limit
         figures = median(found), min(found), max(found)
         rows.append(Row(bar.title, bar.case, required, best, *figures, met))
@@ -145,6 +164,7 @@ class Run:
         self.absent: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self._workers: dict[str, Worker] = {}
+        self._server: S3Server | None = None
 
     def wanted(self, case: str) -> list[str]:
         patterns = self.options.only or ["*"]
@@ -158,27 +178,33 @@ class Run:
     def measure(self, keep: Callable[[], object]) -> None:
         """Measures what is wanted; `keep` is called after each case."""
         with ExitStack() as stack:
-            server: S3Server | None = None
             for name, case in CASES.items():
                 if name in self.measured:
                     continue
-                ways = [way for way in self.wanted(name) if self._is_there(way, stack)]
-                if not ways:
-                    continue
-                task: dict[str, Any]
-                if case.call == _DECODE:
-                    self._say(f"{name}: pictures")
-                    folder = self.pictures.decoding(case.form, case.size)
-                    warm([folder])
-                    task = {"folder": str(folder), "form": case.form, "beside": case.beside}
-                    task |= {"seconds": self.options.seconds}
-                else:
-                    if server is None:
-                        server = stack.enter_context(s3_server())
-                        self._fill(server)
-                    task = {"url": f"s3://{BUCKET}/pictures/", "environ": server.environ}
-                self._by_turns(name, ways, {**task, "call": case.call, "batch": self.options.batch})
-                keep()
+                if ways := [way for way in self.wanted(name) if self._is_there(way, stack)]:
+                    self._by_turns(name, ways, {"call": case.call, **self._task(case, stack)})
+                    keep()
+
+    def _task(self, case: Case, stack: ExitStack) -> dict[str, Any]:
+        """What a measurement of this case is given, once all that it needs is there."""
+        options, seconds = self.options, self.options.seconds
+        if case.call.startswith(_BARE):
+            return {"folder": str(options.data), "megabytes": options.megabytes, "seconds": seconds}
+        if case.call == _DECODE:
+            self._say(f"pictures: {case.form}, {case.size}")
+            folder = self.pictures.decoding(case.form, case.size)
+            warm([folder])
+            task = {"folder": str(folder), "form": case.form, "beside": case.beside}
+            return {**task, "seconds": seconds, "batch": options.batch}
+        if self._server is None:
+            self._server = stack.enter_context(s3_server())
+            files = sorted(self.pictures.classes().rglob("*.jpg"))
+            self._say(f"putting {len(files)} JPEGs into a bucket")
+            self._server.bucket(BUCKET)
+            bodies = {f"pictures/{f.parent.name}/{f.name}": f.read_bytes() for f in files}
+            self._server.put(BUCKET, bodies)
+        task = {"url": f"s3://{BUCKET}/pictures/", "environ": self._server.environ}
+        return {**task, "batch": options.batch}
 
     def _is_there(self, way: str, stack: ExitStack) -> bool:
         if way in self._workers or way in self.absent:
@@ -200,12 +226,6 @@ class Run:
         self.versions |= worker.do(call=call, imports=kind.imports, place=place)["done"]
         self._workers[way] = worker
         return True
-
-    def _fill(self, server: S3Server) -> None:
-        files = sorted(self.pictures.classes().rglob("*.jpg"))
-        self._say(f"putting {len(files)} JPEGs into a bucket")
-        server.bucket(BUCKET)
-        server.put(BUCKET, {f"pictures/{f.parent.name}/{f.name}": f.read_bytes() for f in files})
 
     def _by_turns(self, name: str, ways: list[str], task: Mapping[str, Any]) -> None:
         measured = self.measured[name] = {}
@@ -276,6 +296,7 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=int, default=64)
     add("--count", type=int, default=600, help="pictures of each size for the decoders")
     add("--job", type=int, default=6000, help="pictures of the whole job")
+    add("--megabytes", type=float, default=1000.0, help="of records without pictures (1000)")
     add("--only", nargs="+", metavar="CASE/WAY", help="patterns, as 'jpg256/*' or '*/ours*'")
     add("--quick", action="store_true", help="few pictures of noise, one repeat: no figures")
     add("--json", type=Path, metavar="FILE",
@@ -296,7 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = (pair.partition("=") for pair in options.python)
     options.python = {name: Path(path) for name, _, path in pairs}
     if options.quick:
-        options.count, options.job, options.repeats, options.seconds = 32, 128, 1, 0.05
+        options.count, options.job, options.megabytes = 32, 128, 8.0
+        options.repeats, options.seconds = 1, 0.05
     if options.page:
         report.put_into(options.page, None, MARK)  # what would fail at the end fails now
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

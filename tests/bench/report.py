@@ -103,7 +103,7 @@ def _title(records: RecordSet) -> str:
 def bar_table(rows: Iterable[Row]) -> str:
     lines = ["| bar | records | required | measured | against | |", "|---|---|---|---|---|---|"]
     for row in rows:
-        unit = " ms/GB" if "ms/GB" in row.required else "x"
+        unit = row.required.lstrip("≤≥ 0123456789.").replace("ms", " ms")
         if row.measured is None or row.low is None or row.high is None:
             measured, verdict = "not measured", ""
         else:
