@@ -25,6 +25,7 @@ from cachecd.sampler.stores.answers import redacted, without_secrets
 from cachecd.sampler.stores.backend import (
     Backend,
     GoneError,
+    NotPartialError,
     Nowhere,
     SlowError,
     TransientError,
@@ -64,7 +65,8 @@ class Store:
         # Of its own: a listing that drips for ever must keep nothing else waiting.
         self._glimpsing = ThreadPoolExecutor(1, "glimpse")
         self._looked_at = float("-inf")
-        self._answers = False  # what was found then
+        # What was found then. None: the store has another object, and no parts of it can be read.
+        self._answers: bool | None = False
 
     @property
     def where(self) -> str:
@@ -145,7 +147,7 @@ class Store:
             try:
                 found = await self._attempt(length, slow, ask)
             except GoneError as gone:
-                if await self._can_be_read(asked, but=key):
+                if await self._can_be_read(asked, but=key, in_parts=False):
                     raise
                 error = TransientError(f"{gone}, nor can any other object be read")
                 error.__cause__ = gone
@@ -204,7 +206,7 @@ class Store:
             self._witness = key
         return body
 
-    async def _can_be_read(self, since: float, but: str) -> bool:
+    async def _can_be_read(self, since: float, but: str, in_parts: bool = True) -> bool:
         """Whether another object than `but` can be read, or has been since then."""
         async with self._looking:
             if self._read_at > since and self._witness != but:
@@ -212,9 +214,9 @@ class Store:
             if self._looked_at < since:
                 self._looked_at = time.monotonic()
                 self._answers = await self._look(but)
-            return self._answers
+            return bool(self._answers) or (self._answers is None and not in_parts)
 
-    async def _look(self, but: str) -> bool:
+    async def _look(self, but: str) -> bool | None:
         candidates = [self._witness] if self._witness not in ("", but) else []
         try:
             async with asyncio.timeout(self._retry.silence):
@@ -229,6 +231,8 @@ class Store:
                     if await self._readable(candidate):
                         self._witness = candidate
                         return True
+        except NotPartialError:
+            return None
         except Exception:  # what this one attempt fails by says no more than that nothing was read
             pass
         return False

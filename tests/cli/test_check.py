@@ -151,6 +151,21 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
     )
 
 
+@pytest.mark.parametrize(
+    ("picks", "code", "reason"),
+    [
+        ('join: {a: "*.bin", b: "*.txt"}', 1, "datasets.train: of the first 5 units none gives"),
+        ('match: "*.jpg"', 2, "datasets.train.source.match: selects none of the objects under"),
+    ],
+)
+def test_patterns_that_give_no_record_fail_the_check(objects, capsys, picks, code, reason):
+    path = objects(10)
+    path.write_text(path.read_text().replace("format: files", f"format: files, {picks}"))
+    assert cli.run_command(["check", str(path), "--sources"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cachecd: {reason}")
+
+
 SIDE = 96
 
 

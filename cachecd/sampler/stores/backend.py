@@ -33,6 +33,10 @@ class SlowError(TransientError):
     """One attempt brought less in its time than a link that works does."""
 
 
+class NotPartialError(TransientError):
+    """The store sent the whole object where a part was requested, so it has the object."""
+
+
 class GoneError(UnitError):
     """The store does not have the object: of one, that is so; of all, it is the wrong place."""
 

@@ -21,7 +21,7 @@ from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, Uni
 from cachecd.model import ObjectInfo
 from cachecd.sampler.lanes import Ask, OutOfOrderError, Page, is_marker
 from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
-from cachecd.sampler.stores.backend import PAGE, TransientError, resized
+from cachecd.sampler.stores.backend import PAGE, NotPartialError, TransientError, resized
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -247,7 +247,7 @@ def explain(error: Exception, where: str) -> SourceError:
     if "MissingContentLength" in text:
         return TransientError("the store does not tell the object's size")
     if "NotPartial" in text or "Range request not supported" in text:
-        return TransientError("the store sent the whole object where a part was asked for")
+        return NotPartialError("the store sent the whole object where a part was asked for")
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
