@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image as Picture
 
 from cachecd import cli, proposal
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
+from cachecd.sample import Sampler
 from cachecd.sampler.opening import open_store
 from cachecd.survey import Survey, _find_join, suffix_of, survey
+from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 
 
 def image(height=4, width=5, form="PNG", mode="RGB"):
     file = io.BytesIO()
-    Image.new(mode, (width, height)).save(file, form)
+    Picture.new(mode, (width, height)).save(file, form)
     return file.getvalue()
 
 
@@ -32,10 +36,10 @@ def npy(rows, columns=3, dtype=np.float32):
 def tar(image=b"abc", suffix="jpg"):
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
-        for name in (f"1.{suffix}", "1.cls"):
+        for name, body in {f"1.{suffix}": image, "1.cls": b"3"}.items():
             member = tarfile.TarInfo(name)
-            member.size = len(image)
-            archive.addfile(member, io.BytesIO(image))
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
     return file.getvalue()
 
 
@@ -100,6 +104,27 @@ def test_images_in_folders_stay_encoded_and_are_labelled_by_their_folder(put, tm
     path.write_text(uncommented(text))
     steps = load(path, {}).datasets["train"].transform
     assert [step.name for step in steps] == ["decode_image", "resize"]
+
+
+@pytest.mark.parametrize(
+    "layout", [{"a.jpg": "JPEG", "b.jpg": "JPEG"}, {"a.tar": "JPEG"},
+               {f"{kind}/{n}.png": "PNG" for kind in ("images", "masks") for n in range(2)}],
+)  # fmt: skip
+def test_the_line_printed_reads_the_records_of_the_proposal(put, tmp_path, capsys, layout):
+    whole = {key: image(form=form) for key, form in layout.items()}
+    bodies = {key: tar(body) if key == "a.tar" else body for key, body in whole.items()}
+    _, text = proposed(put(bodies), tmp_path, capsys)
+    sampler = Sampler(load(tmp_path / "proposed.yaml", {}), "train")
+    sample = sampler.take(sampler.beginning(), 2)
+    writer = ShardWriter(str(tmp_path / "made.tfrecord"))
+    for record in sample.records:
+        writer.append(sample.schema.encode(record.values))
+    writer.finish(json.dumps({"schema": sample.schema.to_json()}))
+    scope = {"epoch": FileSet([tmp_path / "made.tfrecord"]), "Image": Image}
+    (line,) = re.findall(r"# (epoch\.torch\(.*\))$", text, re.M)
+    batch = next(iter(eval(line.replace("torch(256", f"numpy({len(sample.records)}"), scope)))
+    assert batch["image"].shape == (len(sample.records), 4, 4, 3)
+    assert "mask" not in batch or batch["mask"].shape == (2, 4, 4, 1)
 
 
 def test_images_that_are_all_grey_may_stay_so(put, tmp_path, capsys):
