@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
-import random
 import uuid
 
+import numpy as np
+import PIL.Image
 import pytest
 
 from cachecd.cli import run_command
-from cachecd_client import Epoch
+from cachecd_client import Epoch, Image
 from tests.e2e.conftest import upload
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.link import Link
@@ -28,13 +30,29 @@ def records(epoch: Epoch) -> dict[str, tuple[bytes, bytes, int]]:
     return by_key
 
 
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 @pytest.fixture
 def pairs() -> dict[str, tuple[bytes, bytes, int]]:
-    chance = random.Random(8)
+    """Text -> image, mask and class; the mask is the image's first channel."""
+    rng = np.random.default_rng(8)
+    images = [rng.integers(0, 256, (30, 40, 3), np.uint8) for _ in TEXTS]
     return {
-        text: (chance.randbytes(3000), chance.randbytes(chance.randint(0, 4000)), text[:3] == "dog")
-        for text in TEXTS
+        text: (png(image), png(image[..., 0]), text[:3] == "dog")
+        for text, image in zip(TEXTS, images, strict=True)
     }
+
+
+def assert_cropped_alike(epoch: Epoch) -> None:
+    options = {"crop": "random", "flip": 0.5, "resample": "nearest"}
+    decode = {"image": Image(16, **options), "mask": Image(16, mode="L", **options)}
+    for batch in epoch.numpy(16, drop_last=False, decode=decode):
+        assert batch["image"].shape[1:] == (16, 16, 3)
+        assert np.array_equal(batch["image"][..., :1], batch["mask"])
 
 
 def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, monkeypatch, capsys):
@@ -71,6 +89,7 @@ def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, mo
                 seen = records(epoch)
             with cache.acquire("train-eval", epoch=0, job="b") as epoch:
                 held_out = records(epoch)
+                assert_cropped_alike(epoch)
         assert 0 < len(held_out) < len(seen)
         assert seen | held_out == {text: p for text, p in pairs.items() if text != LOST}
         assert len(seen) + len(held_out) == len(TEXTS) - 1
