@@ -19,7 +19,7 @@ SMALLER = {
     '"cuda"': '"cpu"', '"train", 90': '"train", 2', "torch(256": "torch(4", "torch(16": "torch(4",
     "Image(224": "Image(28", "resize=256": "resize=32", "Image(512": "Image(32",
 }  # fmt: skip
-SMALL = {"LIMIT": "64MiB", "SHARD_SIZE": "256KiB", "WINDOW": "64MiB"}
+SMALL = {"CACHE__LIMIT": "64MiB", "CACHE__SHARD_SIZE": "256KiB", "SAMPLER__WORKERS": "1"}
 
 
 def write(path, pixels):
@@ -53,7 +53,7 @@ def run(bucket, tmp_path, monkeypatch, capsys):
             text.replace("/data/cachecd", str(tmp_path / "cache")).replace("4GiB", "4KiB")
         )
         for key, value in SMALL.items():
-            monkeypatch.setenv(f"CACHECD_CACHE__{key}", value)
+            monkeypatch.setenv(f"CACHECD_{key}", value)
         connect = cachecd_client.connect
         monkeypatch.setattr(cachecd_client, "connect", lambda: connect(path))
         text = PROGRAMS[program]

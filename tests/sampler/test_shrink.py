@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,19 @@ SMOOTH = np.asarray(
     Image.fromarray(COARSE.astype(np.uint8)).resize((90, 60), Image.Resampling.BICUBIC)
 )
 NUMBERS = np.kron(RNG.integers(0, 21, (6, 9)), np.ones((10, 10), np.int64))
+
+
+def png_of_16_bits(color: int, channels: int) -> bytes:
+    """A PNG of 40 x 40 pixels of a kind that Pillow does not write."""
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", 40, 40, 16, color, 0, 0, 0),
+        b"IDAT": zlib.compress(bytes(1 + 40 * 2 * channels) * 40),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
 
 
 def opened(body: bytes) -> Image.Image:
@@ -156,6 +171,8 @@ class TestShrink:
                 "pixels of 32 bits",
             ),
             ({"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")}, "pixels of 32 bits"),
+            ({"payload": png_of_16_bits(2, 3)}, "several channels of 16 bits"),
+            ({"payload": png_of_16_bits(4, 2)}, "several channels of 16 bits"),
             ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),
             ({"jpg": b""}, "no feature 'payload' to decode"),
         ],

@@ -19,7 +19,7 @@ def shrink(
     metadata are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG. Another format becomes a
     JPEG if its pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels of a palette, of
     1 bit and of 16 bits keep their values: whatever `resample` is, they are never mixed.
-    ValueError for pixels of 32 bits.
+    ValueError for pixels of 32 bits, and for colors of 16 bits.
     """
     found = dict(record)
     for name in features:
@@ -37,8 +37,15 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         if min(image.size) <= shorter:
             return value
         form, mode = image.format, image.mode
-        if mode == "F" or (mode == "I" and form != "PNG"):
-            raise ValueError(f"{name!r} has pixels of 32 bits (Pillow's mode {mode}), expected 16")
+        deep = ";16" in str(image.tile) and not mode.startswith(
+            "I"
+        )  # colors, of which Pillow keeps 8
+        if deep or mode == "F" or (mode == "I" and form != "PNG"):
+            bits = "several channels of 16 bits" if deep else "pixels of 32 bits"
+            raise ValueError(
+                f"{name!r} has {bits}, expected 8 bits a channel, or 16 of one: shrink it in a function of "
+                "your own"
+            )
         exact = nearest or mode in ("1", "P", "PA") or mode.startswith("I")
         height, width = scaled(image.height, image.width, shorter)
         # A JPEG may be decoded at a half, a quarter or an eighth; twice the size is left to smooth.
