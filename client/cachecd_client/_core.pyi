@@ -222,6 +222,9 @@ def decode_example(
     that occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped.
     """
 
+def count_example(record: Buffer) -> dict[str, tuple[Literal["bytes", "float", "int64"], int]]:
+    """All features of a serialized Example as (kind, number of values), as decode_example has them."""
+
 Column = (
     NDArray[Any]  # dense: [rows, *shape]
     # ragged: values, row_splits [rows + 1]; bytes: uint8 data, offsets [rows * product(shape) + 1]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
 from cachecd_client.locating import Located
-from cachecd_client.schema import Schema, infer_examples
+from cachecd_client.schema import Form, Schema, form, infer_forms
 
 # Of how many files, and how many records in all: enough to meet a list whose length varies or a
 # feature that is sometimes missing, and read and decoded in milliseconds.
@@ -70,7 +70,7 @@ def _inferred(files: Sequence[Located]) -> Schema:
         raise SchemaError(
             f"no records in {len(files)} files: there is nothing to read, nor to infer a schema from"
         )
-    schema = infer_examples((record for _, record in sample), [place for place, _ in sample])
+    schema = infer_forms(sample)
     if not schema.features:
         raise SchemaError(
             f"{sample[0][0]}: no features, nor in {len(sample) - 1} other records; only TFRecord "
@@ -80,8 +80,8 @@ def _inferred(files: Sequence[Located]) -> Schema:
     return schema
 
 
-def _sample(files: Sequence[Located]) -> Iterator[tuple[str, bytes]]:
-    """(place, record) of some records, spread over some files. Corrupt ones are passed over."""
+def _sample(files: Sequence[Located]) -> Iterator[Form]:
+    """Of some records, spread over some files. Corrupt ones are passed over."""
     chosen = [files[i] for i in _spread(len(files), _FILES)]
     corrupt: CorruptRecordError | None = None
     whole = size = 0
@@ -99,7 +99,7 @@ def _sample(files: Sequence[Located]) -> Iterator[tuple[str, bytes]]:
                 corrupt = corrupt or CorruptRecordError(file.path, begin, error.why)
                 continue
             whole += 1
-            yield f"{file.path}, record at byte {begin}", record
+            yield form(f"{file.path}, record at byte {begin}", record)
     if corrupt is not None and not whole:
         raise corrupt
 

@@ -8,7 +8,6 @@ shape stand here. The schema travels in each sidecar and each lease's manifest.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -163,32 +162,43 @@ def infer(record: Mapping[str, Any]) -> Schema:
     return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
 
 
-def infer_examples(records: Iterable[bytes], places: Iterable[str] | None = None) -> Schema:
-    """The schema of serialized Examples, from some of them.
+def infer_examples(records: Iterable[bytes]) -> Schema:
+    """The schema of serialized Examples, from some of them: see `infer_forms`."""
+    return infer_forms(form(f"record {i}", record) for i, record in enumerate(records))
+
+
+#: A record: where it is, and the kind and number of values of each feature.
+Form = tuple[str, Mapping[str, tuple[Kind, int]]]
+
+
+def form(place: str, record: bytes) -> Form:
+    """The form of a serialized Example; SchemaError, naming the place, if it is none."""
+    try:
+        return place, _core.count_example(record)
+    except ValueError as error:
+        raise SchemaError(
+            f"{place}: {error}; only TFRecord files of tf.train.Example records can be read"
+        ) from None
+
+
+def infer_forms(forms: Iterable[Form]) -> Schema:
+    """The schema of some records, from their forms.
 
     A list whose length is one value in all of them has a fixed shape (one element: a scalar);
     a list whose length differs is ragged. Features are the union; one that is missing somewhere is
-    ragged. SchemaError if a feature has two kinds, if one is no Example, or if there are no
-    records; `places` are what it calls each record, by default "record 0" and so on.
+    ragged. SchemaError if a feature has two kinds, if a record is no Example, or if there are none.
     """
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
     count = 0
-    places = places or (f"record {i}" for i in itertools.count())
-    for place, record in zip(places, records, strict=False):
+    for place, features in forms:
         count += 1
-        try:
-            values = _core.decode_example(record)
-        except ValueError as error:
-            raise SchemaError(
-                f"{place}: {error}; only TFRecord files of tf.train.Example records can be read"
-            ) from None
-        for name, (kind, listed) in values.items():
+        for name, (kind, length) in features.items():
             first, where = kinds.setdefault(name, (kind, place))
             if first != kind:
                 raise SchemaError(f"feature {name!r} is {first} in {where} and {kind} in {place}")
-            lengths.setdefault(name, {0} if count > 1 else set()).add(len(listed))
-        for name in lengths.keys() - values.keys():
+            lengths.setdefault(name, {0} if count > 1 else set()).add(length)
+        for name in lengths.keys() - features.keys():
             lengths[name].add(0)
     if not count:
         raise SchemaError("no records to infer a schema from")

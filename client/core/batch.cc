@@ -22,6 +22,9 @@ constexpr uint64_t kLargeRecord = 32 << 10;
 // the pages of this many records are looked up together. Of 1, 4, 8 and 16 at 4 kB 8 is fastest.
 constexpr uint64_t kLookUpAtOnce = 8;
 
+// By this much records may be larger than the first suggests.
+constexpr double kSlack = 1.25;
+
 bool IsLarge(const Record& record) { return record.frame.payload_bytes() >= kLargeRecord; }
 
 // The frame of a record that comes one by one; empty for others.
@@ -238,6 +241,18 @@ void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming)
   }
 }
 
+// A builder's first batch has no hint but its first record: growing by and by, columns of large
+// values would be copied as often as they double.
+void BatchBuilder::ReserveFirst(uint64_t bytes, const RecordFile::Frame& first) {
+  const double records =
+      kSlack * static_cast<double>(bytes) / static_cast<double>(first.end - first.begin);
+  for (size_t i = 0; i < builders_.size(); ++i) {
+    if (hints_[i] != 0 || shape_.features[i].is_dense()) continue;
+    const double expected = records * static_cast<double>(builders_[i].value_bytes());
+    builders_[i].Reserve(static_cast<size_t>(std::min(expected, static_cast<double>(bytes))));
+  }
+}
+
 Batch BatchBuilder::Build(const Division::Rows& wanted) {
   const uint64_t first = wanted.first;
   const uint64_t there = wanted.there;
@@ -250,10 +265,12 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
     records_->CheckStopped();
     located_.push_back(records_->Find(first + row, &pins_));
   }
+  uint64_t frames = 0;  // bytes
   for (Record& record : located_) {
     records_->CheckStopped();
     record.frame = record.file->Locate(record.index);
     if (!IsLarge(record)) record.file->Bring(record.frame);
+    frames += record.file->Raw(record.frame).size;
   }
   builders_.clear();
   for (size_t i = 0; i < shape_.features.size(); ++i) {
@@ -281,6 +298,7 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
       if (row % kLookUpAtOnce == 0) LookUpPages(located_, row + kLookUpAtOnce);
       AppendRow(first + row, record, SmallFrame(located_, row + 1));
       batch.record_bytes += record->frame.payload_bytes();
+      if (row == 0) ReserveFirst(frames, record->frame);
     } else {
       for (ColumnBuilder& builder : builders_) builder.AppendEmpty();
     }

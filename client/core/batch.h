@@ -73,6 +73,7 @@ class BatchBuilder {
   void AppendVerified(const Record& record, uint64_t key, ByteSpan coming);
   void DecodePictures(const Record& record, ByteSpan payload, uint64_t key);
   void CopyLarge(const Record& record, ByteSpan payload, ByteSpan coming);
+  void ReserveFirst(uint64_t bytes, const RecordFile::Frame& first);
   uint32_t CopyConverted(const LargeValue& value, uint32_t crc);
 
   const BatchShape& shape_;

@@ -86,6 +86,9 @@ class ColumnBuilder {
   // A row without a record: empty, or as an empty list is padded, or zeros.
   void AppendEmpty();
 
+  // Makes room for `bytes` of values in all, if they have no fixed size.
+  void Reserve(size_t bytes) { data_.Grow(used_, bytes); }
+
   // Bytes of values so far.
   size_t value_bytes() const { return used_; }
 

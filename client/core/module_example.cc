@@ -176,7 +176,9 @@ nb::list DecodeValues(const FeatureView& feature) {
   return values;
 }
 
-nb::dict DecodeExample(nb::object record) {
+// A dict of each feature's name to what `describe` makes of it.
+template <typename Describe>
+nb::dict FeaturesOf(nb::object record, Describe describe) {
   const BytesArgument bytes(record);
   nb::dict features;
   ForEachFeature(bytes.span(), [&](std::string_view name, ByteSpan message) {
@@ -187,10 +189,19 @@ nb::dict DecodeExample(nb::object record) {
     if (feature.kind == Kind::kNone) {
       if (features.contains(key)) nb::del(features[key]);
     } else {
-      features[key] = nb::make_tuple(KindName(feature.kind), DecodeValues(feature));
+      features[key] = nb::make_tuple(KindName(feature.kind), describe(feature));
     }
   });
   return features;
+}
+
+nb::dict DecodeExample(nb::object record) { return FeaturesOf(record, DecodeValues); }
+
+nb::dict CountExample(nb::object record) {
+  return FeaturesOf(record, [](const FeatureView& feature) {
+    // Numbers are read, so that malformed ones are found.
+    return feature.kind == Kind::kBytes ? CountValues(feature) : NumberReader(feature).Skip();
+  });
 }
 
 }  // namespace
@@ -198,6 +209,7 @@ nb::dict DecodeExample(nb::object record) {
 void BindExample(nb::module_& module) {
   module.def("encode_example", &EncodeExample, nb::arg("features"));
   module.def("decode_example", &DecodeExample, nb::arg("record"));
+  module.def("count_example", &CountExample, nb::arg("record"));
 }
 
 }  // namespace cachecd

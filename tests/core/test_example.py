@@ -1,6 +1,7 @@
 """The Example codec: values, wire forms, what is refused, and what hostile bytes may do."""
 
 import math
+import re
 import struct
 import threading
 import time
@@ -12,6 +13,20 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from tests.core.shards import entry, field, varint, wire
+
+
+def decode(record):
+    """What decode_example makes of the record, and count_example counts."""
+    try:
+        decoded = _core.decode_example(record)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            _core.count_example(record)
+        raise
+    counted = {name: (kind, len(values)) for name, (kind, values) in decoded.items()}
+    assert _core.count_example(record) == counted
+    return decoded
+
 
 # Writing
 
@@ -60,7 +75,7 @@ def test_equal_dicts_give_equal_bytes_whatever_their_order():
     ],
 )
 def test_a_value_becomes_the_list_of_its_kind(value, decoded):
-    assert _core.decode_example(_core.encode_example({"x": value})) == {"x": decoded}
+    assert decode(_core.encode_example({"x": value})) == {"x": decoded}
 
 
 def test_an_array_that_another_thread_changes_meanwhile_is_refused_or_written_whole():
@@ -76,7 +91,7 @@ def test_an_array_that_another_thread_changes_meanwhile_is_refused_or_written_wh
         deadline = time.monotonic() + 60
         while refused is None and time.monotonic() < deadline:
             try:
-                ((_, found),) = _core.decode_example(_core.encode_example({"x": numbers})).values()
+                ((_, found),) = decode(_core.encode_example({"x": numbers})).values()
             except RuntimeError as error:
                 refused = str(error)
             else:
@@ -90,11 +105,11 @@ def test_an_array_that_another_thread_changes_meanwhile_is_refused_or_written_wh
 
 def test_an_empty_list_has_no_kind_and_is_read_as_absent():
     assert _core.encode_example({"x": []}) == wire(entry("x", b""))
-    assert _core.decode_example(_core.encode_example({"x": []})) == {}
+    assert decode(_core.encode_example({"x": []})) == {}
 
 
 def test_no_features_are_an_example():
-    assert _core.decode_example(_core.encode_example({})) == {}
+    assert decode(_core.encode_example({})) == {}
 
 
 LISTLESS = [None, object(), {"a": 1}, {1}, 2**63, -(2**63) - 1, [1, 2.0], [1, b"a"], ["a", None]]
@@ -122,13 +137,13 @@ kinds = (
 
 @given(st.dictionaries(st.text(max_size=8), kinds, max_size=8))
 def test_what_is_encoded_is_decoded(record):
-    decoded = _core.decode_example(_core.encode_example(record))
+    decoded = decode(_core.encode_example(record))
     assert {name: values for name, (_, values) in decoded.items()} == record
 
 
 def test_a_large_example_is_encoded_and_decoded():
     record = {"image": bytes(range(256)) * 40_000, "numbers": np.arange(100_000, dtype=np.int64)}
-    decoded = _core.decode_example(_core.encode_example(record))
+    decoded = decode(_core.encode_example(record))
     assert decoded["image"] == ("bytes", [record["image"]])
     assert decoded["numbers"] == ("int64", list(range(100_000)))
 
@@ -172,25 +187,23 @@ UNPACKED_FLOATS = b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f",
     ],
 )
 def test_every_wire_form_of_a_list_is_read(feature, decoded):
-    assert _core.decode_example(wire(entry("x", feature))) == {"x": decoded}
+    assert decode(wire(entry("x", feature))) == {"x": decoded}
 
 
 def test_the_last_of_two_entries_of_one_name_wins():
     one, two = field(3, field(1, b"\x01")), field(1, field(1, b"two"))
-    assert _core.decode_example(wire(entry("x", one), entry("x", two))) == {
-        "x": ("bytes", [b"two"])
-    }
-    assert _core.decode_example(wire(entry("x", one), entry("x", b""))) == {}
+    assert decode(wire(entry("x", one), entry("x", two))) == {"x": ("bytes", [b"two"])}
+    assert decode(wire(entry("x", one), entry("x", b""))) == {}
 
 
 def test_features_in_two_parts_are_merged():
     one, two = entry("a", field(3, field(1, b"\x01"))), entry("b", field(3, field(1, b"\x02")))
-    assert _core.decode_example(wire(one) + wire(two)) == {"a": ("int64", [1]), "b": ("int64", [2])}
+    assert decode(wire(one) + wire(two)) == {"a": ("int64", [1]), "b": ("int64", [2])}
 
 
 def test_a_value_before_its_name_is_read():
     swapped = field(1, field(2, field(3, field(1, b"\x01"))) + field(1, b"x"))
-    assert _core.decode_example(wire(swapped)) == {"x": ("int64", [1])}
+    assert decode(wire(swapped)) == {"x": ("int64", [1])}
 
 
 # Hostile bytes
@@ -219,19 +232,19 @@ def test_a_value_before_its_name_is_read():
 )
 def test_malformed_records_are_refused_with_the_byte(record, why):
     with pytest.raises(ValueError, match=rf"not a tf.train.Example: .*{why}"):
-        _core.decode_example(record)
+        decode(record)
 
 
 def test_a_name_that_is_not_utf_8_is_refused():
     bad = wire(field(1, field(1, b"\xff") + field(2, field(3, field(1, b"\x01")))))
     with pytest.raises(ValueError, match="utf-8"):
-        _core.decode_example(bad)
+        decode(bad)
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_decoded_or_refused(record):
     try:
-        decoded = _core.decode_example(record)
+        decoded = decode(record)
     except ValueError:
         return
     assert isinstance(decoded, dict)
@@ -241,4 +254,4 @@ def test_every_truncation_of_a_record_is_refused_or_smaller():
     record = _core.encode_example({"a": [1, 2, 300], "b": [b"x", b"yy"], "c": [1.0, 2.0]})
     for size in range(1, len(record)):
         with pytest.raises(ValueError, match="at byte"):
-            _core.decode_example(record[:size])
+            decode(record[:size])
