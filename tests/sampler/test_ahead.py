@@ -220,7 +220,7 @@ def test_a_span_that_is_left_gives_its_room_to_the_others():
     run(test)
 
 
-def test_a_span_that_turns_out_longer_is_fetched_ahead_within_the_bounds():
+def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
     async def test() -> None:
         asked: list[Asked] = []
         held = most = 0

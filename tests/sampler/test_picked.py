@@ -120,7 +120,7 @@ def test_only_the_folder_of_the_first_pattern_is_listed(put: Put):
     assert keys(url, match=["images/1*", "images/2*"]) == ["images/1.png", "images/2.png"]
 
 
-def test_a_listing_goes_on_after_a_text_though_keys_sort_differently(tmp_path: Path):
+def test_a_listing_resumes_after_a_text_in_key_order(tmp_path: Path):
     names = ["a", "a-b", "a.b", "b", "b-", "c"]  # "a-b.png" comes before "a.png"
     for name in names:
         (tmp_path / f"{name}.png").write_bytes(b"1")
@@ -248,7 +248,7 @@ def joined(store: Any, size: int, longer: list[int]) -> Joined:
     return Joined(unit, {"a": "*1", "b": "*2", "c": "*3"}, store, longer.append)
 
 
-def test_a_joined_unit_is_read_as_one_object_after_its_others_are_found():
+def test_a_joined_unit_is_read_as_one_object():
     store, longer = _Store(k1=b"abc", k2=b"", k3=b"defgh"), [0]
     unit = joined(store, 3, longer)
     assert bytes(asyncio.run(unit.read(0, 2))) == b"ab"
@@ -277,7 +277,7 @@ def test_a_joined_object_that_cannot_be_found_is_named(
     assert store.asked == ["find k2", "find k3"], "nothing is read in vain"
 
 
-def test_a_joined_object_that_changes_is_named_though_the_first_is_empty():
+def test_a_changed_object_is_named_beside_an_empty_first():
     store = _Store(k1=b"", k2=b"12", k3=b"3")
     unit = joined(store, 0, [])
     assert asyncio.run(unit.read(0, 0)) == b""
@@ -286,7 +286,7 @@ def test_a_joined_object_that_changes_is_named_though_the_first_is_empty():
         asyncio.run(unit.read(0, 3))
 
 
-def test_a_store_in_trouble_is_not_blamed_on_a_missing_object(tmp_path: Path):
+def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
     """There is no other object that can be read: the folder may not be mounted."""
     (tmp_path / "tmp").mkdir()
     source = {"url": f"file://{tmp_path}/gone", "format": "files", "join": JOIN}
