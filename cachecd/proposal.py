@@ -156,8 +156,7 @@ def _transform(seen: Survey) -> Iterator[str]:
         return
     yield "# Loaders decode JPEG and PNG; of images in other formats the pixels are cached."
     yield "transform:  # done once, when it is fetched; pip install 'cachecd[images]'"
-    grey = "  # RGB; all images looked at are grey: `decode_image: {mode: L}` keeps them so"
-    yield "  - decode_image" + (grey if _all_grey(seen) else "")
+    yield "  - decode_image  # RGB; decode_image: {mode: L} makes them grey"
     yield "  - resize: 256  # all records have one shape"
 
 
@@ -173,7 +172,7 @@ def _of_members(seen: Survey) -> Iterator[str]:
 def _encoded(seen: Survey, feature: str, *others: str) -> Iterator[str]:
     """What to do with images that are cached as they are, in `feature` and joined ones in `others`."""
     sides = [min(size) for size in seen.images]
-    grey = ', mode="L"' if _all_grey(seen) else ""
+    grey = ', mode="L"' if 0 < len(sides) == seen.grey else ""
     image = f'{min([_SIDE, *sides])}, crop="random", flip=0.5'
     masks = [name for name in others if _MASK.search(name)]
     modes = dict.fromkeys((feature, *others), grey)
@@ -200,10 +199,6 @@ def _pixels(feature: str) -> Iterator[str]:
     yield "# If a step needs pixels, or stock tf.data reads the files, cache pixels, which take more room:"
     step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
     yield f"# transform: [{step}, {{resize: 256}}]  {_EXTRA}"
-
-
-def _all_grey(seen: Survey) -> bool:
-    return bool(seen.images) and seen.grey == len(seen.images)
 
 
 def _windows(seen: Survey) -> Iterator[str]:

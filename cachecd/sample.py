@@ -91,10 +91,8 @@ class Sampler:
     """Takes samples of one dataset of a configuration."""
 
     def __init__(self, config: Config, name: str, steps: int | None = None) -> None:
-        """ConfigError for a dataset that there is not, or for a source that nothing can read.
-
-        `steps`: how many of the transform's steps to take, None for all.
-        """
+        """Takes the first `steps` of the transform, None: all. ConfigError for a dataset that there is not,
+        or for a source that nothing can read."""
         if name not in config.datasets:
             raise ConfigError(f"no dataset {name!r}; there is {', '.join(config.datasets)}")
         self._config = config

@@ -29,10 +29,10 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
     Where the transform decodes images, the same units are fetched once more and not decoded.
     """
     dataset, files = config.datasets[sampler.name], sample
-    names = [step.name for step in dataset.transform]
-    if decodes := "decode_image" in names:
-        before = Sampler(config, sampler.name, names.index("decode_image"))
-        files = before.take(sample.units, LOOKED_AT)
+    steps = [step.name for step in dataset.transform]
+    if decodes := "decode_image" in steps:
+        undecoded = Sampler(config, sampler.name, steps.index("decode_image"))
+        files = undecoded.take(sample.units, LOOKED_AT)
     bodies = [v for v in _values(files) if isinstance(v, bytes) and image_suffix(v)]
     if decodes:
         shapes = [v.shape[:2] for v in _values(sample) if isinstance(v, np.ndarray) and v.ndim == 3]

@@ -37,19 +37,15 @@ def decode_image(argument: Any) -> Any:
 def shrink(argument: Any) -> Any:
     """{shorter, quality, features, resample}."""
     given = argument if isinstance(argument, Mapping) else {}
-    found: dict[str, Any] = {
-        **{"quality": 90, "features": ["payload"], "resample": "bilinear"},
-        **given,
-    }
+    found: Any = {"quality": 90, "features": ["payload"], "resample": "bilinear", **given}
     quality, resample = found["quality"], found["resample"]
     sizes = _is_side(found.get("shorter")) and _is_side(quality) and quality <= 100
     if len(found) == 4 and sizes and _are_features(found["features"]) and resample in RESAMPLES:
         return found
-    raise _wrong(
-        argument,
-        "shrink: {shorter: 512, quality: 90, features: [payload], resample: nearest}; quality is 1 to "
-        f"100, and resample {' or '.join(RESAMPLES)}",
+    expected = (
+        "shrink: {shorter: 512, quality: 90, features: [payload], resample: nearest}; quality"
     )
+    raise _wrong(argument, f"{expected} is 1 to 100, and resample {' or '.join(RESAMPLES)}")
 
 
 def resize(argument: Any) -> Any:

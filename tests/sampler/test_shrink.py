@@ -168,11 +168,14 @@ class TestShrink:
             ),
             (
                 {"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
-                "pixels of 32 bits",
+                "or than 16 of a single one",
             ),
-            ({"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")}, "pixels of 32 bits"),
-            ({"payload": png_of_16_bits(2, 3)}, "several channels of 16 bits"),
-            ({"payload": png_of_16_bits(4, 2)}, "several channels of 16 bits"),
+            (
+                {"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")},
+                "or than 16 of a single one",
+            ),
+            ({"payload": png_of_16_bits(2, 3)}, "more than 8 bits a channel"),
+            ({"payload": png_of_16_bits(4, 2)}, "more than 8 bits a channel"),
             ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),
             ({"jpg": b""}, "no feature 'payload' to decode"),
         ],

@@ -37,31 +37,22 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         if min(image.size) <= shorter:
             return value
         form, mode = image.format, image.mode
-        deep = ";16" in str(image.tile) and not mode.startswith(
-            "I"
-        )  # colors, of which Pillow keeps 8
-        if deep or mode == "F" or (mode == "I" and form != "PNG"):
-            bits = "several channels of 16 bits" if deep else "pixels of 32 bits"
-            raise ValueError(
-                f"{name!r} has {bits}, expected 8 bits a channel, or 16 of one: shrink it in a function of "
-                "your own"
-            )
-        exact = nearest or mode in ("1", "P", "PA") or mode.startswith("I")
+        is_deep = ";16" in str(image.tile) and mode[0] != "I"  # colors: Pillow would keep 8 bits
+        if is_deep or mode == "F" or (mode == "I" and form != "PNG"):
+            raise ValueError(f"{name!r} has more than 8 bits a channel, or than 16 of a single one")
+        exact = nearest or mode in ("1", "P", "PA") or mode[0] == "I"
+        resample = Image.Resampling.NEAREST if exact else Image.Resampling.BILINEAR
         height, width = scaled(image.height, image.width, shorter)
         # A JPEG may be decoded at a half, a quarter or an eighth; twice the size is left to smooth.
         draft = None if exact else image.draft(None, (2 * width, 2 * height))
         # By channels where there is alpha: Pillow would paint black what is transparent.
-        has_alpha = mode in ("LA", "RGBA")
-        resample = Image.Resampling.NEAREST if exact else Image.Resampling.BILINEAR
-        channels = [
-            channel.resize((width, height), resample, draft and draft[1])
-            for channel in (image.split() if has_alpha else (image,))
-        ]
-        smaller = Image.merge(mode, channels) if has_alpha else channels[0]
+        channels = image.split() if mode in ("LA", "RGBA") else (image,)
+        resized = [c.resize((width, height), resample, draft and draft[1]) for c in channels]
+        smaller = Image.merge(mode, resized) if resized[1:] else resized[0]
         smaller.info = image.info  # with the orientation
         smaller = ImageOps.exif_transpose(smaller)
     out = io.BytesIO()
-    if form in ("JPEG", "MPO") or not (form == "PNG" or exact or has_alpha):
+    if form in ("JPEG", "MPO") or not (form == "PNG" or exact or resized[1:]):
         smaller.save(out, "JPEG", quality=quality)
     else:
         smaller.save(out, "PNG", icc_profile=None)
