@@ -5,7 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from cachecd_client._core import BatchReader
+
+Source: TypeAlias = "BatchReader | Ahead"
 
 
 class Lane(Protocol):
@@ -18,70 +23,42 @@ class Lane(Protocol):
         """The batch, for use behind all that the caller has begun on the device."""
 
 
-class Source(Protocol):
-    """The batches of one pass, and figures of those that it handed out: see BatchReader."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def bytes_read(self) -> int: ...
-    @property
-    def queue_filled(self) -> float: ...
-    @property
-    def seconds_waited(self) -> float: ...
-    @property
-    def seconds_idle(self) -> float: ...
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-
-class Figures(NamedTuple):
-    """A source's, after one of its batches."""
-
-    position: int
-    bytes_read: int
-    queue_filled: float
-
-    @staticmethod
-    def of(source: Source) -> Figures:
-        return Figures(source.position, source.bytes_read, source.queue_filled)
+Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
 
 
 class Ahead(ABC):
-    """Takes batches from a source before it hands them out, and has the figures of those handed out."""
+    """Takes batches from a source before it hands them out, and has the figures of those handed out: as
+    BatchReader's."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._figures = Figures.of(source)
         self._closed = False
-        self._answered = 0.0
-
-    @property
-    def position(self) -> int:
-        return self._figures.position
-
-    @property
-    def bytes_read(self) -> int:
-        return self._figures.bytes_read
-
-    @property
-    def queue_filled(self) -> float:
-        return self._figures.queue_filled
+        self._count(figures_of(source))
+        self._answered = self._waited = 0.0
 
     @property
     def seconds_waited(self) -> float:
-        return self._source.seconds_waited
+        return self._source.seconds_waited + self._waited
 
     @property
     def seconds_idle(self) -> float:
-        """Since a batch was handed out, or none was left."""
         return time.monotonic() - self._answered if self._answered else 0.0
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
     def close(self) -> None:
         """Hands out no batch more, also not those that are under way."""
         self._closed = True
+
+    def _count(self, figures: Figures) -> None:
+        """Counts the batch after which the source had these."""
+        self.position, self.bytes_read, self.queue_filled = figures
+        self._answered = time.monotonic()
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+
+def figures_of(source: Source) -> Figures:
+    return source.position, source.bytes_read, source.queue_filled
 
 
 class OneAhead(Ahead):
@@ -102,13 +79,12 @@ class OneAhead(Ahead):
         while end is None:
             following = None
             try:
-                following = self._lane.send(next(batches)), Figures.of(self._source)
+                following = self._lane.send(next(batches)), figures_of(self._source)
             except Exception as error:  # StopIteration too
                 end = error
             if under_way is not None and not self._closed:
                 batch = self._lane.receive(under_way[0])
-                self._figures = under_way[1]
-                self._answered = time.monotonic()
+                self._count(under_way[1])
                 under_way = None
                 yield batch
                 del batch  # or it would stay while two others come

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -18,6 +19,9 @@ Color = str | tuple[int, int, int]
 _SCALE = (0.08, 1.0)
 _RATIO = (3 / 4, 4 / 3)
 _LONGEST_SIDE = 65_535  # JPEG's
+_CHOICES = {
+    "crop": ("center", "random", None), "mode": ("RGB", "L"), "resample": ("bilinear", "nearest"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,46 +69,42 @@ class Image:
             if getattr(self, option) not in values:
                 expected = " or ".join(map(repr, values))
                 raise CallerError(f"{option}={getattr(self, option)!r}, expected {expected}")
-        if self.crop != "random" and (self.scale, self.ratio) != (_SCALE, _RATIO):
-            raise CallerError("scale and ratio are for crop='random'")
-        if self.scale is None and self.ratio != _RATIO:
-            raise CallerError("ratio is for crops that are resized, and scale=None resizes none")
-        if self.scale is not None:
-            _range("scale", self.scale, 1.0)
+        classes = self.class_map is not None
+        refusals = {
+            "scale and ratio are for crop='random'": self.crop != "random"
+            and (self.scale, self.ratio) != (_SCALE, _RATIO),
+            "ratio is for crops that are resized, and scale=None resizes none": self.scale is None
+            and self.ratio != _RATIO,
+            "resize is for crop='center'": self.resize is not None and self.crop != "center",
+            "other is for class_map": self.other is not None and not classes,
+            "class_map needs resample='nearest' and mode='RGB'": classes
+            and (self.resample, self.mode) != ("nearest", "RGB"),
+        }
+        if wrong := [why for why, applies in refusals.items() if applies]:
+            raise CallerError(wrong[0])
+        _range("scale", self.scale or _SCALE, 1.0)
         _range("ratio", self.ratio, float("inf"))
         if not _is_number(self.flip) or not 0 <= self.flip <= 1:
             raise CallerError(f"flip={self.flip!r}, expected a probability, 0 to 1")
         height, width = self.extent
-        integer("max_pixels", self.max_pixels, 1)
-        if height * width > self.max_pixels:
+        if height * width > integer("max_pixels", self.max_pixels, 1):
             raise CallerError(f"size={self.size!r} is more than max_pixels={self.max_pixels}")
         if self.resize is not None:
-            if self.crop != "center":
-                raise CallerError("resize is for crop='center'")
             integer("resize", self.resize, max(height, width), _LONGEST_SIDE)
-        if self.class_map is None:
-            if self.other is not None:
-                raise CallerError("other is for class_map")
-        elif self.resample != "nearest" or self.mode != "RGB":
-            raise CallerError(
-                "class_map needs resample='nearest', as colors between two classes are none, and "
-                "mode='RGB'"
-            )
-        else:
+        if classes:
             _colors(self.class_map)
-            if self.other is not None:
-                integer("other", self.other, 0, 255)
+        if self.other is not None:
+            integer("other", self.other, 0, 255)
 
     @property
     def extent(self) -> tuple[int, int]:
         """Height and width by `size`; CallerError if that is none."""
-        if isinstance(self.size, Sequence) and not isinstance(self.size, str):
-            if len(self.size) != 2:
-                raise CallerError(f"size={self.size!r}, expected a number or (height, width)")
-            height, width = (integer("size", side, 1, _LONGEST_SIDE) for side in self.size)
-            return height, width
-        side = integer("size", self.size, 1, _LONGEST_SIDE)
-        return side, side
+        is_pair = isinstance(self.size, Sequence) and not isinstance(self.size, str)
+        sides: Any = self.size if is_pair else (self.size, self.size)
+        if len(sides) != 2:
+            raise CallerError(f"size={self.size!r}, expected a number or (height, width)")
+        height, width = (integer("size", side, 1, _LONGEST_SIDE) for side in sides)
+        return height, width
 
     @property
     def _keeps_shape(self) -> bool:
@@ -133,37 +133,18 @@ class Image:
         """The options as the core's BatchReader takes them."""
         height, width = (0, 0) if self._keeps_shape else self.extent
         shorter = self.extent[0] if self._keeps_shape else self.resize or 0
-        colors = [] if self.class_map is None else _colors(self.class_map)
         options: ImageOptions = {
-            "crop": self.crop or "none",
-            "height": height,
-            "width": width,
-            "shorter": int(shorter),
-            "resized": self.scale is not None,
-            "scale": _floats(self.scale or _SCALE),
-            "ratio": _floats(self.ratio),
-            "flip": float(self.flip),
-            "grey": self.mode == "L",
-            "nearest": self.resample == "nearest",
+            "crop": self.crop or "none", "height": height, "width": width, "shorter": int(shorter),
+            "resized": self.scale is not None, "scale": self.scale or _SCALE, "ratio": self.ratio,
+            "flip": self.flip, "grey": self.mode == "L", "nearest": self.resample == "nearest",
             "max_pixels": int(self.max_pixels),
-            "classes": colors,
-        }
+            "classes": [] if self.class_map is None else _colors(self.class_map),
+        }  # fmt: skip
         return options if self.other is None else {**options, "other": int(self.other)}
-
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "crop": ("center", "random", None),
-    "mode": ("RGB", "L"),
-    "resample": ("bilinear", "nearest"),
-}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _floats(pair: tuple[float, float]) -> tuple[float, float]:
-    return float(pair[0]), float(pair[1])
 
 
 def _range(option: str, value: Any, most: float) -> None:
@@ -181,10 +162,7 @@ def _colors(class_map: Any) -> list[tuple[int, int, int, int]]:
     for color, number in class_map.items():
         parts: Any = color
         if isinstance(color, str):
-            try:
-                parts = bytes.fromhex(color[1:]) if color[:1] == "#" else ()
-            except ValueError:
-                parts = ()
+            parts = bytes.fromhex(color[1:]) if re.fullmatch("#[0-9a-fA-F]{6}", color) else ()
         if not isinstance(parts, Sequence) or len(parts) != 3:
             raise CallerError(f"class_map: {color!r}, expected '#rrggbb' or (red, green, blue)")
         rgb = tuple(integer(f"class_map: a part of {color!r}", part, 0, 255) for part in parts)

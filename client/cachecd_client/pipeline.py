@@ -24,19 +24,9 @@ class Pipeline:
     """What every batch of a loader goes through. It has one pass at a time."""
 
     def __init__(
-        self,
-        reading: Reading,
-        deliveries: Sequence[Delivery],
-        framework: Framework,
-        division: Division,
-        *,
-        rank: int,
-        world: int,
-        ids: bool,
-        pad_last: bool,
-        label: str | None,
-        prepare: Prepare | None,
-    ) -> None:
+        self, reading: Reading, deliveries: Sequence[Delivery], framework: Framework, division: Division,
+        *, rank: int, world: int, ids: bool, pad_last: bool, label: str | None, prepare: Prepare | None,
+    ) -> None:  # fmt: skip
         """SchemaError for features that the loader itself adds, and for a label that is no feature; and
         what the framework refuses. What `prepare` returns is checked when it returns it."""
         self.framework = framework
@@ -53,9 +43,7 @@ class Pipeline:
         present = {"_valid": pad_last, **dict.fromkeys(_IDS, ids)}
         columns = [*self.schema.features, *(f for n, f in added.items() if present.get(n, True))]
         if prepare is not None and not callable(prepare):
-            raise CallerError(
-                f"prepare={prepare!r}, expected a function of a batch and a generator"
-            )
+            raise CallerError(f"prepare={prepare!r}, expected a function")
         first: Framework = framework if prepare is None else Numpy()
         self._wraps: dict[str, Wrap] = {f.name: first.wrap(f) for f in columns}
         if ids and reading.shards is not None:
@@ -87,11 +75,11 @@ class Pipeline:
         which follow the random numbers of `prepare`."""
         source: Source = reader
         if self._prepare is not None:
-            self._stages.append(Prepared(source, partial(self._call, seed), self._finish))
-            source = self._stages[-1]
+            source = Prepared(source, partial(self._call, seed), self._finish)
+            self._stages.append(source)
         if self.framework.lane is not None:
-            self._stages.append(OneAhead(source, self.framework.lane))
-            source = self._stages[-1]
+            source = OneAhead(source, self.framework.lane)
+            self._stages.append(source)
         return source
 
     def close(self) -> None:

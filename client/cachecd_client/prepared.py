@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cachecd_client.ahead import Ahead, Figures, Source
+from cachecd_client.ahead import Ahead, Figures, Source, figures_of
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import NUMERIC_DTYPES, Feature
@@ -19,6 +19,7 @@ from cachecd_client.schema import NUMERIC_DTYPES, Feature
 Batch = dict[str, Any]
 Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
 
+_NUMBERS = NUMERIC_DTYPES - {"bfloat16"}  # which NumPy itself does not have
 _THREADS = 2
 _AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their turn
 
@@ -43,11 +44,6 @@ class Prepared(Ahead):
         self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
         self._pending: deque[tuple[Future[Batch], Figures]] = deque()
         self._process = os.getpid()
-        self._waited = 0.0
-
-    @property
-    def seconds_waited(self) -> float:
-        return self._source.seconds_waited + self._waited
 
     def close(self) -> None:
         """Hands out no batch more, and ends the threads: waits for calls of `prepare` that run."""
@@ -67,12 +63,11 @@ class Prepared(Ahead):
                 except Exception as error:  # StopIteration too
                     end = error
                 else:
-                    self._pending.append((future, Figures.of(self._source)))
+                    self._pending.append((future, figures_of(self._source)))
                     del future  # which holds its batch
             if not self._pending:
                 break
             batch = self._next()
-            self._answered = time.monotonic()
             yield batch
             del batch  # or it would stay until the next one has come
         self._answered = time.monotonic()
@@ -94,7 +89,7 @@ class Prepared(Ahead):
         finally:
             self._waited += time.monotonic() - began
         batch = self._finish(prepared)
-        self._figures = figures
+        self._count(figures)
         return batch
 
 
@@ -111,23 +106,17 @@ def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
 
 
 def _column(name: str, value: Any, rows: int) -> Any:
-    array = isinstance(value, np.ndarray) and value.ndim and value.dtype.name in NUMERIC_DTYPES
-    if array and value.dtype.name == "bfloat16":
-        raise SchemaError(f"prepare returned bfloat16 as {name!r}: expected a dtype of NumPy's own")
-    if not array and not isinstance(value, (Bytes, Ragged, RaggedBytes)):
-        found = type(value).__name__
-        if isinstance(value, np.ndarray):
-            found = f"an array of {value.dtype} of shape {value.shape}"
+    numbers = isinstance(value, np.ndarray) and value.ndim and value.dtype.name in _NUMBERS
+    if not numbers and not isinstance(value, (Bytes, Ragged, RaggedBytes)):
+        array = isinstance(value, np.ndarray)
+        found = f"{value.dtype}{list(value.shape)}" if array else type(value).__name__
         raise SchemaError(
             f"prepare returned {found} as {name!r}, expected an array of numbers [{rows}, ...], or a column"
         )
     if len(value) != rows:
         raise SchemaError(f"prepare returned {len(value)} rows of {name!r}, expected {rows}")
-    if not array:
-        return value
-    if not value.dtype.isnative:
-        value = value.astype(value.dtype.newbyteorder("="))
-    return np.require(value, requirements=["C", "W"])
+    # As every framework takes it.
+    return np.require(value, value.dtype.newbyteorder("="), ["C", "W"]) if numbers else value
 
 
 def feature_of(name: str, column: Any, bfloat16: bool) -> Feature:

@@ -109,7 +109,10 @@ BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, Buffe
       records_(records),
       pool_(pool),
       finder_(shape.features),
-      hints_(shape.features.size(), 0) {}
+      hints_(shape.features.size(), 0) {
+  for (const FeatureSpec& feature : shape.features)
+    has_pictures_ |= feature.options.image.has_value();
+}
 
 void BatchBuilder::Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later) {
   try {
@@ -184,7 +187,7 @@ void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan c
   CopyLarge(record, payload, coming);
   std::exception_ptr refused;
   try {
-    DecodePictures(record, payload, key);
+    if (has_pictures_) DecodePictures(record, payload, key);
   } catch (...) {
     refused = std::current_exception();
   }

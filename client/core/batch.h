@@ -90,6 +90,7 @@ class BatchBuilder {
   std::vector<LargeValue> large_;
   std::vector<uint64_t> lost_;  // positions whose records were corrupt
   ImageDecoder decoder_;
+  bool has_pictures_ = false;
 };
 
 }  // namespace cachecd
