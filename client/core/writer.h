@@ -69,8 +69,7 @@ class ShardWriter {
   void RequireOpen() const;
   bool Fits(uint64_t frame_bytes, uint64_t meta_bytes) const;
   void Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal);
-  void Put(const uint8_t* header, ByteSpan payload, const uint8_t* footer);
-  void PutRun(ByteSpan frames);
+  void Put(ByteSpan bytes);
   void Flush();
   void Wrote(uint64_t bytes);
   template <typename Step>
