@@ -263,6 +263,10 @@ class FileSet:
         """The files and where their records are."""
         return locate(self._files)
 
+    def _stores(self, name: str) -> bool:
+        """Whether records have a feature of this name."""
+        return name in self.schema.names
+
     def _schema_for(self, options: Options) -> Schema:
         """Of the records, for a loader of these options, which may select of it."""
         return self.schema
@@ -325,7 +329,7 @@ class FileSet:
                 f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
                 f"{', '.join(Options.__annotations__)}"
             )
-        options = with_label(options)
+        options = with_label(options, self._stores)
         if options.get("rank") is None and options.get("world") is None:
             self._look_for_other_nodes()
         reading = self._reading(self._schema_for(options))

@@ -80,7 +80,7 @@ class Loader:
         the columns before it; `channels_last` and `label` name columns after it; uint16 of the name of a
         bfloat16 feature is bfloat16.
     label: the feature that comes apart from the others: batches are tuples (dict, label), or with
-        `pad_last` (dict, label, `_valid`). It need not be among `features`, unless there is `prepare`.
+        `pad_last` (dict, label, `_valid`). It need not be among `features`.
     rank, world: among the data-parallel replicas that share the set: the processes of one replica, as under
         tensor parallelism, have one rank. By default those given to `epochs()`, or else the ranks on this
         node, as its launcher says (`cachecd_client.launcher`): right for files of this node alone.

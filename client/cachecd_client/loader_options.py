@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypedDict
 
 from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename
@@ -34,12 +34,15 @@ class Options(TypedDict, total=False):
     world: int | None
 
 
-def with_label(options: Options) -> Options:
-    """These options with the label among `features`, if there are any; `prepare` may make the label."""
+def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
+    """These options with the label among `features`, if there are any. `stores`: whether records have a
+    feature of this name; otherwise `prepare` may make the label."""
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
     # What is of another type the loader refuses.
-    if label is None or features is None or isinstance(features, str) or options.get("prepare"):
+    if label is None or features is None or isinstance(features, str):
         return options
     names = rename.items() if isinstance(rename, Mapping) else ()
     stored = next((name for name, new in names if new == label), label)
-    return options if stored in features else {**options, "features": [*features, stored]}
+    if stored in features or (options.get("prepare") and not stores(stored)):
+        return options
+    return {**options, "features": [*features, stored]}

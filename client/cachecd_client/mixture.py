@@ -167,6 +167,9 @@ class Mixture(Epoch):
             ]
         )
 
+    def _stores(self, name: str) -> bool:
+        return any(name in leased.schema.names for leased in self._sets)
+
     def _schema_for(self, options: Options) -> Schema:
         if not options.get("shuffle") and options.get("shuffle") is not None:
             raise CallerError(

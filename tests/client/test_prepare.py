@@ -226,6 +226,14 @@ def test_arrays_that_cannot_be_written_to_are_copied(files):
     assert batch["y"].shape == (4, 3)
 
 
+def test_a_label_that_is_stored_reaches_the_function_by_itself(files):
+    made = {"y": lambda batch, random: {"y": batch["label"]}, "vector": lambda batch, random: batch}
+    for label, prepare in made.items():
+        options = {"features": ["label"], "label": label, "prepare": prepare, "shuffle": False}
+        _, values = next(iter(files.numpy(4, **options)))
+        assert values.reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]
+
+
 def test_padding_reaches_the_function_and_comes_apart(files):
     seen = []
 
