@@ -6,6 +6,7 @@ Prints figures, and a bar for each. Exit status: 0, all bars are met; 1, one is 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image as Pillow
 
 from cachecd_client import FileSet, Image
 from cachecd_client.schema import infer
@@ -175,6 +177,68 @@ def check(device: torch.device, bars: Bars, folder: Path) -> None:
     bars.say("decoded and prepared batches are those of the CPU", decodes_alike(device, folder))
 
 
+def pictures(folder: Path, count: int) -> Path:
+    """Smooth JPEGs of different sizes, and the number of each."""
+
+    def values(label: int) -> dict[str, Any]:
+        noise = np.random.default_rng(label).integers(0, 256, (8, 8, 3), np.uint8)
+        encoded = io.BytesIO()
+        size = (300 + label % 200, 500 - label % 300)
+        Pillow.fromarray(noise).resize(size).save(encoded, "JPEG")
+        return {"image": encoded.getvalue(), "label": label}
+
+    described = infer(values(1))
+    records = [described.encode(values(label)) for label in range(count)]
+    return write(folder / "pictures.tfrecord", records, described)
+
+
+def with_mean(batch: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
+    image: np.ndarray[Any, np.dtype[np.uint8]] = batch["image"]
+    noise = random.random(len(image), np.float32)
+    return {**batch, "mean": image.mean((1, 2, 3), np.float64), "noise": noise}
+
+
+def check_decoded(device: torch.device, bars: Bars, folder: Path, count: int = 1024) -> None:
+    files = FileSet(pictures(folder, count))
+
+    def batches(to: torch.device | None, **options: Any) -> Iterable[dict[str, torch.Tensor]]:
+        decode = {"image": Image(224, crop="random", flip=0.5)}
+        return files.torch(_BATCH, device=to, decode=decode, **options)
+
+    def pairs(**options: Any) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+        return zip(batches(None, **options), batches(device, **options), strict=True)
+
+    def same(here: dict[str, torch.Tensor], there: dict[str, torch.Tensor]) -> bool:
+        are_there = all(value.device.type == device.type for value in there.values())
+        return are_there and all(torch.equal(here[name], there[name].cpu()) for name in here)
+
+    whole = normalised = True
+    for here, there in pairs(channels_last=["image"]):
+        whole &= same(here, there) and there["image"].shape == (_BATCH, 3, 224, 224)
+        floats = []
+        for batch in (here, there):
+            to = batch["image"].device
+            mean = torch.tensor([123.675, 116.28, 103.53], device=to)
+            std = torch.tensor([58.395, 57.12, 57.375], device=to)
+            floats.append((batch["image"] - mean.view(3, 1, 1)) / std.view(3, 1, 1))
+        normalised &= torch.allclose(floats[0], floats[1].cpu(), rtol=1e-6, atol=1e-6)
+    bars.say("decoded batches are those of the CPU", whole)
+    bars.say("normalised on the device, by the line of docs/images.md", normalised)
+    prepared = True
+    for here, there in pairs(prepare=with_mean):
+        means = there["image"].double().mean((1, 2, 3))
+        prepared &= same(here, there) and torch.allclose(means, there["mean"])
+    bars.say("prepare= makes each batch before the copy", prepared)
+    if device.type == "cuda":
+        timed(batches(None))
+        alone, both = timed(batches(None)), timed(batches(device))
+        rate = count // _BATCH * _BATCH / both
+        bars.say(
+            f"decoding: {rate:.0f} images/s to the device; {both:.2f} s, in memory {alone:.2f} s",
+            both <= 1.15 * alone + 0.05,
+        )
+
+
 class Bars:
     def __init__(self) -> None:
         self.missed = 0
@@ -195,7 +259,9 @@ def main() -> int:
         return 2
     bars = Bars()
     with tempfile.TemporaryDirectory() as folder:
-        check(torch.device("cuda", device.index or 0), bars, Path(folder))
+        device = torch.device("cuda", device.index or 0)
+        check(device, bars, Path(folder))
+        check_decoded(device, bars, Path(folder))
     return 1 if bars.missed else 0
 
 

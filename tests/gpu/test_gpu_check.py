@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from cachecd_client import FileSet
 from tests.gpu import check
@@ -31,3 +32,10 @@ def test_the_checks_records_are_what_their_labels_say(tmp_path):
     batch = next(iter(FileSet(check.written(tmp_path)).torch(64)))
     assert batch["image"].shape == (64, 128 * 128 * 3)
     assert (batch["image"] == batch["label"].reshape(64, 1) % 251).all()
+
+
+def test_the_check_of_decoded_batches_passes_on_the_cpu(tmp_path, capsys):
+    bars = check.Bars()
+    check.check_decoded(torch.device("cpu"), bars, tmp_path, count=128)
+    assert bars.missed == 0
+    assert capsys.readouterr().out.count("pass") == 3
