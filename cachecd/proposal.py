@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
 from cachecd.disk import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
 from cachecd.quantities import approximate_size, format_size, printable
-
-if TYPE_CHECKING:
-    from cachecd.survey import Survey
+from cachecd.survey import MASK, Survey, is_image
 
 _SHARE = 0.8  # of what is free
 _GIB, _MIB = 1 << 30, 1 << 20
-_ARRAY, _WINDOW = (
-    4 << 20,
-    1 << 20,
-)  # bytes: an array up to that is one record; windows of a larger one
+_ARRAY = 4 << 20  # bytes: an array up to that is one record
+_WINDOW = 1 << 20  # bytes of a window of a larger one
 _NAMED = 5
 _SIDE = 224  # pixels of a square that models take
 _EXTRA = "# pip install 'cachecd[images]'"
 _LARGE = 768  # pixels of a shorter side from which on shrinking to 512 saves much
-_MASK = re.compile("mask|label|annot|seg|gt", re.I)
 _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
 
 
@@ -78,13 +71,11 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
         yield "  anonymous: true"
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
-    for line in () if joined else _others(seen, form):
-        yield f"  # {line}"
+    yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
     if form == "files":
-        yield from (f"  {line}" for line in (_join(seen) if joined else ()))
         yield from (f"  {line}" for line in _label(seen))
         if images := [n for n in joined if joined[n].lower().endswith((".jpg", ".jpeg", ".png"))]:
-            yield from _encoded(seen, *images)
+            yield from _encoded(seen, *sorted(images, key=lambda name: bool(MASK.search(name))))
         elif seen.kind == "image" and not joined:
             yield from _transform(seen)
         elif seen.kind == "audio" and not joined:
@@ -124,8 +115,8 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
     if not others:
         return
     named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
-    yield f"There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
-    yield "is set aside with its reason; move them to another prefix if they are not meant."
+    yield f"# There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
+    yield "# is set aside with its reason; move them to another prefix if they are not meant."
 
 
 def _join(seen: Survey) -> Iterator[str]:
@@ -161,8 +152,6 @@ def _transform(seen: Survey) -> Iterator[str]:
 
 
 def _of_members(seen: Survey) -> Iterator[str]:
-    from cachecd.survey import is_image
-
     if seen.members:
         yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
     if image := next(filter(is_image, seen.members), None):
@@ -174,7 +163,7 @@ def _encoded(seen: Survey, feature: str, *others: str) -> Iterator[str]:
     sides = [min(size) for size in seen.images]
     grey = ', mode="L"' if 0 < len(sides) == seen.grey else ""
     image = f'{min([_SIDE, *sides])}, crop="random", flip=0.5'
-    masks = [name for name in others if _MASK.search(name)]
+    masks = [name for name in others if MASK.search(name)]
     modes = dict.fromkeys((feature, *others), grey)
     modes |= dict.fromkeys(masks, ', mode="L", resample="nearest"')
     decode = ", ".join(f'"{name}": Image({image}{mode})' for name, mode in modes.items())

@@ -12,11 +12,12 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, islice, product
+from itertools import islice
 
 import numpy as np
 
 from cachecd.errors import ConfigError, UnitError
+from cachecd.keypattern import matches
 from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import Store
 from cachecd_client._core import masked_crc32c
@@ -39,13 +40,16 @@ _SUFFIXES = {
 }
 _SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
-_ROLE = re.compile(r"(jpeg)?(image|img|mask|label|annotation|segmentation|depth|target)s?", re.I)
-_IMAGE = re.compile(r"image|img|jpe?g|photo|frame", re.I)
-_MOST_PATTERNS = 64
-_Pattern = tuple[str, str]  # what is before and behind the *
-# Where the end of a name may begin: at its first dot, at its last, and at words before the last dot.
-_WORD, _WORDS = (rf"[_-][a-zA-Z]({more}[a-zA-Z])?\.\w+$" for more in ("[a-zA-Z0-9]*", r"\w*"))
-_ENDS = (r"\..*$|$", r"(\.[^.]*)?$", _WORD, _WORDS)
+_ROLE = (
+    "((?:jpeg)?image|img|jpe?g|png|photo|frame|audio|wav|input|mask|label|annotation"
+    "|segmentation(?:class)?|seg|gt|depth|target|text|txt|caption|transcript|json|xml)s?"
+)
+_OBJECT = re.compile(
+    rf"(?:(?P<above>(?:.*/)?){_ROLE}/)?(?P<text>.+?)(?:[._/-]{_ROLE})?\.(?P<suffix>[a-z][a-z0-9]*)",
+    re.I | re.A,
+)
+"""A folder that names what its objects are, the text of a pair, and the end of the name."""
+MASK = re.compile("mask|label|annot|seg|gt", re.I)
 _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 
 
@@ -238,75 +242,36 @@ def _array_of(head: bytes) -> tuple[int, int] | None:
 
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
-    """Finds patterns with the same texts in place of the *, which differ in a folder or in the end of the
-    name. Returns the texts of the first pattern; none if no objects belong together."""
-    texts: dict[_Pattern, set[str]] = {}
+    """Finds patterns with the same texts in place of the *: the objects' suffixes differ, or a folder or
+    the end of the name says what each object is. Returns the texts; none if no objects belong together."""
+    records: dict[tuple[str, str], dict[str, re.Match[str]]] = {}
     for key in keys if found.kind in ("image", "audio", "") else ():
-        if "*" in key:
-            continue
-        *folders, name = key.split("/")
-        ends = {match.group() for end in _ENDS if (match := re.search(end, name))}
-        if folders and not re.search(r"\d", name):
-            ends.add(f"/{name}")  # a folder for each record
-        begins = ["".join(f"{folder}/" for folder in folders[:n]) for n in range(len(folders) + 1)]
-        for begin, end in product(begins, ends):
-            if text := key[len(begin) : len(key) - len(end)]:
-                texts.setdefault((begin, end), set()).add(text)
-    most = sorted(texts, key=lambda p: (-len(texts[p]), len("".join(p)), p))[:_MOST_PATTERNS]
-    shared = {
-        (one, other): count
-        for one, other in combinations(most, 2)
-        if (count := len(texts[one] & texts[other])) > 1
-        and 2 * count >= min(len(texts[one]), len(texts[other]))
-        and _belong_together(one, other)
-    }
-    most_shared = max(shared.values(), default=0)
-    chosen: list[_Pattern] = []
-    for first in most:
-        group = [first]
-        for pattern in most:
-            if all(2 * shared.get((p, pattern), 0) > most_shared for p in group):
-                group.append(pattern)
-        chosen = max(chosen, group, key=len)
-    if len(chosen) < 2:
+        if "*" not in key and (match := _OBJECT.fullmatch(key)):
+            pattern = f"{key[: match.start('text')]}*{key[match.end('text') :]}"
+            records.setdefault((match["above"] or "", match["text"]), {})[pattern] = match
+    counts = Counter(pattern for record in records.values() for pattern in record)
+    groups = Counter(frozenset(record) for record in records.values() if len(record) > 1)
+    ((patterns, _),) = groups.most_common(1) or [(frozenset[str](), 0)]
+    joined = {at: record for at, record in records.items() if patterns <= record.keys()}
+    if not groups or len(joined) < max(2, min(counts[p] for p in patterns) / 2):
         return []
-    names = {pattern: _feature_of(pattern, chosen) for pattern in chosen}
-    chosen = sorted(chosen, key=lambda pattern: _unlike_an_input(pattern, names))
-    for pattern in chosen:
-        name = names[pattern]
-        while name in found.join:
-            name = f"{name}_{suffix_of(pattern[1]) or 'object'}"
-        found.join[name] = "*".join(pattern)
-    found.joined = len(set.intersection(*(texts[pattern] for pattern in chosen)))
-    return sorted(texts[chosen[0]])
+    example = next(iter(joined.values()))
 
+    def order(pattern: str) -> tuple[bool, bool, bool, str]:
+        """The objects of the first pattern are listed: it matches no others, and has the input."""
+        matches_others = any(matches(pattern, p.replace("*", "x")) for p in patterns - {pattern})
+        is_input = _SUFFIXES.get(suffix_of(pattern)) in ("image", "audio")
+        return matches_others, bool(MASK.search(pattern)), not is_input, pattern
 
-def _belong_together(one: _Pattern, other: _Pattern) -> bool:
-    """Whether objects of two patterns may be parts of one record, rather than of two classes or splits."""
-    names = [begin.rstrip("/").rpartition("/")[2] for begin, _ in (one, other)]
-    if one[0] == other[0] or _SPLITS & {name.lower() for name in names}:
-        return one[0] == other[0]
-    return one[1] != other[1] or any(_ROLE.fullmatch(name) for name in names)
-
-
-def _unlike_an_input(pattern: _Pattern, names: dict[_Pattern, str]) -> tuple[bool, bool, bool]:
-    """Sort key: first the patterns that match no other pattern's objects, then images, then sounds."""
-    begin, end = pattern
-    others = (p for p in names if p != pattern)
-    matches_others = any(p[0].startswith(begin) and p[1].endswith(end) for p in others)
-    kind = _SUFFIXES.get(suffix_of(end))
-    return matches_others, not _IMAGE.search(names[pattern]), kind not in ("image", "audio")
-
-
-def _feature_of(pattern: _Pattern, chosen: Sequence[_Pattern]) -> str:
-    """A name for the objects of a pattern: after the end of their names, their folder or their suffix."""
-    begin, end = pattern
-    name = end.rpartition(".")[0].strip("/._-")
-    if not name and any(p[0] != begin for p in chosen):
-        name = begin.rstrip("/").rpartition("/")[2]
-    name = name or _SUFFIXES.get(suffix_of(end), suffix_of(end)) or "object"
-    name = re.sub("[^A-Za-z0-9_.-]", "_", name.removesuffix("s") if _ROLE.fullmatch(name) else name)
-    return f"{name}s" if name in ("key", "label") else name if name[0].isalpha() else f"_{name}"
+    for pattern in sorted(patterns, key=order):
+        _, folder, _, role, suffix = example[pattern].groups()
+        names = (role, folder, _SUFFIXES.get(suffix.lower()), suffix, f"object{len(found.join)}")
+        features = (
+            f"{n}s" if n in ("key", "label") else n for n in map(str.lower, filter(None, names))
+        )
+        found.join[next(name for name in features if name not in found.join)] = pattern
+    found.joined = len(joined)
+    return sorted(text for _, text in joined)
 
 
 def _find_classes(found: Survey, keys: Sequence[str]) -> None:

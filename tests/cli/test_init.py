@@ -108,7 +108,8 @@ def test_images_in_folders_stay_encoded_and_are_labelled_by_their_folder(put, tm
 
 @pytest.mark.parametrize(
     "layout", [{"a.jpg": "JPEG", "b.jpg": "JPEG"}, {"a.tar": "JPEG"},
-               {f"{kind}/{n}.png": "PNG" for kind in ("images", "masks") for n in range(2)}],
+               {f"{kind}/{n}.png": "PNG" for kind in ("images", "masks") for n in range(2)},
+               {f"{n}{end}.png": "PNG" for end in ("", "_mask") for n in range(2)}],
 )  # fmt: skip
 def test_the_line_printed_reads_the_records_of_the_proposal(put, tmp_path, capsys, layout):
     whole = {key: image(form=form) for key, form in layout.items()}
@@ -203,21 +204,27 @@ def layout(*patterns, texts=("1", "02", "x/3")):
             layout("images/*.png", "labels/*.png"),
             {"image": "images/*.png", "labels": "labels/*.png"},
         ),
-        (layout("a/in/*.png", "a/x/*.txt"), {"in": "a/in/*.png", "x": "a/x/*.txt"}),
+        (layout("a/wav/*.wav", "a/txt/*.txt"), {"wav": "a/wav/*.wav", "txt": "a/txt/*.txt"}),
+        (
+            layout("JPEGImages/*.jpg", "SegmentationClass/*.png", "Annotations/*.xml"),
+            {
+                "jpegimage": "JPEGImages/*.jpg",
+                "annotation": "Annotations/*.xml",
+                "segmentationclass": "SegmentationClass/*.png",
+            },
+        ),
+        (layout("images/*.jpg", "images/*.txt"), {"image": "images/*.jpg", "txt": "images/*.txt"}),
         (layout("*.jpg", "*.json"), {"image": "*.jpg", "json": "*.json"}),
         (layout("*.txt", "*.wav"), {"audio": "*.wav", "txt": "*.txt"}),
         (layout("*_image.png", "*_mask.png"), {"image": "*_image.png", "mask": "*_mask.png"}),
         (layout("*.png", "*_mask.png"), {"mask": "*_mask.png", "image": "*.png"}),
-        (layout("*.jpg", "*.png"), {"image": "*.jpg", "image_png": "*.png"}),
-        (layout("*/image.png", "*/key.png"), {"image": "*/image.png", "keys": "*/key.png"}),
-        (
-            layout("img/*_img.png", "gt/*_gt_ids.png", "gt/*_gt_poly.json"),
-            {"img": "img/*_img.png", "gt_ids": "gt/*_gt_ids.png", "gt_poly": "gt/*_gt_poly.json"},
-        ),
+        (layout("*.jpg", "*.png"), {"image": "*.jpg", "png": "*.png"}),
+        (layout("img/*_img.png", "gt/*_gt.json"), {"img": "img/*_img.png", "gt": "gt/*_gt.json"}),
         ([*layout("*.jpg", "*.txt"), "4.jpg", "readme.md"], {"image": "*.jpg", "txt": "*.txt"}),
         # Folders that are classes or splits, numbers at the end of a name, and too few that match.
         (layout("cat/*.png", "dog/*.png"), {}),
         (layout("train/*.jpg", "val/*.txt"), {}),
+        (layout("in/*.png", "out/*.png"), {}),
         (layout("with_mask/*.png", "without_mask/*.png"), {}),
         (layout("cat_*.jpg", "dog_*.jpg"), {}),
         (layout("*_1.jpg", "*_2.jpg", texts=("cat", "dog")), {}),
