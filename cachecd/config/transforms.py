@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cachecd.config.removed import removed_step
-from cachecd.config.steps import ARGUMENTS, STEPS
+from cachecd.config.steps import STEPS, checked
 from cachecd.quantities import shown
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -19,7 +19,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 class TransformStep(BaseModel):
     """One step, checked: `name` and the `argument` it takes.
 
-    Of a ready-made step the argument has the form that cachecd.config.steps gives it; of
+    Of a ready-made step the argument has all keys that cachecd.config.steps gives it; of
     module:function it is always None.
 
     In YAML a step is its name, or a mapping of the name to the argument.
@@ -37,7 +37,7 @@ class TransformStep(BaseModel):
         """Of the form in YAML, which is what a schema is for."""
         with_argument = {
             "type": "object",
-            "properties": dict(ARGUMENTS),
+            "properties": {name: step.schema_of_argument() for name, step in STEPS.items()},
             "additionalProperties": {"type": "null"},
             "minProperties": 1,
             "maxProperties": 1,
@@ -82,8 +82,8 @@ Steps = Annotated[
 
 def _argument(name: str, argument: Any) -> Any:
     """The argument in its one form; ValueError if the step takes no such argument."""
-    if check := STEPS.get(name):
-        return check(argument)
+    if name in STEPS:
+        return checked(name, argument)
     if gone := removed_step(name):
         raise ValueError(f"{name}: {gone}")
     if not _FUNCTION.fullmatch(name):

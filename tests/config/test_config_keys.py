@@ -57,7 +57,7 @@ def decoded(feature: str) -> dict[str, str]:
             "[{decode_image: jpg}, {resize: 256}]",
             [("decode_image", decoded("jpg")), ("resize", 256)],
         ),
-        ("[resize: [2, 3], a:b]", [("resize", (2, 3)), ("a:b", None)]),
+        ("[resize: [2, 3], a:b]", [("resize", [2, 3]), ("a:b", None)]),
     ],
 )
 def test_a_transform_is_one_function_or_a_list_of_steps(loaded, good, text, steps):

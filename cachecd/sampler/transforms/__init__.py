@@ -7,9 +7,10 @@ records. `module:function` is imported by this process: its working directory an
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import UnitError
@@ -97,45 +98,11 @@ class _Step:
             raise UnitError(f"{self._name} raised {told(error)}") from error
 
 
-_EXTRAS = {
-    "shrink": "images",
-    "decode_image": "images",
-    "resize": "images",
-    "class_map": "images",
-    "decode_audio": "audio",
-}
-
-
 def _function(step: TransformStep) -> Callable[[Record], Any]:
     if ":" in step.name:
         return imported(step.name, "transform", "function")
-    if step.name == "center_crop":
-        from cachecd.sampler.transforms.center_crop import center_crop
-
-        return functools.partial(center_crop, **_named(step.argument, "size"))
-    with extra(_EXTRAS[step.name], f"transform {step.name}"):
-        match step.name:
-            case "shrink":
-                from cachecd.sampler.transforms.shrink import shrink
-
-                return functools.partial(shrink, **step.argument)
-            case "decode_image":
-                from cachecd.sampler.transforms.decode_image import decode_image
-
-                return functools.partial(decode_image, **step.argument)
-            case "resize":
-                from cachecd.sampler.transforms.resize import resize
-
-                return functools.partial(resize, **_named(step.argument, "size"))
-            case "class_map":
-                from cachecd.sampler.transforms.class_map import ClassMap
-
-                return ClassMap(**step.argument)
-            case _:
-                from cachecd.sampler.transforms.decode_audio import decode_audio
-
-                return functools.partial(decode_audio, **step.argument)
-
-
-def _named(argument: Any, name: str) -> dict[str, Any]:
-    return argument if isinstance(argument, dict) else {name: argument}
+    with extra("audio" if step.name == "decode_audio" else "images", f"transform {step.name}"):
+        module = importlib.import_module(f"cachecd.sampler.transforms.{step.name}")
+    if step.name == "class_map":
+        return cast("Callable[[Record], Any]", module.ClassMap(**step.argument))
+    return functools.partial(getattr(module, step.name), **step.argument)
