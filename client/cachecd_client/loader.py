@@ -28,7 +28,6 @@ log = logging.getLogger("cachecd")
 Batch = dict[str, Any]
 
 _PREFETCH = 64 << 20
-_DECODED_AHEAD = 6  # batches of decoded pictures: one for each thread, and some that are made
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -54,8 +53,8 @@ class Loader:
     pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill up the
         last ones, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads; 0: up to four, of the processors that the cgroup leaves.
-        prefetch_bytes: how far they run ahead; by default 64 MiB, or six batches of decoded pictures if
-        that is more, or 1/16 of the cgroup's memory if that is less.
+        prefetch_bytes: how far they run ahead; by default 64 MiB, or a batch of decoded pictures for each
+        thread and two more if that is more, or 1/16 of the cgroup's memory if that is less.
     on_corrupt: "replace" a corrupt record by another of this rank, or "raise" CorruptRecordError.
     features: the ones to deliver, all by default. ids: add `_shard` and `_record`, int64, and where
         several datasets are mixed `_dataset`.
@@ -147,7 +146,8 @@ class Loader:
         #: Of the decoded pictures of one batch.
         self.picture_bytes = sum(each.picture_bytes for each in made) * self.batch_size
         if prefetch_bytes is None:
-            prefetch_bytes = max(_PREFETCH, _DECODED_AHEAD * self.picture_bytes)
+            # A decoded batch for each thread, of which there are four by default, and two that are made.
+            prefetch_bytes = max(_PREFETCH, ((self.threads or 4) + 2) * self.picture_bytes)
             prefetch_bytes = min(prefetch_bytes, resources.memory() // _PREFETCH_SHARE)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)
         self._on_corrupt: Literal["replace", "raise"] = on_corrupt

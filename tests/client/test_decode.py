@@ -252,6 +252,8 @@ def test_the_default_prefetch_holds_several_decoded_batches(files):
     assert files.numpy(20, decode={"image": Image(32)}).prefetch_bytes == 64 << 20
     of_two = 6 * 2 * 20 * 224 * 224 * 3
     assert files.numpy(20, decode=decode).prefetch_bytes == max(64 << 20, of_two)
+    of_two = 20 * 2 * 20 * 224 * 224 * 3
+    assert files.numpy(20, decode=decode, threads=18).prefetch_bytes == of_two
 
 
 @pytest.mark.parametrize(
