@@ -1,4 +1,4 @@
-// The formats that image.cc decodes: what their headers say, and their pixels row by row.
+// The formats that image.cc decodes.
 
 #ifndef CACHECD_CORE_CODECS_H_
 #define CACHECD_CORE_CODECS_H_
@@ -15,25 +15,26 @@ namespace cachecd {
 // stores it.
 enum class PixelFormat : uint8_t { kGrey, kRgb, kRgbx, kCmyk };
 
-// A picture as it is stored.
+// A picture as it is stored, by its header.
 struct StoredPicture {
   Extent extent;
   int orientation = 1;  // EXIF's, 1 to 8
 };
 
-// The part of a stored picture that is wanted.
+// The part of a stored picture that is wanted, in pixels after the reduction.
 struct Cut {
-  uint32_t left, right, top, bottom;  // in pixels after the reduction
-  uint32_t denominator;               // of the reduction, 1, 2, 4 or 8: JPEG alone
-  bool grey;                          // rows may come as kGrey
-  size_t padding;                     // bytes that may be read beyond a row
+  uint32_t left, right, top, bottom;
+  uint32_t denominator;  // of the reduction, 1, 2, 4 or 8: JPEG alone
+  bool grey;             // rows may come as kGrey
 };
 
-// Takes the rows of a cut, in order.
 class RowSink {
  public:
-  // `pixels`: those from the cut's left on.
+  virtual Cut Begin(const StoredPicture& picture) = 0;
+  // Takes the rows of the cut, in order; `pixels`: those from the cut's left on.
   virtual void Take(uint32_t row, const uint8_t* pixels, PixelFormat format) = 0;
+
+  std::vector<uint8_t> row;  // a codec's scratch
 
  protected:
   ~RowSink() = default;
@@ -42,16 +43,12 @@ class RowSink {
 bool IsJpeg(ByteSpan encoded);
 bool IsPng(ByteSpan encoded);
 
-// DamagedImage, SchemaMismatch.
-StoredPicture MeasureJpeg(ByteSpan encoded);
-StoredPicture MeasurePng(ByteSpan encoded);
+// Reads the header and, if there is a sink, the rows. DamagedImage, SchemaMismatch, and what the
+// sink throws.
+StoredPicture ReadJpeg(ByteSpan encoded, RowSink* sink);
+StoredPicture ReadPng(ByteSpan encoded, RowSink* sink);
 
-// `row`: scratch. DamagedImage, SchemaMismatch, and what the sink throws.
-void DecodeJpeg(ByteSpan encoded, Extent stored, const Cut& cut, std::vector<uint8_t>* row,
-                RowSink* sink);
-void DecodePng(ByteSpan encoded, const Cut& cut, std::vector<uint8_t>* row, RowSink* sink);
-
-// EXIF's orientation; 1 if there is none or it is no EXIF.
+// EXIF's orientation; 1 if there is none.
 int ExifOrientation(ByteSpan tiff);
 
 }  // namespace cachecd

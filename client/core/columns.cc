@@ -34,10 +34,6 @@ FeatureView FindFallback(const FeatureSpec& spec) {
 
 }  // namespace
 
-std::string ToText(Extent extent) {
-  return std::to_string(extent.height) + " x " + std::to_string(extent.width) + " pixels";
-}
-
 ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool)
     : spec_(spec),
       rows_(rows),

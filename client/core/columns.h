@@ -47,8 +47,6 @@ struct LargeValue {
 // Values from this size on are worth being copied later.
 constexpr size_t kLargeValue = 1024;
 
-std::string ToText(Extent extent);
-
 // Not thread-safe.
 class ColumnBuilder {
  public:

@@ -44,7 +44,7 @@ struct ImageOptions {
 struct Extent {
   uint32_t height = 0, width = 0;
 };
-std::string ExtentText(Extent extent);  // "HEIGHT x WIDTH pixels"
+std::string ToText(Extent extent);  // "HEIGHT x WIDTH pixels"
 
 // Where the result comes from: the box of the upright picture is scaled to `scaled`. The result is
 // the part of that at (top, left), flipped if `flip`.

@@ -1,5 +1,7 @@
 // What Python says of files and features, as the core takes it.
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -184,50 +186,38 @@ std::vector<FeatureSpec> FeaturesArgument(nb::sequence features) {
 
 ImageOptions ImageOptionsArgument(nb::handle given) {
   if (!PyDict_Check(given.ptr())) throw nb::type_error("an image: expected a dict of options");
-  ImageOptions options;
-  const auto pair = [](nb::handle value, double* to) {
-    std::tie(to[0], to[1]) = nb::cast<std::tuple<double, double>>(value);
+  const auto dict = nb::borrow<nb::dict>(given);
+  size_t taken = 0;
+  const auto take = [&](const char* name, auto* to) {
+    if (!dict.contains(name)) return;
+    ++taken;
+    *to = nb::cast<std::decay_t<decltype(*to)>>(dict[name]);
   };
-  for (auto [key, value] : nb::borrow<nb::dict>(given)) {
-    const std::string name = TextArgument(key, "an image: expected names of options");
-    if (name == "crop") {
-      const std::string crop = nb::cast<std::string>(value);
-      options.crop = crop == "random"   ? ImageOptions::Crop::kRandom
-                     : crop == "center" ? ImageOptions::Crop::kCenter
-                     : crop == "none"
-                         ? ImageOptions::Crop::kNone
-                         : throw std::invalid_argument("an image: unknown crop '" + crop + "'");
-    } else if (name == "height") {
-      options.height = nb::cast<uint32_t>(value);
-    } else if (name == "width") {
-      options.width = nb::cast<uint32_t>(value);
-    } else if (name == "shorter") {
-      options.shorter = nb::cast<uint32_t>(value);
-    } else if (name == "resized") {
-      options.resized = nb::cast<bool>(value);
-    } else if (name == "scale") {
-      pair(value, options.scale);
-    } else if (name == "ratio") {
-      pair(value, options.ratio);
-    } else if (name == "flip") {
-      options.flip = nb::cast<double>(value);
-    } else if (name == "grey") {
-      options.grey = nb::cast<bool>(value);
-    } else if (name == "nearest") {
-      options.nearest = nb::cast<bool>(value);
-    } else if (name == "max_pixels") {
-      options.max_pixels = nb::cast<uint64_t>(value);
-    } else if (name == "classes") {
-      for (nb::handle item : nb::iter(value)) {
-        const auto [red, green, blue, number] =
-            nb::cast<std::tuple<uint8_t, uint8_t, uint8_t, uint8_t>>(item);
-        options.classes.push_back({red, green, blue, number});
-      }
-    } else if (name == "other") {
-      options.other = nb::cast<uint8_t>(value);
-    } else {
-      throw std::invalid_argument("an image: unknown option '" + name + "'");
-    }
+  ImageOptions options;
+  std::string crop = "center";
+  std::pair<double, double> scale{options.scale[0], options.scale[1]};
+  std::pair<double, double> ratio{options.ratio[0], options.ratio[1]};
+  std::vector<std::tuple<uint8_t, uint8_t, uint8_t, uint8_t>> classes;
+  take("crop", &crop);
+  take("height", &options.height);
+  take("width", &options.width);
+  take("shorter", &options.shorter);
+  take("resized", &options.resized);
+  take("scale", &scale);
+  take("ratio", &ratio);
+  take("flip", &options.flip);
+  take("grey", &options.grey);
+  take("nearest", &options.nearest);
+  take("max_pixels", &options.max_pixels);
+  take("classes", &classes);
+  take("other", &options.other);
+  if (taken != dict.size()) throw std::invalid_argument("an image: unknown option");
+  if (crop == "random") options.crop = ImageOptions::Crop::kRandom;
+  if (crop == "none") options.crop = ImageOptions::Crop::kNone;
+  std::tie(options.scale[0], options.scale[1]) = scale;
+  std::tie(options.ratio[0], options.ratio[1]) = ratio;
+  for (const auto& [red, green, blue, number] : classes) {
+    options.classes.push_back({red, green, blue, number});
   }
   return options;
 }

@@ -75,12 +75,15 @@ nb::tuple DecodeSomeVarints(nb::object data, size_t limit, bool portable) {
   return nb::make_tuple(ToNumpy(std::move(values), true), at - span.begin());
 }
 
-nb::object NewPicture(const ImageOptions& options, Extent result, uint8_t** data) {
-  std::vector<int64_t> shape{result.height, result.width};
+// decode(placement, to) writes the pixels.
+template <typename Decode>
+nb::object MakePicture(const ImageOptions& options, Extent picture, uint64_t key, Decode decode) {
+  const Placement placement = Place(options, picture, key);
+  std::vector<int64_t> shape{placement.result.height, placement.result.width};
+  const size_t bytes = size_t{placement.result.height} * placement.result.width;
   if (options.classes.empty()) shape.push_back(options.channels());
-  Array made{BufferPool::Create(0)->Take(size_t{result.height} * result.width * options.channels()),
-             Element::kUint8, shape};
-  *data = made.buffer.data();
+  Array made{BufferPool::Create(0)->Take(bytes * options.channels()), Element::kUint8, shape};
+  decode(placement, made.buffer.data());
   return ToNumpy(std::move(made));
 }
 
@@ -89,25 +92,21 @@ nb::object DecodeImage(nb::object data, nb::dict given, uint64_t key, bool porta
   const ImageOptions options = ImageOptionsArgument(given);
   ImageDecoder decoder(portable);
   const Extent picture = decoder.Measure(bytes.span(), options.max_pixels);
-  const Placement placement = Place(options, picture, key);
-  uint8_t* to;
-  nb::object made = NewPicture(options, placement.result, &to);
-  const WithoutGil release;
-  decoder.Decode(bytes.span(), options, placement, to);
-  return made;
+  return MakePicture(options, picture, key, [&](const Placement& placement, uint8_t* to) {
+    const WithoutGil release;
+    decoder.Decode(bytes.span(), options, placement, to);
+  });
 }
 
-nb::object ConvertImage(nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> from,
-                        nb::dict given, uint64_t key) {
+using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+nb::object ConvertImage(Pixels pixels, nb::dict given, uint64_t key) {
   const ImageOptions options = ImageOptionsArgument(given);
-  const auto channels = static_cast<uint32_t>(from.shape(2));
-  if (channels != 1 && channels != 3) throw std::invalid_argument("expected 1 or 3 channels");
-  const Extent extent{static_cast<uint32_t>(from.shape(0)), static_cast<uint32_t>(from.shape(1))};
-  const Placement placement = Place(options, extent, key);
-  uint8_t* to;
-  nb::object made = NewPicture(options, placement.result, &to);
-  ImageDecoder().Convert(from.data(), extent, channels, options, placement, to);
-  return made;
+  const auto extent = [&](size_t axis) { return static_cast<uint32_t>(pixels.shape(axis)); };
+  const Extent picture{extent(0), extent(1)};
+  return MakePicture(options, picture, key, [&](const Placement& placement, uint8_t* to) {
+    ImageDecoder().Convert(pixels.data(), picture, extent(2), options, placement, to);
+  });
 }
 
 nb::tuple PlaceImage(nb::dict options, uint32_t height, uint32_t width, uint64_t key) {

@@ -10,7 +10,7 @@
 
 namespace cachecd {
 
-std::string ExtentText(Extent extent) {
+std::string ToText(Extent extent) {
   return std::to_string(extent.height) + " x " + std::to_string(extent.width) + " pixels";
 }
 
@@ -33,52 +33,45 @@ class Random {
 };
 
 // Python's round: half to even, in the default rounding mode.
-int64_t Round(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
+double Round(double value) { return std::nearbyint(value); }
 
+// RandomResizedCrop.make_params.
 void DrawCrop(const ImageOptions& options, Extent picture, Random* random, Placement* placed) {
-  const int64_t width = picture.width;
-  const int64_t height = picture.height;
-  const double area = static_cast<double>(height) * static_cast<double>(width);
-  const double low = std::log(options.ratio[0]);
-  const double high = std::log(options.ratio[1]);
-  int64_t w, h;
-  for (int tries = 0; tries < 10; ++tries) {
-    const double target = area * random->Uniform(options.scale[0], options.scale[1]);
-    const double ratio = std::exp(random->Uniform(low, high));
-    w = Round(std::sqrt(target * ratio));
-    h = Round(std::sqrt(target / ratio));
-    if (0 < w && w <= width && 0 < h && h <= height) {
-      placed->y = random->Below(static_cast<uint32_t>(height - h + 1));
-      placed->x = random->Below(static_cast<uint32_t>(width - w + 1));
-      placed->height = static_cast<uint32_t>(h);
-      placed->width = static_cast<uint32_t>(w);
-      return;
-    }
+  const double width = picture.width;
+  const double height = picture.height;
+  double w = width;
+  double h = height;
+  bool drawn = false;
+  for (int tries = 0; tries < 10 && !drawn; ++tries) {
+    const double area = height * width * random->Uniform(options.scale[0], options.scale[1]);
+    const double ratio =
+        std::exp(random->Uniform(std::log(options.ratio[0]), std::log(options.ratio[1])));
+    w = Round(std::sqrt(area * ratio));
+    h = Round(std::sqrt(area / ratio));
+    drawn = 0 < w && w <= width && 0 < h && h <= height;
   }
-  const double ratio = static_cast<double>(width) / static_cast<double>(height);
-  w = width;
-  h = height;
-  if (ratio < options.ratio[0]) {
-    h = Round(static_cast<double>(w) / options.ratio[0]);
-  } else if (ratio > options.ratio[1]) {
-    w = Round(static_cast<double>(h) * options.ratio[1]);
+  if (!drawn) {
+    const double low = options.ratio[0];
+    const double high = options.ratio[1];
+    // Of at least a pixel, where torchvision fails.
+    h = width / height < low ? std::max(1.0, Round(width / low)) : height;
+    w = width / height > high ? std::max(1.0, Round(height * high)) : width;
   }
-  // A ratio so far from the picture's leaves nothing; torchvision fails.
-  h = std::clamp<int64_t>(h, 1, height);
-  w = std::clamp<int64_t>(w, 1, width);
-  placed->y = static_cast<uint32_t>((height - h) / 2);
-  placed->x = static_cast<uint32_t>((width - w) / 2);
   placed->height = static_cast<uint32_t>(h);
   placed->width = static_cast<uint32_t>(w);
+  const uint32_t down = picture.height - placed->height;
+  const uint32_t across = picture.width - placed->width;
+  placed->y = drawn ? random->Below(down + 1) : down / 2;
+  placed->x = drawn ? random->Below(across + 1) : across / 2;
 }
 
-// The picture's extent if its shorter side is scaled to `shorter`, as torchvision's Resize does.
+// As torchvision's Resize(shorter).
 Extent ScaleShorter(Extent picture, uint64_t shorter) {
   const bool upright = picture.width <= picture.height;
   const uint64_t longer =
-      upright ? shorter * picture.height / picture.width : shorter * picture.width / picture.height;
+      shorter * std::max(picture.height, picture.width) / std::min(picture.height, picture.width);
   if (longer > INT32_MAX) {
-    throw SchemaMismatch("the picture has " + ExtentText(picture) +
+    throw SchemaMismatch("the picture has " + ToText(picture) +
                          ", too narrow to scale its shorter side to " + std::to_string(shorter));
   }
   const auto low = static_cast<uint32_t>(shorter);
@@ -115,8 +108,8 @@ Placement Place(const ImageOptions& options, Extent picture, uint64_t key) {
     DrawCrop(options, picture, &random, &placed);
   } else if (options.crop == ImageOptions::Crop::kRandom) {
     if (!Covers(picture, options)) {
-      throw SchemaMismatch("the picture has " + ExtentText(picture) + ", too small to cut " +
-                           ExtentText(placed.result) +
+      throw SchemaMismatch("the picture has " + ToText(picture) + ", too small to cut " +
+                           ToText(placed.result) +
                            " without resizing: give a scale or a smaller size");
     }
     placed.y = random.Below(picture.height - options.height + 1);
@@ -127,8 +120,8 @@ Placement Place(const ImageOptions& options, Extent picture, uint64_t key) {
     placed.scaled = options.shorter != 0 ? ScaleShorter(picture, options.shorter)
                                          : SmallestThatCovers(picture, options);
     if (!Covers(placed.scaled, options)) {
-      throw SchemaMismatch("the picture has " + ExtentText(placed.scaled) +
-                           " after scaling, too small to cut " + ExtentText(placed.result) +
+      throw SchemaMismatch("the picture has " + ToText(placed.scaled) +
+                           " after scaling, too small to cut " + ToText(placed.result) +
                            ": give a larger resize");
     }
     placed.top = static_cast<uint32_t>(Round((placed.scaled.height - options.height) / 2.0));
@@ -139,8 +132,8 @@ Placement Place(const ImageOptions& options, Extent picture, uint64_t key) {
   }
   const uint64_t pixels = uint64_t{placed.result.height} * placed.result.width;
   if (options.max_pixels != 0 && pixels > options.max_pixels) {
-    throw SchemaMismatch("the picture has " + ExtentText(picture) + " and becomes " +
-                         ExtentText(placed.result) +
+    throw SchemaMismatch("the picture has " + ToText(picture) + " and becomes " +
+                         ToText(placed.result) +
                          ", more than max_pixels=" + std::to_string(options.max_pixels));
   }
   return placed;
