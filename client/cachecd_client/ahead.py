@@ -91,6 +91,8 @@ class OneAhead(Ahead):
             under_way = following
         self._answered = time.monotonic()
         try:
+            if self._closed:
+                raise RuntimeError("closed")
             if not isinstance(end, StopIteration):
                 raise end
         finally:

@@ -146,7 +146,7 @@ class Loader:
         #: Of the decoded pictures of one batch.
         self.picture_bytes = sum(each.picture_bytes for each in made) * self.batch_size
         if prefetch_bytes is None:
-            # A decoded batch for each thread, of which there are four by default, and two that are made.
+            # One decoded batch for each thread (four by default), and two that wait for the loop.
             prefetch_bytes = max(_PREFETCH, ((self.threads or 4) + 2) * self.picture_bytes)
             prefetch_bytes = min(prefetch_bytes, resources.memory() // _PREFETCH_SHARE)
         self.prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, 0)

@@ -72,8 +72,10 @@ class Prepared(Ahead):
             del batch  # or it would stay until the next one has come
         self._answered = time.monotonic()
         try:
-            if not isinstance(end, StopIteration):
-                raise end or RuntimeError("closed")
+            if self._closed:
+                raise RuntimeError("closed")
+            if end is not None and not isinstance(end, StopIteration):
+                raise end
         finally:
             del end  # whose traceback holds this frame
 

@@ -90,6 +90,16 @@ def test_prepared_batches_are_sent_and_counted_when_they_are_used(loader, lane):
     assert made.state_dict()["position"] == 3
 
 
+def test_a_pass_that_is_closed_before_its_last_batch_does_not_just_end(loader):
+    made = loader()
+    batches = iter(made)
+    for _ in range(4):
+        next(batches)
+    made.close()
+    with pytest.raises(CallerError, match="the loader was closed"):
+        next(batches)
+
+
 def test_nothing_is_lost_in_any_pass(loader):
     one = loader()
     for _ in range(3):

@@ -153,6 +153,16 @@ def test_a_pass_that_ends_early_leaves_nothing_behind(files, end):
     assert loader.position == 1
 
 
+def test_a_pass_that_is_closed_before_its_last_batch_does_not_just_end(files):
+    loader = files.numpy(4, prepare=noisy, **OPTIONS)
+    batches = iter(loader)
+    for _ in range(9):
+        next(batches)
+    loader.close()
+    with pytest.raises(CallerError, match="the loader was closed"):
+        next(batches)
+
+
 def test_an_interrupt_leaves_at_once(files):
     def interrupt(batch, random):
         raise KeyboardInterrupt
