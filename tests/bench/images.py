@@ -233,10 +233,11 @@ class Run:
             turns = list(ways)
             random.Random(repeat).shuffle(turns)
             for way in turns:
-                with tempfile.TemporaryDirectory(prefix="cachecd-images-") as scratch:
-                    answer = self._workers[way].do(**{"folder": scratch, **task, "way": way})
-                done = answer.get("done", {})
-                if why := answer.get("failed") or self._incomplete(done):
+                done, why = self._one(way, task)
+                if why:
+                    self._say(f"{name}/{way} failed, and is tried again: {why}")
+                    done, why = self._one(way, task)
+                if why:
                     self.absent[f"{name}/{way}"] = why
                     self._say(f"{name}/{way} failed: {why}")
                     measured.pop(way, None)
@@ -247,11 +248,15 @@ class Run:
                 figures = {key: round(value, 2) for key, value in done.items()}
                 self._say(f"{name}: {repeat + 1} of {self.options.repeats}, {way}: {figures}")
 
-    def _incomplete(self, done: Mapping[str, float]) -> str:
-        """Each epoch of the whole job has each object: what is counted are keys that differ."""
-        if done.get("distinct", self.options.job) == self.options.job:
-            return ""
-        return f"an epoch had {done['distinct']} distinct images of {self.options.job}"
+    def _one(self, way: str, task: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+        """The figures of one measurement, or why there are none."""
+        place = tempfile.TemporaryDirectory(prefix="cachecd-images-", ignore_cleanup_errors=True)
+        with place as scratch:
+            answer = self._workers[way].do(**{"folder": scratch, **task, "way": way})
+        done, images = answer.get("done", {}), self.options.job
+        if (distinct := done.get("distinct", images)) != images:
+            return {}, f"an epoch had {distinct} distinct images of {images}"
+        return done, answer.get("failed", "")
 
     @property
     def pixel_ratio(self) -> float:

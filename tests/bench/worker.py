@@ -177,7 +177,9 @@ def _carry_out(task: Task) -> dict[str, Any]:
 
 def _why(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
-    message = str(error)[:_MOST_OF_A_MESSAGE]
+    message = str(error)
+    if len(message) > _MOST_OF_A_MESSAGE:  # the error of a process comes last, its traceback before
+        message = f"{message[: _MOST_OF_A_MESSAGE // 2]}...{message[-_MOST_OF_A_MESSAGE // 2 :]}"
     return f"{type(error).__name__}: {message} ({Path(where.filename).name}:{where.lineno})"
 
 
