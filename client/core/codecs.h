@@ -43,8 +43,8 @@ class RowSink {
 bool IsJpeg(ByteSpan encoded);
 bool IsPng(ByteSpan encoded);
 
-// Reads the header and, if there is a sink, the rows. DamagedImage, SchemaMismatch, and what the
-// sink throws.
+// If the format can be decoded, reads the header and, with a sink, the rows. DamagedImage,
+// SchemaMismatch, the sink's exceptions.
 StoredPicture ReadJpeg(ByteSpan encoded, RowSink* sink);
 StoredPicture ReadPng(ByteSpan encoded, RowSink* sink);
 

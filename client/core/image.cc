@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <tuple>
 
 #include "codecs.h"
 #include "errors.h"
@@ -63,9 +64,17 @@ void CheckExtent(Extent extent, uint64_t max_pixels) {
 }
 
 StoredPicture Read(ByteSpan encoded, RowSink* sink) {
-  if (IsJpeg(encoded)) return ReadJpeg(encoded, sink);
-  if (IsPng(encoded)) return ReadPng(encoded, sink);
-  RefuseFormat(encoded);
+  const bool is_jpeg = IsJpeg(encoded);
+  if (!is_jpeg && !IsPng(encoded)) RefuseFormat(encoded);
+  if (is_jpeg ? CanDecodeJpeg() : CanDecodePng()) {
+    return (is_jpeg ? ReadJpeg : ReadPng)(encoded, sink);
+  }
+  const std::string kind = is_jpeg ? "JPEG" : "PNG";
+  const std::string library = is_jpeg ? "libjpeg-turbo" : "libpng";
+  const std::string package = is_jpeg ? "libjpeg62-turbo-dev or libjpeg-turbo8-dev" : "libpng-dev";
+  throw SchemaMismatch("the picture is a " + kind + " file, and cachecd-client was built without " +
+                       library + ": install it (Debian and Ubuntu: " + package +
+                       ") and build cachecd-client again");
 }
 
 }  // namespace
@@ -92,8 +101,11 @@ struct ImageDecoder::Scratch final : RowSink {
     Axis& across = transposed ? y : x;
     Axis& down = transposed ? x : y;
     const Placement& at = placement;
-    SetAxis(&across, at.x, at.width, at.scaled.width, at.left, at.result.width);
-    SetAxis(&down, at.y, at.height, at.scaled.height, at.top, at.result.height);
+    const auto fields = [](Axis& axis) {
+      return std::tie(axis.box, axis.length, axis.scaled, axis.from, axis.count);
+    };
+    fields(across) = std::tie(at.x, at.width, at.scaled.width, at.left, at.result.width);
+    fields(down) = std::tie(at.y, at.height, at.scaled.height, at.top, at.result.height);
     across.flip = at.flip;
     down.flip = false;
     x.side = picture.extent.width;
@@ -169,15 +181,6 @@ struct ImageDecoder::Scratch final : RowSink {
   bool portable = false;
 
  private:
-  static void SetAxis(Axis* axis, uint32_t box, uint32_t length, uint32_t scaled, uint32_t from,
-                      uint32_t count) {
-    axis->box = box;
-    axis->length = length;
-    axis->scaled = scaled;
-    axis->from = from;
-    axis->count = count;
-  }
-
   // Makes the pixels what the other steps take, and returns their bytes: 1, 4, or 3 if they are not
   // mixed.
   uint32_t Prepare(const uint8_t** pixels, PixelFormat format) {

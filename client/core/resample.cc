@@ -24,11 +24,8 @@ void Axis::Make(bool nearest, bool by_source) {
   const uint32_t most = static_cast<uint32_t>(std::ceil(support)) * 2 + 4;
   weights.assign(size_t{count} * most, 0);
   taps = 1;
-  // Pillow adds up the positions of NEAREST. Farther away nobody could tell.
-  double at = step / 2;
-  constexpr uint32_t kMostSums = 1 << 20;
-  if (from > kMostSums) at += step * from;
-  for (uint32_t i = 0; nearest && i < from && from <= kMostSums; ++i) at += step;
+  double at = step / 2;  // as Pillow does for NEAREST, the steps are added up
+  for (uint32_t i = 0; nearest && i < from; ++i) at += step;
   for (uint32_t i = 0; i < count; ++i, at += step) {
     if (nearest) {
       const uint32_t upright = box + std::min(static_cast<uint32_t>(at), length - 1);
@@ -111,10 +108,10 @@ CACHECD_MIX inline __m128i WeightPair(const int16_t* weights) {
   return _mm_set1_epi32(pair);
 }
 
-// `fixed`: taps, or 0 for those of the axis.
+// `fixed`: the number of taps, or 0 for the axis's own.
 template <uint32_t fixed>
 CACHECD_MIX void MixColors(const Axis& axis, const uint8_t* row, uint8_t* to) {
-  // Of two pixels of four bytes, the 16 bits of a channel beside those of the same channel.
+  // From two pixels of 4 bytes to 4 pairs of 16 bits, one pair per channel.
   const __m128i interleave = _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1);
   // Copies, as for all that the compiler knows, `to` points to the axis.
   const uint32_t* first = axis.first.data();

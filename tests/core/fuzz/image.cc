@@ -58,7 +58,7 @@ std::optional<Bytes> Decode(ImageDecoder* decoder, ByteSpan picture, const Image
   return pixels;
 }
 
-// Cut without resizing, the picture is what it is in the whole.
+// A cut without resizing equals its part of the whole picture.
 void CutsAreParts(ImageDecoder* decoder, ByteSpan picture, Extent extent, uint64_t key) {
   ImageOptions options;
   options.crop = ImageOptions::Crop::kNone;
