@@ -57,8 +57,8 @@ class Sample:
 
     `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
     cost units, in the order of `outcome.set_aside` without those that were refused unread. `classes`:
-    the label's, by number as far as that is known (`numbered`). `capacity`: how many images a limit holds,
-    if that was estimated.
+    the label's, by number as far as that is known (`numbered`). `capacity`: says how many images
+    a limit holds, if that was estimated.
     """
 
     units: tuple[UnitSlice, ...]
@@ -68,7 +68,7 @@ class Sample:
     errors: list[Exception] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     numbered: bool = True
-    capacity: dict[str, Any] = field(default_factory=dict)
+    capacity: str = ""
 
     @property
     def set_aside(self) -> tuple[SetAside, ...]:

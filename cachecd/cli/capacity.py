@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
@@ -21,11 +20,9 @@ _IN_SIDECAR = 20  # bytes of a record
 _PER_SHARD = 8 << 10  # bytes of a sidecar's text, and the rounding of two files to blocks
 
 
-def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> dict[str, Any]:
-    """About how many images `limit` bytes hold, as image files and as pixels, and the bytes of a record;
-    {} if the sample has no images.
+def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> str:
+    """Says how many images `limit` bytes hold, as image files and as pixels; "" if the sample has none.
 
-    `images`: how many there are, or None. `shape`: height and width of those looked at, if they agree.
     Where the transform decodes images, the same units are fetched once more and not decoded.
     """
     dataset, files = config.datasets[sampler.name], sample
@@ -34,15 +31,15 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
         undecoded = Sampler(config, sampler.name, steps.index("decode_image"))
         files = undecoded.take(sample.units, LOOKED_AT)
     bodies = [v for v in _values(files) if isinstance(v, bytes) and image_suffix(v)]
+    headers = [(body, header[0]) for body in bodies if (header := image_header(body))]
+    shapes = [shape for _, shape in headers]
     if decodes:
         shapes = [v.shape[:2] for v in _values(sample) if isinstance(v, np.ndarray) and v.ndim == 3]
-    else:
-        shapes = [header[0] for body in bodies if (header := image_header(body))]
-    if not bodies or not shapes:
-        return {}
+    if not headers or not shapes:
+        return ""
     mean, pixels = (s.outcome.data_bytes / s.outcome.records for s in (files, sample))
     if not decodes:
-        grown = sum(3 * height * width for height, width in shapes) - sum(map(len, bodies))
+        grown = sum(3 * height * width - len(body) for body, (height, width) in headers)
         pixels += grown / len(files.records)
     images = None
     if dataset.source.format == "files" and files.outcome.records == files.read:
@@ -53,31 +50,17 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> di
         mean *= share
         pixels *= share if len(set(shapes)) > 1 else 1
 
-    def held(size: float) -> int:
+    def held(size: float) -> str:
         shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
         number = (limit - minimum((), 0)) / (size + _IN_SIDECAR + _PER_SHARD / shard)
         number = int(float(f"{max(0, number):.2g}"))
-        return number if images is None else min(number, images)
+        return f"{number if images is None else min(number, images):,}"
 
-    return {
-        "limit_bytes": limit,
-        "images": images,
-        "formats": sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body in bodies}),
-        "file_bytes": round(mean),
-        "as_files": held(mean),
-        "shape": list(shapes[0]) if len(set(shapes)) == 1 else None,
-        "pixel_bytes": round(pixels),
-        "as_pixels": held(pixels),
-    }
-
-
-def described(found: Mapping[str, Any]) -> str:
-    """The same as a line for people."""
-    total = "" if found["images"] is None else f" of {found['images']:,}"
-    extent = "{} x {}".format(*found["shape"]) if found["shape"] else "of several sizes"
+    formats = sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body, _ in headers})
+    extent = "{} x {}".format(*shapes[0]) if len(set(shapes)) == 1 else "of several sizes"
     return (
-        f"{approximate_size(found['limit_bytes'])} hold about {found['as_files']:,}{total} images as "
-        f"{' and '.join(found['formats'])}, or {found['as_pixels']:,} as pixels ({extent})"
+        f"{approximate_size(limit)} hold about {held(mean)}{'' if images is None else f' of {images:,}'} "
+        f"images as {' and '.join(formats)}, or {held(pixels)} as pixels ({extent})"
     )
 
 

@@ -147,9 +147,7 @@ def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules)
     elif sample.records:
         yield "too little was read to estimate how long the cache takes to fill"
     if sample.capacity:
-        from cachecd.cli.capacity import described
-
-        yield described(sample.capacity)
+        yield sample.capacity
 
 
 def _summary(

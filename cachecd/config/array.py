@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cachecd.config.objects import FEATURE
+from cachecd.config.objects import check_feature
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Integer, Text
 
@@ -17,7 +17,6 @@ from cachecd.config.values import Integer, Text
 _DTYPE = re.compile(
     r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)|[<>=|]?(b1|[iu][1248]|f[248])"
 )
-_OWN = ("key", "start")  # features that every window has
 
 
 def _dtype(value: str) -> str:
@@ -124,12 +123,7 @@ class ArrayConfig(ArrayFile):
             if getattr(self, key):
                 raise conflict((key,), f"found {key} beside arrays, expected it in each of them")
         for name, file in self.arrays.items():
-            if not FEATURE.fullmatch(name) or name in _OWN:
-                raise conflict(
-                    ("arrays",),
-                    f"found an array named {name!r}, expected letters, digits, _, - and ., and "
-                    f"neither {' nor '.join(_OWN)}: those are features of every window",
-                )
+            check_feature(("arrays",), name, "key", "start")
             if file.match is None or file.match.count("*") != 1:
                 raise conflict(
                     ("arrays", name),

@@ -11,9 +11,18 @@ from cachecd.config.section import conflict
 from cachecd.config.values import Text
 from cachecd.quantities import shown
 
-FEATURE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_FEATURE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _OUTSIDE = re.compile(r"/|(.*/)?\.\.?(/|$)")
-_OWN = ("key", "label")  # features that every record may have
+
+
+def check_feature(at: tuple[str, ...], name: object, *own: str) -> None:
+    """Refuses a name that no feature may have, or that is one of `own`, which every record has."""
+    if not _FEATURE.fullmatch(str(name)) or name in own:
+        raise conflict(
+            at,
+            f"found a feature named {name!r}, expected letters, digits, _, - and ., and neither "
+            f"{' nor '.join(own)}: every record has these",
+        )
 
 
 def _listed(value: Any) -> Any:
@@ -28,12 +37,7 @@ def _joined(value: Any) -> Any:
             f"found {shown(value)}, expected names and patterns: {{image: images/*.png, mask: masks/*.png}}"
         )
     for name, pattern in value.items():
-        if not FEATURE.fullmatch(str(name)) or name in _OWN:
-            raise conflict(
-                (name,),
-                f"found an object named {name!r}, expected letters, digits, _, - and ., and "
-                f"neither {' nor '.join(_OWN)}: these are features of their own",
-            )
+        check_feature((name,), name, "key", "label")
         if not isinstance(pattern, str) or pattern.count("*") != 1 or _OUTSIDE.match(pattern):
             raise conflict(
                 (name,),

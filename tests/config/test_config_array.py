@@ -18,7 +18,7 @@ NPY = "format: npy\n      array: "
         ("{window: 4, dtype: complex64}", "array.dtype: found 'complex64', expected a dtype such"),
         ("{window: 4, dtype: '|O'}", "array.dtype: found '|O', expected a dtype such"),
         ("{window: 4, arrays: {a: '*.npy'}, match: x}", "array.match: found match beside arrays"),
-        ("{window: 4, arrays: {key: '*.npy'}}", "array.arrays: found an array named 'key'"),
+        ("{window: 4, arrays: {key: '*.npy'}}", "array.arrays: found a feature named 'key'"),
         ("{window: 4, arrays: {a: 'b.npy'}}", "array.arrays.a: found 'b.npy', expected a pattern"),
         ("{window: 4, arrays: {a: '*/*.npy'}}", "array.arrays.a: found '*/*.npy', expected"),
         ("{window: 4, windows: 5}", "array.windows: unknown key"),

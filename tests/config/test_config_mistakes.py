@@ -191,9 +191,9 @@ ADDED = {
         ("join: {}", 13, "join: found none, expected names and patterns: {image: images/*.png"),
         ("join: {image: i*, mask: m}", 31, "join.mask: found 'm', expected a pattern below"),
         ("join: {image: 'i*/*'}", 21, "join.image: found 'i*/*', expected a pattern below"),
-        ("join: {key: 'i*'}", 19, "join.key: found an object named 'key', expected letters,"),
-        ("join: {label: 'i*'}", 21, "join.label: found an object named 'label', expected letters"),
-        ("join: {a b: 'i*'}", 19, "join.a b: found an object named 'a b', expected letters,"),
+        ("join: {key: 'i*'}", 19, "join.key: found a feature named 'key', expected letters,"),
+        ("join: {label: 'i*'}", 21, "join.label: found a feature named 'label', expected letters"),
+        ("join: {a b: 'i*'}", 19, "join.a b: found a feature named 'a b', expected letters,"),
         ("join: {a: ../i*}", 17, "join.a: found '../i*', expected a pattern below source.url"),
         *(
             (
