@@ -55,10 +55,9 @@ def text_in(pattern: str, key: str) -> str | None:
 
 def folder_of(patterns: Sequence[str]) -> str:
     """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder."""
-    begins = [pattern.partition("*")[0] for pattern in patterns]
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(begins), max(begins), strict=False))
-    begin = "".join(character for character, _ in alike)
-    return begin[: begin.rfind("/") + 1]
+    folders = [pattern.partition("*")[0].split("/")[:-1] for pattern in patterns]
+    alike = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    return "".join(f"{names[0]}/" for names in alike)
 
 
 _compiled = functools.cache(re.compile)

@@ -19,8 +19,6 @@ _ARRAY = 4 << 20  # bytes: an array up to that is one record
 _WINDOW = 1 << 20  # bytes of a window of a larger one
 _NAMED = 5
 _SIDE = 224  # pixels of a square that models take
-_EXTRA = "# pip install 'cachecd[images]'"
-_LARGE = 768  # pixels of a shorter side from which on shrinking to 512 saves much
 _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
 
 
@@ -75,13 +73,15 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     if form == "files":
         yield from (f"  {line}" for line in _label(seen))
         if images := [n for n in joined if joined[n].lower().endswith((".jpg", ".jpeg", ".png"))]:
-            yield from _encoded(seen, *sorted(images, key=lambda name: bool(MASK.search(name))))
+            yield from _encoded(seen, images)
         elif seen.kind == "image" and not joined:
-            yield from _transform(seen)
+            yield from _images(seen, "payload")
         elif seen.kind == "audio" and not joined:
             yield "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]  # pip install 'cachecd[audio]'"
-    elif form == "webdataset":
-        yield from _of_members(seen)
+    elif form == "webdataset" and seen.members:
+        yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
+        if image := next(filter(is_image, seen.members), None):
+            yield from _images(seen, image)
     elif form == "npy":
         yield from (f"  {line}" for line in _windows(seen))
     yield "grow:"
@@ -141,53 +141,33 @@ def _label(seen: Survey) -> Iterator[str]:
     yield "  # listed, and has the same numbers everywhere"
 
 
-def _transform(seen: Survey) -> Iterator[str]:
+def _images(seen: Survey, feature: str) -> Iterator[str]:
+    """Images in a feature: encoded if loaders decode them, else as pixels."""
+    step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
+    pixels = f"transform: [{step}, {{resize: 256}}]  # pip install 'cachecd[images]'"
     if seen.is_decodable:
-        yield from _encoded(seen, "payload")
-        return
-    yield "# Loaders decode JPEG and PNG; of images in other formats the pixels are cached."
-    yield "transform:  # done once, when it is fetched; pip install 'cachecd[images]'"
-    yield "  - decode_image  # RGB; decode_image: {mode: L} makes them grey"
-    yield "  - resize: 256  # all records have one shape"
+        yield from _encoded(seen, [feature])
+        yield "# If a step needs pixels, or stock tf.data reads files, cache pixels. These take more room:"
+        yield f"# {pixels}"
+    else:
+        yield "# Loaders decode JPEG and PNG; of images in other formats the pixels are cached."
+        yield pixels
 
 
-def _of_members(seen: Survey) -> Iterator[str]:
-    if seen.members:
-        yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
-    if image := next(filter(is_image, seen.members), None):
-        yield from _encoded(seen, image) if seen.is_decodable else _pixels(image)
-
-
-def _encoded(seen: Survey, feature: str, *others: str) -> Iterator[str]:
-    """What to do with images that are cached as they are, in `feature` and joined ones in `others`."""
+def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
+    """The loader's line for images that are cached as they are."""
     sides = [min(size) for size in seen.images]
+    masks = [name for name in features if MASK.search(name) and len(features) > 1]
     grey = ', mode="L"' if 0 < len(sides) == seen.grey else ""
+    modes = {f: ', mode="L", resample="nearest"' if f in masks else grey for f in features}
     image = f'{min([_SIDE, *sides])}, crop="random", flip=0.5'
-    masks = [name for name in others if MASK.search(name)]
-    modes = dict.fromkeys((feature, *others), grey)
-    modes |= dict.fromkeys(masks, ', mode="L", resample="nearest"')
     decode = ", ".join(f'"{name}": Image({image}{mode})' for name, mode in modes.items())
-    rename = f', rename={{"{feature}": "image"}}' if feature != "image" else ""
+    first = next((name for name in features if name not in masks), "")
+    rename = f', rename={{"{first}": "image"}}' if first and "image" not in features else ""
     yield "# Images are cached as they are. Loaders decode them (from cachecd_client import Image):"
     yield f"# epoch.torch(256, decode={{{decode}}}{rename})"
     if masks:
         yield "# Of a mask with colors or a palette, class_map makes the numbers: docs/images.md"
-    if max(sides, default=0) >= _LARGE:
-        features = ", ".join(name for name in modes if name not in masks)
-        steps = f"{{shrink: {{shorter: 512, quality: 90, features: [{features}]}}}}"
-        if masks:
-            nearest = f"features: [{', '.join(masks)}], resample: nearest"
-            steps += f", {{shrink: {{shorter: 512, {nearest}}}}}"
-        yield f"# The shorter sides of those looked at reach {max(sides)} pixels. To cache smaller ones:"
-        yield f"# transform: [{steps}]  {_EXTRA}"
-    if not others:
-        yield from _pixels(feature)
-
-
-def _pixels(feature: str) -> Iterator[str]:
-    yield "# If a step needs pixels, or stock tf.data reads the files, cache pixels, which take more room:"
-    step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
-    yield f"# transform: [{step}, {{resize: 256}}]  {_EXTRA}"
 
 
 def _windows(seen: Survey) -> Iterator[str]:

@@ -34,35 +34,33 @@ class PickedBackend:
         self.find, self.read, self.tail = backend.find, backend.read, backend.tail
         self._backend = backend
         self._first = source.listed_pattern
-        self._match = source.match or ("*",)
+        self._match = (self._first,) if self._first else source.match or ("*",)
         self._skip = source.skip or ()
-        self._folder = folder_of((self._first,) if self._first else self._match)
         # A URL with more behind its path cannot be made longer, and a table is no folder.
-        if source.manifest is not None or "::" in source.url or "?" in source.url:
-            self._folder = ""
+        is_folder = source.manifest is None and "::" not in source.url and "?" not in source.url
+        self._folder = folder_of(self._match) if is_folder else ""
         self._url = f"{source.url.rstrip('/')}/{self._folder}"
         self._open_at = open_at
 
     @cached_property
-    def _listed(self) -> Backend:
+    def _listed(self) -> Any:
         return self._open_at(self._url) if self._folder else self._backend
 
     @property
     def page(self) -> Any:
         """As the store's, of objects. AttributeError if the store has none."""
-        listed: Any = self._listed
-        return listed.page
+        return self._listed.page
 
     def units(self, page: Sequence[ObjectInfo]) -> list[ObjectInfo]:
         """The units among some listed objects."""
-        named = [(self._unit_of(self._folder + found.key), found) for found in page]
-        return [replace(found, key=key) for key, found in named if key]
-
-    def _unit_of(self, key: str) -> str | None:
-        if self._first:
-            return text_in(self._first, key)
-        wanted = any(matches(pattern, key) for pattern in self._match)
-        return key if wanted and not any(matches(p, key) for p in self._skip) else None
+        units = []
+        for found in page:
+            key = self._folder + found.key
+            picked = any(matches(pattern, key) for pattern in self._match)
+            if picked and not any(matches(pattern, key) for pattern in self._skip):
+                if name := text_in(self._first, key) if self._first else key:
+                    units.append(replace(found, key=name))
+        return units
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         return [replace(found, key=self._folder + found.key) for found in self._listed.glimpse()]

@@ -194,14 +194,11 @@ class _Assigned:
         lanes = min(lanes, max(len(units), 1))
         self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
         join = dataset.config.source.join
-        self._joined = (
-            [
-                Joined(unit, join, reader, partial(self._ahead.lengthen, place))
-                for place, unit in enumerate(units)
-            ]
+        self._joined = [
+            Joined(unit, join, reader, partial(self._ahead.lengthen, place))
+            for place, unit in enumerate(units)
             if join
-            else []
-        )
+        ]
 
     async def _piece(self, place: int, start: int, stop: int) -> Buffer:
         if self._joined:
