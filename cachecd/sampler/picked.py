@@ -57,9 +57,10 @@ class PickedBackend:
         for found in page:
             key = self._folder + found.key
             picked = any(matches(pattern, key) for pattern in self._match)
-            if picked and not any(matches(pattern, key) for pattern in self._skip):
-                if name := text_in(self._first, key) if self._first else key:
-                    units.append(replace(found, key=name))
+            picked = picked and not any(matches(pattern, key) for pattern in self._skip)
+            name = text_in(self._first, key) if self._first else key
+            if picked and name:
+                units.append(replace(found, key=name))
         return units
 
     def glimpse(self) -> Sequence[ObjectInfo]:
