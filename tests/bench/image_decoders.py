@@ -47,8 +47,8 @@ def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside
         began = time.perf_counter()
         batches = WAYS[way].run(folder, form, batch)
         check(next(batches), batch, (256, 256) if form == "masks" else (SIZE, SIZE, 3))
-        warm, count = time.perf_counter() + seconds / 3, 0
-        start = warm - began
+        start = time.perf_counter() - began
+        warm, count = began + start + seconds / 3, 0
         while count < _WARM_BATCHES or time.perf_counter() < warm:
             next(batches)
             count += 1
@@ -61,8 +61,7 @@ def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside
 
 
 def check(images: Any, rows: int, shape: tuple[int, ...]) -> None:
-    found = str(images.dtype).rpartition("uint8")[1], *images.shape
-    if found != ("uint8", rows, *shape):
+    if "uint8" not in str(images.dtype) or tuple(images.shape) != (rows, *shape):
         raise AssertionError(
             f"a batch is {images.dtype} {images.shape}, expected {rows} of {shape}"
         )

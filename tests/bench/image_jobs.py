@@ -22,9 +22,8 @@ from tests.bench.image_decoders import SIZE, THREADS, Way, check
 # If two workers share a chunk, litData 0.2.76 reads the whole chunk for each image. Of its documentation's
 # chunks of 64 MB that is nearly every one: 50 images/s, where chunks of 8 MiB give 700.
 LIMIT, SHARD = 300 << 20, 8 << 20
-_FIRST = (
-    225 << 20
-)  # of cache before the first epoch, or all of the bucket: more leaves no room to rotate
+# Cached before the first epoch begins, unless the bucket has less. More leaves no room to rotate.
+_FIRST = 225 << 20
 _CAPACITY = 100 << 20
 _PATIENCE = 200.0  # seconds
 _EPOCHS = 3

@@ -108,7 +108,7 @@ class Pictures:
             yield from (_picture(None, number, form, size) for number in range(count))
             return
         wallpapers = self._wallpapers()
-        # Those of one wallpaper come after each other: decoding it takes most of the time.
+        # Pictures of one wallpaper follow each other, because decoding it takes most of the time.
         papers = [wallpapers[number * len(wallpapers) // count] for number in range(count)]
         each = -(-count // len(wallpapers))
         with ProcessPoolExecutor(2) as pool:

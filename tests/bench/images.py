@@ -155,7 +155,7 @@ def judge(measured: Measured, pixel_ratio: float) -> list[Row]:
 
 
 class Run:
-    """One run: the workers that are there, and what they have measured."""
+    """One run: its worker processes and the figures that they returned."""
 
     def __init__(self, options: argparse.Namespace, say: Callable[[str], None]) -> None:
         self.options, self._say = options, say
@@ -176,7 +176,7 @@ class Run:
         ]
 
     def measure(self, keep: Callable[[], object]) -> None:
-        """Measures what is wanted; `keep` is called after each case."""
+        """Measures every case that `only` names. `keep` is called after each case."""
         with ExitStack() as stack:
             for name, case in CASES.items():
                 if name in self.measured:
@@ -186,7 +186,7 @@ class Run:
                     keep()
 
     def _task(self, case: Case, stack: ExitStack) -> dict[str, Any]:
-        """What a measurement of this case is given, once all that it needs is there."""
+        """Prepares pictures, records or the bucket of a case. Returns the arguments of its measurements."""
         options, seconds = self.options, self.options.seconds
         if case.call.startswith(_BARE):
             return {"folder": str(options.data), "megabytes": options.megabytes, "seconds": seconds}
@@ -249,7 +249,7 @@ class Run:
                 self._say(f"{name}: {repeat + 1} of {self.options.repeats}, {way}: {figures}")
 
     def _one(self, way: str, task: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-        """The figures of one measurement, or why there are none."""
+        """The figures of one measurement, and the error if it failed."""
         place = tempfile.TemporaryDirectory(prefix="cachecd-images-", ignore_cleanup_errors=True)
         with place as scratch:
             answer = self._workers[way].do(**{"folder": scratch, **task, "way": way})

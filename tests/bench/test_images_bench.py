@@ -1,4 +1,4 @@
-"""The benchmark of images runs with our own readers, and judges by what it measured."""
+"""The benchmark of images measures this project's readers and judges its bars by the figures."""
 
 from __future__ import annotations
 
