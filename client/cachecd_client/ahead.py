@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -27,13 +29,21 @@ Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_fi
 
 
 class Ahead(ABC):
-    """Takes batches from a source before it hands them out, and has the figures of those handed out: as
-    BatchReader's."""
+    """Takes batches from a source before their turn. Its figures are those of the batches handed out, as
+    BatchReader's.
 
-    def __init__(self, source: Source) -> None:
+    What a batch raises on its way is raised at its turn, after the batches before it; but what is no
+    Exception (KeyboardInterrupt) leaves at once, and so does the pass once it is closed.
+    """
+
+    def __init__(self, source: Source, most: int) -> None:
+        """`most`: batches that are under way when the oldest of them is handed out."""
         self._source = source
+        self._most = most
+        self._pending: deque[tuple[Any, Figures]] = deque()
+        self._process = os.getpid()
         self._closed = False
-        self._count(figures_of(source))
+        self.position, self.bytes_read, self.queue_filled = self._figures()
         self._answered = self._waited = 0.0
 
     @property
@@ -48,52 +58,58 @@ class Ahead(ABC):
         """Hands out no batch more, also not those that are under way."""
         self._closed = True
 
-    def _count(self, figures: Figures) -> None:
-        """Counts the batch after which the source had these."""
-        self.position, self.bytes_read, self.queue_filled = figures
-        self._answered = time.monotonic()
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-
-def figures_of(source: Source) -> Figures:
-    return source.position, source.bytes_read, source.queue_filled
-
-
-class OneAhead(Ahead):
-    """The batches of a pass over a lane, each sent before the one before is handed out.
-
-    What a batch raises, or sending it, is raised when its turn comes, after those before it; but
-    what is no Exception (KeyboardInterrupt) leaves at once, and so does the pass once it is closed.
-    """
-
-    def __init__(self, source: Source, lane: Lane) -> None:
-        super().__init__(source)
-        self._lane = lane
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         batches = iter(self._source)
-        under_way: tuple[Any, Figures] | None = None
         end: Exception | None = None
-        while end is None:
-            following = None
-            try:
-                following = self._lane.send(next(batches)), figures_of(self._source)
-            except Exception as error:  # StopIteration too
-                end = error
-            if under_way is not None and not self._closed:
-                batch = self._lane.receive(under_way[0])
-                self._count(under_way[1])
-                under_way = None
-                yield batch
-                del batch  # or it would stay while two others come
-            under_way = following
+        while not self._closed:
+            while end is None and len(self._pending) < self._most:
+                number = self._source.position
+                try:
+                    self._pending.append((self._send(next(batches), number), self._figures()))
+                except Exception as error:  # StopIteration too
+                    end = error
+            if not self._pending:
+                break
+            yield self._next()  # in no variable, or it would stay while others come
         self._answered = time.monotonic()
         try:
             if self._closed:
                 raise RuntimeError("closed")
-            if not isinstance(end, StopIteration):
+            if end is not None and not isinstance(end, StopIteration):
                 raise end
         finally:
             del end  # whose traceback holds this frame
+
+    def _next(self) -> dict[str, Any]:
+        sent, figures = self._pending.popleft()
+        if os.getpid() != self._process:
+            raise RuntimeError("the batches under way are those of the process before the fork")
+        batch = self._receive(sent)
+        self.position, self.bytes_read, self.queue_filled = figures
+        self._answered = time.monotonic()
+        return batch
+
+    def _figures(self) -> Figures:
+        return self._source.position, self._source.bytes_read, self._source.queue_filled
+
+    @abstractmethod
+    def _send(self, batch: dict[str, Any], number: int) -> Any:
+        """Sends the batch of this number on its way; returns what `_receive` takes for it."""
+
+    @abstractmethod
+    def _receive(self, sent: Any) -> dict[str, Any]:
+        """The batch, at its turn."""
+
+
+class OneAhead(Ahead):
+    """The batches of a pass over a lane, each sent before the one before is handed out."""
+
+    def __init__(self, source: Source, lane: Lane) -> None:
+        super().__init__(source, 2)
+        self._lane = lane
+
+    def _send(self, batch: dict[str, Any], number: int) -> Any:
+        return self._lane.send(batch)
+
+    def _receive(self, sent: Any) -> dict[str, Any]:
+        return self._lane.receive(sent)

@@ -72,6 +72,11 @@ class Jax:
             return Wrap(None) if made else columns(feature)
         if isinstance(self._device, jax.sharding.Sharding):
             assert feature.shape is not None
+            if -1 in feature.shape:
+                raise CallerError(
+                    f"feature {feature.name!r}, device: a sharding needs pictures of a known shape: give "
+                    "its Image a pair as size, or a crop"
+                )
             _refuse_replicas(self._device, feature, self._given)
             try:
                 array(np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from cachecd_client.ahead import Ahead, Figures, Source, figures_of
+from cachecd_client.ahead import Ahead, Source
 from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import NUMERIC_DTYPES, Feature
@@ -25,11 +24,7 @@ _AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their tu
 
 
 class Prepared(Ahead):
-    """The batches of a pass, of which each is prepared in a thread before its turn.
-
-    What a batch raises is raised at its turn, after the batches before it; but what is no Exception
-    (KeyboardInterrupt) leaves at once.
-    """
+    """The batches of a pass, of which each is prepared in a thread before its turn."""
 
     def __init__(
         self,
@@ -38,61 +33,30 @@ class Prepared(Ahead):
         finish: Callable[[Batch], Batch],
     ) -> None:
         """`prepare` gets a batch and its number, in a thread; `finish` gets the result at its turn."""
-        super().__init__(source)
+        super().__init__(source, _AHEAD)
         self._prepare = prepare
         self._finish = finish
         self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
-        self._pending: deque[tuple[Future[Batch], Figures]] = deque()
-        self._process = os.getpid()
 
     def close(self) -> None:
         """Hands out no batch more, and ends the threads: waits for calls of `prepare` that run."""
-        self._closed = True
+        super().close()
         if os.getpid() == self._process:
             self._threads.shutdown(cancel_futures=True)
         self._pending.clear()
 
-    def __iter__(self) -> Iterator[Batch]:
-        batches = iter(self._source)
-        end: Exception | None = None
-        while True:
-            while end is None and len(self._pending) < _AHEAD:
-                number = self._source.position
-                try:
-                    future = self._threads.submit(self._prepare, next(batches), number)
-                except Exception as error:  # StopIteration too
-                    end = error
-                else:
-                    self._pending.append((future, figures_of(self._source)))
-                    del future  # which holds its batch
-            if not self._pending:
-                break
-            batch = self._next()
-            yield batch
-            del batch  # or it would stay until the next one has come
-        self._answered = time.monotonic()
-        try:
-            if self._closed:
-                raise RuntimeError("closed")
-            if end is not None and not isinstance(end, StopIteration):
-                raise end
-        finally:
-            del end  # whose traceback holds this frame
+    def _send(self, batch: Batch, number: int) -> Future[Batch]:
+        return self._threads.submit(self._prepare, batch, number)
 
-    def _next(self) -> Batch:
-        future, figures = self._pending.popleft()
-        if os.getpid() != self._process:
-            raise RuntimeError("the threads are those of the process before the fork")
+    def _receive(self, sent: Future[Batch]) -> Batch:
         began = time.monotonic()
         try:
-            prepared = future.result()
+            prepared = sent.result()
         except CancelledError:
             raise RuntimeError("closed") from None
         finally:
             self._waited += time.monotonic() - began
-        batch = self._finish(prepared)
-        self._count(figures)
-        return batch
+        return self._finish(prepared)
 
 
 def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:

@@ -194,6 +194,16 @@ def test_pictures_keep_their_shape_if_a_batch_has_one(tmp_path):
         list(files.numpy(2, pad_last=True, **options))
 
 
+def test_a_sharding_needs_pictures_of_a_known_shape(files):
+    jax = importlib.import_module("jax")
+    device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    options = {"features": ["image"], "device": device}
+    with pytest.raises(CallerError, match=r"feature 'image', device: .*a pair as size, or a crop"):
+        files.jax(4, decode={"image": Image(20, crop=None)}, **options)
+    batch = next(iter(files.jax(4, decode={"image": Image((20, 30), crop=None)}, **options)))
+    assert batch["image"].shape == (4, 20, 30, 3)
+
+
 def test_pictures_of_one_record_need_one_size(tmp_path):
     records = [{"image": encoded(picture(0)), "mask": encoded(picture(0, 40, 40)), "key": "a"}]
     path = write_pictures(tmp_path / "a.tfrecord", records)
