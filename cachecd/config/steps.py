@@ -21,6 +21,12 @@ from cachecd.quantities import shown
 
 _MAX_CLASSES = 65535
 
+
+def _pair(size: Any) -> Any:
+    """[height, width] of a square's side."""
+    return [size, size] if isinstance(size, int) else size
+
+
 _COLORS = {
     "type": "object",
     "additionalProperties": {
@@ -31,7 +37,8 @@ _COLORS = {
 _Name = Annotated[str, Field(min_length=1)]
 _Features = Annotated[list[_Name], Field(min_length=1)]
 _Side = Annotated[int, Field(ge=1, le=65535)]
-_Size = _Side | Annotated[list[_Side], Field(min_length=2, max_length=2)]
+_Pair = Annotated[list[_Side], Field(min_length=2, max_length=2)]
+_Size = Annotated[_Pair, BeforeValidator(_pair, json_schema_input_type=_Side | _Pair)]
 
 
 class Step(BaseModel):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachecd.sampler.transforms.pictures import Size, pictures, sides
+from cachecd.sampler.transforms.pictures import pictures
 
 
 def center_crop(
-    record: dict[str, Any], size: Size, features: list[str] | None = None
+    record: dict[str, Any], size: tuple[int, int], features: list[str] | None = None
 ) -> dict[str, Any]:
     """Cuts the middle out of pictures: those named, or `image` and `label_map`.
 
-    `size` is one number for both sides, or (height, width). ValueError for a picture that is smaller.
+    `size` is (height, width). ValueError for a picture that is smaller.
     Where a margin is odd, the pixel more is cut off below and on the right.
     """
-    height, width = sides(size)
+    height, width = size
     found = dict(record)
     for name, value in pictures(record, "center_crop", features):
         if value.shape[0] < height or value.shape[1] < width:

@@ -8,16 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Size = int | tuple[int, int] | list[int]
 _USUAL = ("image", "label_map")
-
-
-def sides(size: Size) -> tuple[int, int]:
-    """(height, width) of a size: one number is both."""
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
 
 
 def scaled(height: int, width: int, shorter: int) -> tuple[int, int]:

@@ -8,17 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cachecd.sampler.transforms.pictures import Size, pictures, scaled, sides
+from cachecd.sampler.transforms.pictures import pictures, scaled
 
 
 def resize(
     record: dict[str, Any],
-    size: Size | None = None,
+    size: tuple[int, int] | None = None,
     shorter: int | None = None,
     features: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Scales pictures to `size`, one number for both sides or (height, width), or until their shorter
-    side has `shorter` pixels.
+    """Scales pictures to `size`, (height, width), or until their shorter side has `shorter` pixels.
 
     Those named, or `image` and `label_map`. The whole picture is kept; `size` may change its proportions.
     Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed before they are made
@@ -26,11 +25,8 @@ def resize(
     """
     found = dict(record)
     for name, value in pictures(record, "resize", features):
-        height, width = (
-            sides(size) if size else scaled(value.shape[0], value.shape[1], shorter or 0)
-        )
         scale = _smoothly if value.ndim == 3 else _nearest
-        found[name] = scale(value, height, width)
+        found[name] = scale(value, *(size or scaled(value.shape[0], value.shape[1], shorter or 0)))
     return found
 
 

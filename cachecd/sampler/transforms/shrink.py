@@ -51,9 +51,7 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         smaller = Image.merge(mode, resized) if resized[1:] else resized[0]
         smaller.info = image.info  # with the orientation
         smaller = ImageOps.exif_transpose(smaller)
+    as_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or exact or resized[1:])
     out = io.BytesIO()
-    if form in ("JPEG", "MPO") or not (form == "PNG" or exact or resized[1:]):
-        smaller.save(out, "JPEG", quality=quality)
-    else:
-        smaller.save(out, "PNG", icc_profile=None)
+    smaller.save(out, "JPEG" if as_jpeg else "PNG", quality=quality, icc_profile=None)
     return out.getvalue()

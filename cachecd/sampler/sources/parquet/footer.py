@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -166,10 +167,8 @@ class _UnreadError(Exception):
     pass
 
 
-class RandomAccess:
+class RandomAccess(io.IOBase):
     """A file for pyarrow, `size` bytes long, of which `part` gives some."""
-
-    closed = False
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -189,23 +188,11 @@ class RandomAccess:
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        return self._size
-
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
-
-    def writable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class _Unread(RandomAccess):
