@@ -145,10 +145,9 @@ def _check_source(dataset_name: str, lister: Lister, dataset: DatasetConfig) -> 
     told = source.manifest or source.reader
     if not look.seen and told:
         raise ConfigError(f"datasets.{name}: {told} names no unit, expected at least one")
-    selecting = [key for key in ("match", "skip", "join") if getattr(source, key)]
-    if not look.seen and selecting:
+    if not look.seen and (keys := [k for k in ("match", "skip", "join") if getattr(source, k)]):
         raise ConfigError(
-            f"datasets.{name}.{' and '.join(selecting)}: selects none of the objects under {source.url}, "
+            f"datasets.{name}.{' and '.join(keys)}: selects none of the objects under {source.url}, "
             "expected at least one: patterns are of keys below the URL"
         )
     if not look.seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import re
 import struct
 import tarfile
@@ -235,10 +236,7 @@ def _array_of(head: bytes) -> tuple[int, int] | None:
         return None
     if not shape or dtype.hasobject:
         return None
-    row = dtype.itemsize
-    for side in shape[1:]:
-        row *= side
-    return shape[0], row
+    return shape[0], dtype.itemsize * math.prod(shape[1:])
 
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
@@ -255,7 +253,6 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
     joined = {at: record for at, record in records.items() if patterns <= record.keys()}
     if not groups or len(joined) < max(2, min(counts[p] for p in patterns) / 2):
         return []
-    example = next(iter(joined.values()))
 
     def order(pattern: str) -> tuple[bool, bool, bool, str]:
         """The objects of the first pattern are listed: it matches no others, and has the input."""
@@ -263,12 +260,11 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
         is_input = _SUFFIXES.get(suffix_of(pattern)) in ("image", "audio")
         return matches_others, bool(MASK.search(pattern)), not is_input, pattern
 
+    example = next(iter(joined.values()))
     for pattern in sorted(patterns, key=order):
-        _, folder, _, role, suffix = example[pattern].groups()
-        names = (role, folder, _SUFFIXES.get(suffix.lower()), suffix, f"object{len(found.join)}")
-        features = (
-            f"{n}s" if n in ("key", "label") else n for n in map(str.lower, filter(None, names))
-        )
+        _, folder, _, role, suffix = (part and part.lower() for part in example[pattern].groups())
+        names = (role, folder, _SUFFIXES.get(suffix), suffix, f"object{len(found.join)}")
+        features = (f"{n}s" if n in ("key", "label") else n for n in names if n)
         found.join[next(name for name in features if name not in found.join)] = pattern
     found.joined = len(joined)
     return sorted(text for _, text in joined)

@@ -6,16 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from cachecd.quantities import shown
 
@@ -27,13 +18,8 @@ def _pair(size: Any) -> Any:
     return [size, size] if isinstance(size, int) else size
 
 
-_COLORS = {
-    "type": "object",
-    "additionalProperties": {
-        "anyOf": [{"type": "string", "pattern": "^#[0-9a-fA-F]{6}$"}, {"type": "array"}]
-    },
-    "minProperties": 1,
-}
+_Hex = Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]
+_Byte = Annotated[int, Field(ge=0, le=255)]
 _Name = Annotated[str, Field(min_length=1)]
 _Features = Annotated[list[_Name], Field(min_length=1)]
 _Side = Annotated[int, Field(ge=1, le=65535)]
@@ -112,15 +98,16 @@ class Resize(Step):
     @model_validator(mode="after")
     def _one_size(self) -> Resize:
         if (self.size is None) == (self.shorter is None):
-            raise PydanticCustomError("size", "expected size or shorter")
+            given = "size and" if self.size else "neither size nor"
+            raise ValueError(f"found {given} shorter, expected resize: {self.FORM}")
         return self
 
 
 def _colors(given: Any) -> Any:
     """[[name, [r, g, b]], ...]: the order numbers the classes, so that it counts in the generation."""
-    pairs = list(given.items()) if isinstance(given, dict) else given
-    if not isinstance(pairs, list) or not pairs:
-        raise PydanticCustomError("colors", "expected colors")
+    pairs = [list(pair) for pair in given.items()] if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+        return None
     found = [[str(name), _color(name, color)] for name, color in pairs]
     if len(found) > _MAX_CLASSES:
         raise ValueError(f"found {len(found)} colors, expected at most {_MAX_CLASSES}")
@@ -150,7 +137,11 @@ class ClassMap(Step):
 
     feature: _Name = "payload"
     into: _Name = "label_map"
-    colors: Annotated[list[Any], BeforeValidator(_colors), WithJsonSchema(_COLORS)]
+    colors: Annotated[
+        list[Any],
+        Field(min_length=1),
+        BeforeValidator(_colors, json_schema_input_type=dict[str, _Hex | list[_Byte]]),
+    ]
     other: Annotated[int, Field(ge=0, le=_MAX_CLASSES)] | None = None
 
 
@@ -185,7 +176,7 @@ def checked(name: str, argument: Any) -> dict[str, Any]:
         wrong = error.errors()[0]
     if wrong["type"] == "value_error":
         raise ValueError(str(wrong["ctx"]["error"]))
-    key = wrong["loc"][0] if wrong["loc"] else None
+    key = next(iter(wrong["loc"]), None)
     found = shown(argument)
     if isinstance(argument, dict) and key in argument:
         found = f"{key}: {shown(argument[key])}"

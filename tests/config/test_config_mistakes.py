@@ -225,7 +225,7 @@ ADDED = {
         (
             "transform: [resize]",
             17,
-            "transform.0: found nothing, expected resize: a number of pixels",
+            "transform.0: found neither size nor shorter, expected resize: a number",
         ),
         ("transform: [{resize: big}]", 17, "transform.0: found 'big', expected resize"),
         ("transform: [a:b, {resize: 0}]", 22, "transform.1: found 0, expected resize"),
