@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from cachecd_client.image import Image
 from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema
 
 if TYPE_CHECKING:
-    from cachecd_client._core import FeatureOptions, ReaderFeature
+    from cachecd_client._core import FeatureOptions
 
 Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's or JAX's object
 Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
@@ -37,41 +38,13 @@ class Delivery:
     delivered: Feature
     options: FeatureOptions
 
-    @property
-    def length(self) -> str | None:
-        """The added feature that says how long each row was before it was padded."""
-        return f"_{self.delivered.name}_length" if "pad" in self.options else None
 
-    @property
-    def picture_bytes(self) -> int:
-        """Bytes of a decoded picture; 0 if the feature is none, or of unknown shape."""
-        sides = (max(0, side) for side in self.delivered.shape or ())
-        return prod(sides) if "image" in self.options else 0
-
-    def for_reader(self) -> ReaderFeature:
-        """The feature as the core's BatchReader takes it."""
-        return (*self.stored.for_reader(), self.options)
-
-
-def deliveries(
-    schema: Schema,
-    *,
-    cast: Cast,
-    pad: Pad,
-    one_hot: OneHot,
-    default: Default,
-    decode: Decode,
-    rename: Rename,
-) -> tuple[Delivery, ...]:
-    """One for each feature of the schema, in its order.
+def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ...]:
+    """One for each feature of the schema, in its order. `given`: the options by their names.
 
     SchemaError for a feature that there is not, or that cannot have the option; CallerError for an
     impossible value of an option.
     """
-    given: dict[str, Mapping[str, Any]] = {
-        "cast": cast, "pad": pad, "one_hot": one_hot, "default": default, "decode": decode,
-        "rename": rename,
-    }  # fmt: skip
     for option, values in given.items():
         if not isinstance(values, Mapping):
             raise CallerError(f"{option}={values!r}, expected a dict of feature name -> value")
@@ -85,13 +58,13 @@ def deliveries(
         _delivery(f, {option: v[f.name] for option, v in given.items() if f.name in v})
         for f in schema.features
     )
-    stored: dict[str, str] = {}
-    for each in made:
-        if other := stored.get(name := each.delivered.name):
+    for one, other in combinations(made, 2):
+        if one.delivered.name == other.delivered.name:
             raise CallerError(
-                f"rename: the features {other!r} and {each.stored.name!r} are both delivered as {name!r}"
+                f"rename: the features {one.stored.name!r} and {other.stored.name!r} are both delivered as "
+                f"{one.delivered.name!r}"
             )
-        stored[name] = each.stored.name
+    decode: Decode = given.get("decode", {})
     if len({image.view for image in decode.values()}) > 1:
         raise CallerError(
             f"decode: {', '.join(decode)} would show different parts of a picture: give all the same crop, "

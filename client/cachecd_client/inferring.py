@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
 from cachecd_client.locating import Located
-from cachecd_client.schema import Form, Schema, form, infer_forms
+from cachecd_client.schema import Form, Schema, dims, form, infer_forms
 
 # Of how many files, and how many records in all: enough to meet a list whose length varies or a
 # feature that is sometimes missing, and read and decoded in milliseconds.
@@ -60,8 +60,7 @@ def _form(schema: Schema, name: str) -> str:
     if name not in schema.names:
         return "missing"
     feature = schema[name]
-    shape = "ragged" if feature.shape is None else ", ".join(map(str, feature.shape))
-    return f"{feature.dtype}[{shape}]{' (raw)' if feature.raw else ''}"
+    return f"{feature.dtype}{dims(feature.shape)}{' (raw)' if feature.raw else ''}"
 
 
 def _inferred(files: Sequence[Located]) -> Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
@@ -124,14 +124,8 @@ class Loader:
         self._reading = reading
         schema = reading.schema if features is None else reading.schema.select(features)
         made = deliveries(
-            schema,
-            cast=cast,
-            pad=pad,
-            one_hot=one_hot,
-            default=default,
-            decode=decode,
-            rename=rename,
-        )
+            schema, cast=cast, pad=pad, one_hot=one_hot, default=default, decode=decode, rename=rename,
+        )  # fmt: skip
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
         self.reshuffle = flag("reshuffle", reshuffle)
@@ -144,7 +138,7 @@ class Loader:
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
         #: Of the decoded pictures of one batch.
-        self.picture_bytes = sum(each.picture_bytes for each in made) * self.batch_size
+        self.picture_bytes = self.batch_size * sum(image.num_bytes for image in decode.values())
         if prefetch_bytes is None:
             # One decoded batch for each thread (four by default), and two that wait for the loop.
             prefetch_bytes = max(_PREFETCH, ((self.threads or 4) + 2) * self.picture_bytes)
@@ -184,13 +178,12 @@ class Loader:
 
         A loader has one pass at a time: a new one ends the one before.
         """
-        reader = self._begin()
+        batches = self._begin()
         this = self._pass
         try:
             # Each line of Python for a batch would cost the trainer microseconds, as its own step has
             # taken the processor's caches.
-            self._source = self._pipeline.open(reader, passstate.seed_of(self.seed, self._number))
-            yield from self._pipeline.deliver(self._source)
+            yield from self._pipeline.deliver(batches)
         except CorruptRecordError as error:
             self._reading.corrupt([(error.path, error.offset, error.why)])
             raise
@@ -200,7 +193,7 @@ class Loader:
                     "this pass was begun before the fork, and its reading threads are not in this "
                     "process: iterate anew here"
                 ) from error
-            if self._reader is reader and self._pass == this:
+            if self._source is batches and self._pass == this:
                 raise
             raise CallerError(
                 "this pass has ended: the loader was closed, its lease released, or another pass "
@@ -327,15 +320,10 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _begin(self) -> _core.BatchReader:
+    def _begin(self) -> Source:
         self._reading.begin()
         if self._closed:
             raise CallerError("this loader is closed: make another one")
@@ -358,8 +346,9 @@ class Loader:
         self._number, self._position, self._next = number, start, None
         self.start = start
         self._pass += 1
+        self._source = self._pipeline.open(self._reader, augment)
         self._reading.began(self)
-        return self._reader
+        return self._source
 
     def _new_reader(self, start: int, seed: int, augment: int) -> _core.BatchReader:
         reader = _core.BatchReader(
@@ -405,8 +394,7 @@ class Loader:
 
     def _delivering(self) -> Source | None:
         """Who counts what the loop is given of the pass that runs."""
-        reader = self._running()
-        return self._source if reader and self._source else reader
+        return self._source if os.getpid() == self._process else None
 
     def _stop(self) -> None:
         """Ends the pass, if one runs, keeping its figures, and what it has open for the next."""

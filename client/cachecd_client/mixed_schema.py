@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from cachecd_client.errors import SchemaError
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import Feature, Schema, dims
 
 _REMEDY = (
     "ask for features=[...] without it, or give it one form by the datasets' `transform` or `label`"
@@ -77,9 +77,8 @@ def _form(feature: Feature) -> Feature:
 
 
 def _described(feature: Feature) -> str:
-    shape = "[ragged]" if feature.shape is None else f"[{', '.join(map(str, feature.shape))}]"
     stored = " as raw bytes" if feature.raw else f" as a list of {feature.kind}"
-    return f"{feature.dtype}{shape}{stored}"
+    return f"{feature.dtype}{dims(feature.shape)}{stored}"
 
 
 def _class(feature: Feature, place: int) -> str:

@@ -36,7 +36,7 @@ class Pipeline:
         added = dict(ADDED)
         if reading.datasets is None:
             del added["_dataset"]
-        for name in (d.length for d in deliveries if d.length is not None):
+        for name in (f"_{d.delivered.name}_length" for d in deliveries if "pad" in d.options):
             added[name] = Feature(name, "int64", "int64", ())
         if taken := added.keys() & set(self.schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
@@ -64,7 +64,7 @@ class Pipeline:
     def for_reader(self) -> dict[str, Any]:
         """The arguments of a BatchReader that say what its batches are made of."""
         return {
-            "features": [delivery.for_reader() for delivery in self._deliveries],
+            "features": [(*each.stored.for_reader(), each.options) for each in self._deliveries],
             "wrap": {name: wrap.call for name, wrap in self._wraps.items()},
             "dlpack": {name for name, wrap in self._wraps.items() if wrap.dlpack},
             "one_by_one": self._one_by_one,

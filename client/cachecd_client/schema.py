@@ -290,10 +290,11 @@ def _ragged(feature: Feature, value: Any) -> Any:
 
 def _misfit(feature: Feature, dtype: str, shape: tuple[int, ...] | None) -> SchemaError:
     return SchemaError(
-        f"feature {feature.name!r}: record has {dtype}{_dims(shape)}, "
-        f"the schema says {feature.dtype}{_dims(feature.shape)}"
+        f"feature {feature.name!r}: record has {dtype}{dims(shape)}, "
+        f"the schema says {feature.dtype}{dims(feature.shape)}"
     )
 
 
-def _dims(shape: tuple[int, ...] | None) -> str:
+def dims(shape: tuple[int, ...] | None) -> str:
+    """The shape in words."""
     return "[ragged]" if shape is None else f"[{', '.join(map(str, shape))}]"

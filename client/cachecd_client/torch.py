@@ -70,9 +70,7 @@ class Torch:
             return Wrap(None) if made else columns(feature)
         first: Callable[[Any], torch.Tensor] = torch.from_numpy if made else from_dlpack
         steps: list[Callable[[torch.Tensor], torch.Tensor]] = []
-        if made and feature.dtype == "bfloat16":
-            first = functools.partial(tensor, bfloat16=True)
-        elif feature.dtype == "bfloat16":
+        if feature.dtype == "bfloat16":
             steps.append(lambda shared: shared.view(torch.bfloat16))
         if image:
             steps.append(lambda shared: shared.permute(0, 3, 1, 2))
