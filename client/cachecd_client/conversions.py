@@ -180,13 +180,11 @@ def _padding(feature: Feature, wanted: Any, dtype: str) -> tuple[int, bytes]:
     length, value = wanted if pair else (wanted, 0)
     if feature.shape is not None or feature.dtype == "bytes":
         raise SchemaError(
-            f"pad: feature {feature.name!r} is {_described(feature)}, expected a ragged list of "
-            "numbers"
+            f"pad: feature {feature.name!r} is {_described(feature)}, expected a ragged list of numbers"
         )
     if not _is_count(length):
         raise CallerError(
-            f"pad={{{feature.name!r}: {wanted!r}}}: expected a length of at least 1, or "
-            "(length, value)"
+            f"pad={{{feature.name!r}: {wanted!r}}}: expected a length of at least 1, or (length, value)"
         )
     numbers = _numbers(value, dtype)
     if numbers is None or numbers.ndim:
@@ -203,11 +201,8 @@ def _example(feature: Feature, value: Any) -> bytes:
         raise _misfit(feature, value, f"numbers that {feature.dtype} can hold")
     if feature.shape is None:
         if numbers.ndim != 1:
-            raise _misfit(
-                feature,
-                value,
-                "a list, as the schema says ragged; a FileSet's schema= can say else",
-            )
+            expected = "a list, as the schema says ragged; a FileSet's schema= can say else"
+            raise _misfit(feature, value, expected)
     elif numbers.ndim == 0:
         numbers = np.full(feature.shape, numbers)
     elif numbers.shape != feature.shape:

@@ -16,12 +16,8 @@ from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature, Schema
 
 # The columns that the loader itself may add, as features of the schema.
-ADDED = {
-    "_valid": Feature("_valid", "bytes", "bool", (), raw=True),
-    "_shard": Feature("_shard", "int64", "int64", ()),
-    "_record": Feature("_record", "int64", "int64", ()),
-    "_dataset": Feature("_dataset", "int64", "int64", ()),
-}
+IDS = {name: Feature(name, "int64", "int64", ()) for name in ("_shard", "_record", "_dataset")}
+ADDED = {"_valid": Feature("_valid", "bytes", "bool", (), raw=True), **IDS}
 
 
 class Wrap(NamedTuple):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from cachecd_client.errors import CallerError
@@ -116,11 +115,6 @@ class Image:
         """Of a result; -1 where that follows from the picture."""
         extent = (-1, -1) if self._keeps_shape else self.extent
         return extent if self.class_map is not None else (*extent, 3 if self.mode == "RGB" else 1)
-
-    @property
-    def num_bytes(self) -> int:
-        """Of a result; 0 if its shape follows from the picture."""
-        return prod(max(0, side) for side in self.shape)
 
     @property
     def view(self) -> tuple[Any, ...]:

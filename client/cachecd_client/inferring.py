@@ -24,9 +24,7 @@ def schema_of(files: Sequence[Located]) -> Schema:
     was looked at is corrupt, CorruptSidecarError if what a sidecar says is no schema.
     """
     described = [file for file in files if file.schema]
-    if described:
-        return _agreed(described)
-    return _inferred(files)
+    return _agreed(described) if described else _inferred(files)
 
 
 def _agreed(files: Sequence[Located]) -> Schema:

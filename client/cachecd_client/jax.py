@@ -48,10 +48,7 @@ class Jax:
     lane = None
 
     def __init__(
-        self,
-        device: Place,
-        batch_size: int,
-        given: tuple[int, int] | None = None,
+        self, device: Place, batch_size: int, given: tuple[int, int] | None = None
     ) -> None:
         """`given`: rank and world, as the caller gave them."""
         self._device = device

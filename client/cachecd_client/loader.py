@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -137,8 +138,9 @@ class Loader:
         self._batches = self.division.steps
         self._every = integer("every", every, 1)
         self.threads = integer("threads", threads, 0)
-        #: Of the decoded pictures of one batch.
-        self.picture_bytes = self.batch_size * sum(image.num_bytes for image in decode.values())
+        shapes = [(self.batch_size, *image.shape) for image in decode.values()]
+        #: Of the decoded pictures of one batch; 0 for pictures of unknown shape.
+        self.picture_bytes = sum(math.prod(shape) for shape in shapes if -1 not in shape)
         if prefetch_bytes is None:
             # One decoded batch for each thread (four by default), and two that wait for the loop.
             prefetch_bytes = max(_PREFETCH, ((self.threads or 4) + 2) * self.picture_bytes)
@@ -353,7 +355,7 @@ class Loader:
     def _new_reader(self, start: int, seed: int, augment: int) -> _core.BatchReader:
         reader = _core.BatchReader(
             self._reading.files,
-            **self._pipeline.for_reader(),
+            **self._pipeline.for_reader,
             batch_size=self.batch_size,
             seed=seed,
             augment=augment,

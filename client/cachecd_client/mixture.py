@@ -178,9 +178,7 @@ class Mixture(Epoch):
             )
         schemas = {leased.dataset: leased.schema for leased in self._sets}
         default = options.get("default")
-        lacking = (
-            default if isinstance(default, Mapping) else ()
-        )  # the loader says what is wrong with it
+        lacking = default if isinstance(default, Mapping) else ()  # the loader refuses another
         return mixed(schemas, options.get("features"), lacking)
 
     def _reading(self, schema: Schema) -> Reading:

@@ -12,12 +12,10 @@ from cachecd_client._core import BatchReader, Division
 from cachecd_client.ahead import Ahead, OneAhead, Source
 from cachecd_client.conversions import Delivery
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.handover import ADDED, Framework, Numpy, Wrap, renumbered
+from cachecd_client.handover import ADDED, IDS, Framework, Numpy, Wrap, renumbered
 from cachecd_client.prepared import Prepare, Prepared, call, feature_of
 from cachecd_client.reading import Reading
 from cachecd_client.schema import Feature, Schema
-
-_IDS = ("_shard", "_record", "_dataset")
 
 
 class Pipeline:
@@ -31,7 +29,6 @@ class Pipeline:
         what the framework refuses. What `prepare` returns is checked when it returns it."""
         self.framework = framework
         self.schema = Schema(tuple(delivery.delivered for delivery in deliveries))
-        self._deliveries = deliveries
         self._division, self._rank, self._world = division, rank, world
         added = dict(ADDED)
         if reading.datasets is None:
@@ -40,15 +37,21 @@ class Pipeline:
             added[name] = Feature(name, "int64", "int64", ())
         if taken := added.keys() & set(self.schema.names):
             raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
-        present = {"_valid": pad_last, **dict.fromkeys(_IDS, ids)}
+        present = {"_valid": pad_last, **dict.fromkeys(IDS, ids)}
         columns = [*self.schema.features, *(f for n, f in added.items() if present.get(n, True))]
         if prepare is not None and not callable(prepare):
             raise CallerError(f"prepare={prepare!r}, expected a function")
         first: Framework = framework if prepare is None else Numpy()
-        self._wraps: dict[str, Wrap] = {f.name: first.wrap(f) for f in columns}
+        wraps: dict[str, Wrap] = {f.name: first.wrap(f) for f in columns}
         if ids and reading.shards is not None:
-            self._wraps["_shard"] = renumbered(self._wraps["_shard"], reading.shards)
-        self._one_by_one = first.copies
+            wraps["_shard"] = renumbered(wraps["_shard"], reading.shards)
+        #: The arguments of a BatchReader that say what its batches are made of.
+        self.for_reader: dict[str, Any] = {
+            "features": [(*each.stored.for_reader(), each.options) for each in deliveries],
+            "wrap": {name: wrap.call for name, wrap in wraps.items()},
+            "dlpack": {name for name, wrap in wraps.items() if wrap.dlpack},
+            "one_by_one": first.copies,
+        }
         self._prepare = prepare
         self._made: dict[Feature, Wrap] = {}  # what makes values of the columns of `prepare`
         self._bfloat16 = {f.name for f in self.schema.features if f.dtype == "bfloat16"}
@@ -60,15 +63,6 @@ class Pipeline:
             if label is not None:
                 self.schema[label]  # SchemaError
         self._stages: list[Ahead] = []  # of the pass that runs
-
-    def for_reader(self) -> dict[str, Any]:
-        """The arguments of a BatchReader that say what its batches are made of."""
-        return {
-            "features": [(*each.stored.for_reader(), each.options) for each in self._deliveries],
-            "wrap": {name: wrap.call for name, wrap in self._wraps.items()},
-            "dlpack": {name for name, wrap in self._wraps.items() if wrap.dlpack},
-            "one_by_one": self._one_by_one,
-        }
 
     def open(self, reader: BatchReader, seed: int) -> Source:
         """The batches of the reader's pass, as far as they go ahead of the loop. `seed`: the pass's, from

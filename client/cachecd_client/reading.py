@@ -52,9 +52,7 @@ class Reading:
     drop_last: bool = True
     window: int | None = None  # shuffle window in bytes; None: the whole set
     shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
-    datasets: NDArray[np.int64] | None = (
-        None  # what `_dataset` calls each file's; None: there is one
-    )
+    datasets: NDArray[np.int64] | None = None  # what `_dataset` calls each file's
     begin: Callable[[], None] = lambda: None
     began: Callable[[Loader], None] = _ignore
     ended: Callable[[Loader], None] = _ignore

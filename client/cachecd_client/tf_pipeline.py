@@ -13,7 +13,7 @@ import tensorflow as tf
 from cachecd_client import _core, resources
 from cachecd_client._core import Division
 from cachecd_client.division import Last, divide
-from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.errors import CallerError
 from cachecd_client.reading import Reading, keras_distribution
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.telemetry import Lent
@@ -303,8 +303,7 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     wanted = tf.as_dtype(feature.dtype)
     if not feature.raw:
         return parsed if parsed.dtype == wanted else tf.cast(parsed, wanted)
-    if feature.shape is None:
-        raise SchemaError(f"feature {feature.name!r}: a raw array needs a shape")
+    assert feature.shape is not None  # of a raw array
     decoded = tf.io.decode_raw(
         parsed, tf.as_dtype(_DECODED_AS.get(feature.dtype, feature.dtype)), little_endian=True
     )
