@@ -29,6 +29,8 @@ _EMPTY_CACHE = 512 << 10
 # fit into: with records that are large for a shard, or of a few bytes, it is more than this allows for,
 # and it is the grant that is refused, with its own figure.
 _FILLED = 0.85
+# The keys of a source that decide the names of its units.
+_NAMES = {"url", "format", "manifest", "array", "reader", "options"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +109,14 @@ def generation_of(dataset: DatasetConfig) -> str:
     class names, if they are configured."""
     source = dataset.source
     steps = [[step.name, step.argument] for step in dataset.transform]
-    decides: list[Any] = [listing_of(dataset), steps, dataset.generation]
-    if source.classes:
-        decides.append(source.classes)
-    if source.join is not None:
-        decides.append({"join": list(source.join.items())})
-    if source.columns is not None:
-        decides.append({"columns": source.columns})
+    decides = [listing_of(dataset), steps, dataset.generation]
+    decides += [source.classes, source.join, source.columns]
     held_out: dict[str, Any] | None = None
     if (split := dataset.split) is not None:
         # Both sides alike: what one side trains on is what the other does not hold out. Units are held out
         # by their names, and the same object has another name under another URL.
-        held_out = split.model_dump(mode="json")
-        array = source.array.model_dump(mode="json") if source.array is not None else None
-        held_out["of"] = [
-            source.url,
-            source.format,
-            source.manifest,
-            source.reader,
-            source.options,
-            array,
-            *filter(None, [source.listed_pattern]),
-        ]
+        of = [source.model_dump(mode="json", include=_NAMES), source.listed_pattern]
+        held_out = {**split.model_dump(mode="json"), "of": of}
     return generations.configured(dataset.generation, decides, held_out)
 
 
@@ -137,26 +125,13 @@ def listing_of(dataset: DatasetConfig) -> str:
     and the first pattern of `join`, what is said of arrays, and which units the dataset takes. Not the
     configured classes: they may be added in the middle of a listing. Nor the endpoint: a bucket is the same
     bucket by whatever host name it is reached, and the environment may name the host instead."""
-    source, label = dataset.source, dataset.source.label
-    names: list[Any] = [source.url, source.format, label.pattern if label else None]
-    if source.array is not None:
-        names.append(source.array.model_dump(mode="json"))
-    if source.reader is not None:
-        names.append({"reader": source.reader, "options": source.options})
-    if source.manifest is not None:
-        names.append({"manifest": source.manifest})
-    if source.match is not None or source.skip is not None:
-        names.append({"match": source.match, "skip": source.skip})
-    if source.listed_pattern:
-        names.append({"join": source.listed_pattern})
-    if label is not None and label.pattern is None:
-        names.append({"label": label.manifest or "column"})
-    if (part := dataset.partition) is not None:
-        names.append({"part": part.index, "of": part.count})
-    if (split := dataset.split) is not None:
-        by = {} if split.by == "key" else {"by": split.by}
-        names.append({"eval": split.eval, "group": split.group, "held_out": dataset.held_out, **by})
-    return json.dumps(names, sort_keys=bool(source.reader))
+    source, label, split = dataset.source, dataset.source.label, dataset.split
+    names = source.model_dump(mode="json", include={*_NAMES, "match", "skip"})
+    names["join"] = source.listed_pattern
+    names["label"] = label and label.model_dump(mode="json", include={"pattern", "manifest"})
+    names["split"] = split and [split.model_dump(mode="json"), dataset.held_out]
+    names["partition"] = dataset.partition and dataset.partition.model_dump(mode="json")
+    return json.dumps(names, sort_keys=bool(source.reader))  # the first of `array.arrays` counts
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:

@@ -52,9 +52,8 @@ def find_origin(layout: Layout, shard: ShardId, record: int) -> Origin:
         )
     try:
         unit = index.unit(int(sidecar.units[record]))
-        url, *names = json.loads(index.source)  # as preflight.listing_of has it
-        first = next((n["join"] for n in names if isinstance(n, dict) and "join" in n), "*")
-        key = first.replace("*", unit.key)
+        names = json.loads(index.source)  # as preflight.listing_of has it
+        url, key = names["url"], (names["join"] or "*").replace("*", unit.key)
         whole = key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
         return Origin(url, unit, int(sidecar.ordinals[record]), whole)
     finally:

@@ -23,7 +23,7 @@ from cachecd_client._core import ShardWriter, encode_example
 )
 def test_an_object_is_named_by_its_whole_url(tmp_path: Path, url: str, key: str, whole: str):
     layout, shard = Layout(tmp_path), ShardId("train", 1)
-    index = Index.open(layout.index, "train", json.dumps([url, "files", None, None]))
+    index = Index.open(layout.index, "train", json.dumps({"url": url, "join": ""}))
     index.append([ObjectInfo(key, 5)])
     index.close()
     layout.shard(shard).parent.mkdir(parents=True)

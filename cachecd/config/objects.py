@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
 from cachecd.config.section import conflict
 from cachecd.config.values import Text
@@ -48,9 +48,7 @@ def _joined(value: Any) -> Any:
 
 
 Patterns = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(_listed),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    tuple[Text, ...], BeforeValidator(_listed, json_schema_input_type=str | list[str])
 ]
 Join = Annotated[dict[str, str], BeforeValidator(_joined)]
 
@@ -86,9 +84,7 @@ def check_objects(format: str, **given: object) -> None:
     present = [name for name, value in given.items() if value is not None]
     for name in present:
         if format != "files" and name != "manifest":
-            raise conflict(
-                (name,), f"found {name} for format {format}, expected it for files alone"
-            )
+            raise conflict((name,), f"found {name} for format {format}, expected format files")
     if "join" in present[1:]:
         raise conflict(
             ("join",),

@@ -77,7 +77,7 @@ MISTAKES = [
             "format: files",
             f"format: webdataset\n      {key}: {value}",
             f"10:{9 + len(key)}: datasets.train.source.{key}: found {key} for format webdataset, expected "
-            "it for files alone",
+            "format files",
         )
         for key, value in (("match", "'*'"), ("skip", "'*'"), ("join", "{a: '*'}"))
     ),

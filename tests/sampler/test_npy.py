@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cachecd.config import Config, DatasetConfig, SourceConfig
+from cachecd.config import Config, DatasetConfig
 from cachecd.config.array import ArrayFile
 from cachecd.errors import ConfigError, UnitError
 from cachecd.firstlook import check_sources
@@ -307,5 +307,6 @@ def test_a_generation_is_of_its_windows_and_a_listing_too_but_not_of_the_seed():
     assert both(1, window=4) == both(2, window=4)
     assert both(1, window=4)[0] != both(1, window=5)[0]
     assert both(1, window=4)[1] != both(1, window=4, stride=2)[1]
-    plain = DatasetConfig(source=SourceConfig(url="file:///data", format="files"))
-    assert listing_of(plain) == '["file:///data", "files", null]'
+    pair = {"a": "*.a.npy", "b": "*.b.npy"}
+    swapped = dict(reversed(pair.items()))
+    assert both(1, window=4, arrays=pair)[0] != both(1, window=4, arrays=swapped)[0]
