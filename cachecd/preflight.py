@@ -131,7 +131,8 @@ def listing_of(dataset: DatasetConfig) -> str:
     names["label"] = label and label.model_dump(mode="json", include={"pattern", "manifest"})
     names["split"] = split and [split.model_dump(mode="json"), dataset.held_out]
     names["partition"] = dataset.partition and dataset.partition.model_dump(mode="json")
-    return json.dumps(names, sort_keys=bool(source.reader))  # the first of `array.arrays` counts
+    # The order of `options` means nothing, and that of `array.arrays` does.
+    return json.dumps(names, sort_keys=bool(source.reader))
 
 
 def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:

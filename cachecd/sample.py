@@ -149,12 +149,10 @@ class Sampler:
     def count(self, pages: int) -> tuple[int, int, bool]:
         """How many units of the dataset so many pages of the listing have, their bytes, and whether there
         are no others."""
-        takes, number, size = selection_of(self._dataset), 0, 0
-        listing = list_units(self._source, self._store)
-        for page in itertools.islice(listing, pages):
-            mine = [unit for unit in page if takes is None or takes(unit)]
-            number, size = number + len(mine), size + sum(unit.size for unit in mine)
-        return number, size, next(listing, None) is None
+        takes, listing = selection_of(self._dataset), list_units(self._source, self._store)
+        units = (unit for page in itertools.islice(listing, pages) for unit in page)
+        sizes = [unit.size for unit in units if takes is None or takes(unit)]
+        return len(sizes), sum(sizes), next(listing, None) is None
 
     def named(self, key: str, begin: int = 0) -> UnitSlice:
         """The unit that begins at byte `begin` of the object `key`, listed from shortly before it.

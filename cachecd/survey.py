@@ -279,10 +279,7 @@ def _find_classes(found: Survey, keys: Sequence[str]) -> None:
     found.splits = sorted(tops) if {t.lower() for t in tops} <= _SPLITS else []
     own = len(names) > 2 and len(names) > len(folders) / 2  # a folder for each object
     numbered = all(_NUMBERED.fullmatch(name.lower()) for name in names)
-    padded = len({len(n) for n in names}) == 1 and all(
-        n.isdigit() and n[0] == "0" for n in names[:1]
-    )
-    counted = padded and bool(names) and len(names[0]) > 2
+    counted = len({len(n) for n in names}) == 1 and re.fullmatch(r"0\d\d+", names[0])
     split = {name.lower() for name in names} <= _SPLITS
     if len(names) > 1 and not (own or numbered or counted or split):
         found.folders, found.depth = names, depth
