@@ -42,8 +42,9 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> st
         grown = sum(3 * height * width - len(body) for body, (height, width) in headers)
         pixels += grown / len(files.records)
     images = None
-    if dataset.source.format == "files" and files.outcome.records == files.read:
-        number, total, whole = sampler.count(_PAGES)
+    single = dataset.source.format == "files" and files.outcome.records == files.read
+    number, total, whole = sampler.count(_PAGES) if single else (0, 0, False)
+    if number:
         images = number if whole else None
         # The objects listed may be of another size than the first.
         share = total / number / fmean(unit.size for unit in files.units)
@@ -58,9 +59,10 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> st
 
     formats = sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body, _ in headers})
     extent = "{} x {}".format(*shapes[0]) if len(set(shapes)) == 1 else "of several sizes"
+    noun = "records" if dataset.source.join else "images"
     return (
         f"{approximate_size(limit)} hold about {held(mean)}{'' if images is None else f' of {images:,}'} "
-        f"images as {' and '.join(formats)}, or {held(pixels)} as pixels ({extent})"
+        f"{noun} as {' and '.join(formats)}, or {held(pixels)} as pixels ({extent})"
     )
 
 

@@ -141,6 +141,21 @@ class DatasetConfig(SectionModel):
         return other
 
     @model_validator(mode="after")
+    def _steps_read_what_is_joined(self) -> DatasetConfig:
+        names = self.source.join or {"payload": ""}
+        for place, step in enumerate(self.transform):
+            if step.argument is None:  # a function, which may add any feature
+                break
+            reads = step.argument.get("features") or [step.argument.get("feature")]
+            if "payload" in reads and "payload" not in names:
+                raise conflict(
+                    ("transform", place),
+                    f"{step.name} reads the feature payload, expected one of source.join: "
+                    + ", ".join(names),
+                )
+        return self
+
+    @model_validator(mode="after")
     def _keys_agree(self) -> DatasetConfig:
         if self.relist is not None and self.pin:
             raise conflict(

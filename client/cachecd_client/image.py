@@ -69,6 +69,8 @@ class Image:
             if getattr(self, option) not in values:
                 expected = " or ".join(map(repr, values))
                 raise CallerError(f"{option}={getattr(self, option)!r}, expected {expected}")
+        _range("scale", _SCALE if self.scale is None else self.scale, 1.0)
+        _range("ratio", self.ratio, float("inf"))
         classes = self.class_map is not None
         refusals = {
             "scale and ratio are for crop='random'": self.crop != "random"
@@ -82,8 +84,6 @@ class Image:
         }
         if wrong := [why for why, applies in refusals.items() if applies]:
             raise CallerError(wrong[0])
-        _range("scale", self.scale or _SCALE, 1.0)
-        _range("ratio", self.ratio, float("inf"))
         if not _is_number(self.flip) or not 0 <= self.flip <= 1:
             raise CallerError(f"flip={self.flip!r}, expected a probability, 0 to 1")
         height, width = self.extent

@@ -203,6 +203,7 @@ void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan c
 void BatchBuilder::DecodePictures(const Record& record, ByteSpan payload, uint64_t key) {
   const ColumnBuilder* first = nullptr;
   Extent shared;
+  int orientation = 1;
   for (ColumnBuilder& builder : builders_) {
     if (!builder.has_pictures()) continue;
     const auto describe = [&](const std::exception& error) {
@@ -213,10 +214,16 @@ void BatchBuilder::DecodePictures(const Record& record, ByteSpan payload, uint64
       if (first == nullptr) {
         first = &builder;
         shared = picture;
+        orientation = builder.orientation(decoder_);
       } else if (picture.height != shared.height || picture.width != shared.width) {
         throw SchemaMismatch("the picture has " + ToText(picture) + ", that of feature '" +
                              first->name() + "' has " + ToText(shared) +
                              ": pictures of one record share their crop, so they need one size");
+      } else if (builder.orientation(decoder_) != orientation) {
+        throw SchemaMismatch("the picture's EXIF orientation is " +
+                             std::to_string(builder.orientation(decoder_)) + ", that of feature '" +
+                             first->name() + "' is " + std::to_string(orientation) +
+                             ": whether one is to be turned cannot be known; turn the files");
       }
       builder.DecodePicture(&decoder_, picture, key);
     } catch (const DamagedImage& error) {

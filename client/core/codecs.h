@@ -26,6 +26,7 @@ struct Cut {
   uint32_t left, right, top, bottom;
   uint32_t denominator;  // of the reduction, 1, 2, 4 or 8: JPEG alone
   bool grey;             // rows may come as kGrey
+  bool exact;            // values are not to be changed
 };
 
 class RowSink {

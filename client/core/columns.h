@@ -70,6 +70,10 @@ class ColumnBuilder {
   bool has_pictures() const { return spec_.options.image.has_value(); }
   const std::string& name() const { return spec_.name; }
   Extent MeasurePicture(ImageDecoder* decoder) const;
+  // EXIF's of the picture measured last.
+  int orientation(const ImageDecoder& decoder) const {
+    return spec_.raw ? 1 : decoder.orientation();
+  }
   void DecodePicture(ImageDecoder* decoder, Extent picture, uint64_t key);
 
   // How far the column is, and back to there: a row that proves corrupt is taken out again.

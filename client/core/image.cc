@@ -135,7 +135,7 @@ struct ImageDecoder::Scratch final : RowSink {
     rows.resize(y.taps);
     prepared.resize(size_t{x.end - x.begin} * 4 + kMixPadding);
     next = 0;
-    return {x.begin, x.end, y.begin, y.end, factor, options->grey};
+    return {x.begin, x.end, y.begin, y.end, factor, options->grey, options->nearest};
   }
 
   void Take(uint32_t number, const uint8_t* pixels, PixelFormat format) override {
@@ -282,6 +282,7 @@ Extent ImageDecoder::Measure(ByteSpan encoded, uint64_t max_pixels) {
   const StoredPicture picture = Read(encoded, nullptr);
   const Extent stored = picture.extent;
   CheckExtent(stored, max_pixels);
+  orientation_ = picture.orientation;
   return picture.orientation >= 5 ? Extent{stored.width, stored.height} : stored;
 }
 

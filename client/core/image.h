@@ -84,6 +84,7 @@ class ImageDecoder {
   // DamagedImage; SchemaMismatch for a format or kind that is not supported, for a picture of more
   // than max_pixels, and without the library for its format.
   Extent Measure(ByteSpan encoded, uint64_t max_pixels);
+  int orientation() const { return orientation_; }  // of the picture measured last, EXIF's 1 to 8
 
   // Writes result.height * result.width * channels() bytes. The placement must be for the extent
   // that Measure returned. DamagedImage, SchemaMismatch.
@@ -97,6 +98,7 @@ class ImageDecoder {
  private:
   struct Scratch;
   const std::unique_ptr<Scratch> scratch_;
+  int orientation_ = 1;
 };
 
 }  // namespace cachecd

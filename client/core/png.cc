@@ -110,7 +110,18 @@ bool ReadWith(PngReader* reader, const StoredPicture& picture, RowSink* sink) {
   }
   const Cut cut = sink->Begin(picture);
   const bool colored = (png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) != 0;
-  if (png_get_color_type(png, info) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
+  const bool palette = png_get_color_type(png, info) == PNG_COLOR_TYPE_PALETTE;
+  if (cut.exact && cut.grey && palette) {
+    throw SchemaMismatch(
+        "the picture is a PNG file with a palette, and mode='L' with resample='nearest' would "
+        "deliver the grey of its colors: give class_map the numbers of the colors");
+  }
+  if (cut.exact && !colored && png_get_bit_depth(png, info) == 16) {
+    throw SchemaMismatch(
+        "the picture is a PNG file of 16 bits, of which resample='nearest' would keep 8: store "
+        "what it holds as an array");
+  }
+  if (palette) png_set_palette_to_rgb(png);
   png_set_expand_gray_1_2_4_to_8(png);
   png_set_strip_16(png);
   if (colored) {

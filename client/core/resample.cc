@@ -116,10 +116,11 @@ CACHECD_MIX void MixColors(const Axis& axis, const uint8_t* row, uint8_t* to) {
   // Copies, as for all that the compiler knows, `to` points to the axis.
   const uint32_t* first = axis.first.data();
   const int16_t* weights = axis.weights.data();
-  const uint32_t taps = fixed != 0 ? fixed : axis.taps;
   const uint32_t stride = axis.stride;
   for (uint32_t i = 0, count = axis.count; i < count; ++i, weights += stride, to += 3) {
     const uint8_t* pixel = row + size_t{first[i]} * 4;
+    // At the picture's edge a result has fewer pixels than others, and the row ends behind them.
+    const uint32_t taps = fixed != 0 ? fixed : axis.pixels[i];
     __m128i sum = _mm_set1_epi32(kHalf);
     for (uint32_t tap = 0; tap < taps; tap += 2) {
       const __m128i two = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(pixel + 4 * tap));

@@ -259,6 +259,11 @@ def test_images_of_several_sizes_are_counted_by_all_objects_listed(images, monke
     assert as_pixels == pytest.approx(10.5 * 2**20 / pixels, rel=0.1)
 
 
+def test_images_that_the_first_pages_lack_are_not_counted(images, monkeypatch):
+    monkeypatch.setattr("cachecd.cli.capacity._PAGES", 0)
+    assert " of " not in images([picture(0)] * 40)
+
+
 def test_records_without_images_have_no_such_line(images):
     assert images([b"no image"] * 3) == ""
 

@@ -14,6 +14,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.fileset import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import write
+from tests.core.pictures import with_orientation
 
 N = 24
 RANDOM = Image(32, crop="random", flip=0.5)
@@ -214,6 +215,16 @@ def test_pictures_of_one_record_need_one_size(tmp_path):
         next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
 
 
+def test_pictures_of_one_record_need_one_orientation(tmp_path):
+    turned, file = PIL.Image.fromarray(picture(0)), io.BytesIO()
+    turned.save(file, "JPEG", exif=with_orientation(3))
+    records = [{"image": file.getvalue(), "mask": encoded(picture(0), "PNG"), "key": "a"}]
+    path = write_pictures(tmp_path / "a.tfrecord", records)
+    why = "feature 'mask' of 'a': the picture's EXIF orientation is 1, that of feature 'image' is 3"
+    with pytest.raises(SchemaError, match=why):
+        next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
+
+
 def damaged(number, numbers):
     found = record(number)
     return {**found, "image": found["image"][:400]} if number in numbers else found
@@ -319,6 +330,7 @@ def test_images_scaled_alike_go_together(files):
         ({"crop": "random", "scale": (0.5, 0.1)}, r"scale=\(0.5, 0.1\), expected \(a, b\)"),
         ({"crop": "random", "scale": (0.5, 2)}, "0 < a <= b <= 1"),
         ({"crop": "random", "ratio": 1}, "ratio=1, expected"),
+        ({"crop": "random", "scale": np.array([0.1, 1])}, "scale=array"),
         ({"flip": 2}, "flip=2, expected a probability"),
         ({"flip": True}, "flip=True, expected a probability"),
         ({"crop": None, "resize": 256}, "resize is for crop='center'"),

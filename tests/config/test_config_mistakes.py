@@ -328,6 +328,16 @@ def test_an_added_mistake_is_reported_where_it_is(
     assert line.startswith(f"10:{column}: {section}{complaint}")
 
 
+@pytest.mark.parametrize(
+    "step", ["decode_image", "shrink: {shorter: 9}", "class_map: {colors: {a: '#000000'}}"]
+)
+def test_a_step_for_no_joined_feature_is_reported(complaints, good, step):
+    added = f"      join: {{a: 'a*', b: 'b*'}}\n    transform: [{{{step}}}]"
+    (line,) = complaints(f"{good}{added.replace('{decode_image}', 'decode_image')}\n")
+    assert line.startswith("11:17: datasets.train.transform.0: " + step.partition(":")[0])
+    assert line.endswith("reads the feature payload, expected one of source.join: a, b")
+
+
 def test_a_socket_path_of_107_bytes_is_taken_and_one_of_108_is_refused_with_its_length(
     loaded, complaints, good
 ):

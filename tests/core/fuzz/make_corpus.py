@@ -247,15 +247,25 @@ def reader() -> Corpus:
     )
 
 
-def small_png(depth: int, color: int, *chunks: bytes, interlaced: bool = False) -> bytes:
-    """Of 13 x 11 pixels, in a block that is not compressed, so that mutations reach the rows."""
+def small_png(
+    depth: int,
+    color: int,
+    *chunks: bytes,
+    interlaced: bool = False,
+    size: tuple[int, int] = (11, 13),
+) -> bytes:
+    """In a block that is not compressed, so that mutations reach the rows."""
+    height, width = size
     bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
     # Each row with another filter; where rows are shorter, all without.
-    rows = b"".join(bytes([row % 5, *range((13 * bits + 7) // 8)]) for row in range(11))
+    rows = b"".join(
+        bytes([row % 5]) + bytes(i % 256 for i in range((width * bits + 7) // 8))
+        for row in range(height)
+    )
     rows = bytes(600) if interlaced else rows
     stored = struct.pack("<BHH", 1, len(rows), len(rows) ^ 0xFFFF) + rows
     deflated = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(rows))
-    header = struct.pack(">IIBBBBB", 13, 11, depth, color, 0, 0, interlaced)
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced)
     content = [chunk(b"IHDR", header), *chunks, chunk(b"IDAT", deflated), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(content)
 
@@ -279,6 +289,8 @@ def pictures() -> Corpus:
             flags = crop + 4 * (number % 2) + 8 * (number % 3 == 1) + 16 * (number % 3 == 2) + 224
             setting = bytes([flags, 5 + 17 * crop, 30 - 9 * crop, 11 * number, 9, 0, 0, 0])
             yield f"{name}-{crop}", setting + struct.pack("<Q", 77 * number << 30 | crop) + content
+    # Results of 46 pixels, of which that at the edge has fewer.
+    yield "wide", bytes([2, 5, 12, *bytes(13)]) + small_png(8, 2, size=(2, 600))
 
 
 TARGETS = {
