@@ -33,18 +33,7 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
 
 def matches(pattern: str, key: str) -> bool:
     """Whether a key is the pattern, each * of it being any text."""
-    begin, *middle = pattern.split("*")
-    if not middle:
-        return key == begin
-    if not key.startswith(begin):
-        return False
-    at = len(begin)
-    *middle, end = middle
-    for part in middle:
-        if (found := key.find(part, at)) < 0:
-            return False
-        at = found + len(part)
-    return len(key) - len(end) >= at and key.endswith(end)
+    return _glob(pattern).fullmatch(key) is not None
 
 
 def text_in(pattern: str, key: str) -> str | None:
@@ -61,3 +50,8 @@ def folder_of(patterns: Sequence[str]) -> str:
 
 
 _compiled = functools.cache(re.compile)
+
+
+@functools.cache
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
