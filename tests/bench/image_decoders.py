@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.measuring import computing
+from tests.bench.measuring import computing, cpu_seconds
 
 SIZE, THREADS = 224, 2
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -42,7 +42,7 @@ class Way:
 
 
 def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside: bool) -> Any:
-    """Images a second, taken as fast as they come, once the reader is warm."""
+    """Images a second, taken as fast as they come, once the reader is warm, and their processor time."""
     with computing() if beside else nullcontext():
         began = time.perf_counter()
         batches = WAYS[way].run(folder, form, batch)
@@ -52,12 +52,14 @@ def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside
         while count < _WARM_BATCHES or time.perf_counter() < warm:
             next(batches)
             count += 1
-        opened, count = time.perf_counter(), 0
+        cpu, opened, count = cpu_seconds(), time.perf_counter(), 0
         # Two workers deliver by turns, so whole turns are counted.
         while count % 2 or time.perf_counter() - opened < seconds:
             next(batches)
             count += 1
-        return {"images_s": count * batch / (time.perf_counter() - opened), "start_s": start}
+        seconds, images = time.perf_counter() - opened, count * batch
+        done = {"images_s": images / seconds, "start_s": start}
+        return done if beside else {**done, "cpu_ms": (cpu_seconds() - cpu) / images * 1e3}
 
 
 def check(images: Any, rows: int, shape: tuple[int, ...]) -> None:
@@ -241,8 +243,8 @@ _OURS = ("torch", "cachecd_client")
 _TF = ("tensorflow",)
 WAYS = {
     "ours": Way("cachecd, `decode=Image(224, crop=\"random\", flip=0.5)`", ours, _OURS),
-    "tf.data": Way("tf.data, `decode_and_crop_jpeg`, not antialiased", tf_data, _TF),
-    "tf.data-antialiased": Way("tf.data, the same, antialiased", tf_antialiased, _TF),
+    "tf.data": Way("tf.data, not antialiased", tf_data, _TF),
+    "tf.data-antialiased": Way("tf.data, antialiased", tf_antialiased, _TF),
     "dali": Way(
         "DALI's CPU pipeline, `image_random_crop`, antialiased", dali, ("nvidia.dali", "numpy"),
         "dali", "nvidia-dali-cuda120==2.4.0 numpy",

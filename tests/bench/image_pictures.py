@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -38,7 +39,7 @@ _LEAST_DETAIL = 0.17  # bytes a pixel, of its JPEG at this size:
 _SAMPLE = (350, 350)
 REPEATS = 8  # of each picture in the decoders' shards, so that a pass is long beside its start
 _SHARD = 8 << 20
-_SCHEMA = Schema((Feature("payload", "bytes", "bytes", ()), Feature("label", "int64", "int64", ())))
+_LABEL = Feature("label", "int64", "int64", ())
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,19 @@ class Pictures:
         return self.root / f"images-{self.count}-{self.job}{'-synthetic' * self.synthetic}"
 
     def decoding(self, form: str, size: int) -> Path:
-        """A folder with `files/NUMBER.FORM`, jpg or png, or masks, and these in NUMBER.tfrecord."""
+        """A folder with `files/NUMBER.FORM`, jpg or png, or masks, and these in NUMBER.tfrecord.
+
+        Of form pixels, the records have uint8 [size, size, 3] in place of the files' bytes.
+        """
         if form == "masks":
             return self._masks()
+        shape = (size, size, 3) if form == "pixels" else ()
 
         def fill(folder: Path) -> None:
             (folder / "files").mkdir()
             for number, body in enumerate(self._made(self.count, form, size)):
                 (folder / "files" / f"{number:05d}.{form}").write_bytes(body)
-            write_shards(folder, REPEATS)
+            write_shards(folder, REPEATS, shape)
 
         return self._once(f"{form}{size}", fill)
 
@@ -167,6 +172,8 @@ def _picture(path: Path | None, number: int, form: str, size: int) -> bytes:
         image = whole.resize((width, height), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
     if form == "jpg":
         return _jpeg(image)
+    if form == "pixels":
+        return image.tobytes()
     encoded = io.BytesIO()
     image.save(encoded, "PNG")
     return encoded.getvalue()
@@ -178,12 +185,19 @@ def _jpeg(image: Image.Image) -> bytes:
     return encoded.getvalue()
 
 
-def write_shards(folder: Path, repeats: int) -> None:
-    """The files of `folder/files` as records: `payload`, and the number of the file as `label`."""
-    meta = json.dumps({"schema": _SCHEMA.to_json()})
-    bodies = [path.read_bytes() for path in sorted((folder / "files").iterdir())]
+def write_shards(folder: Path, repeats: int, shape: tuple[int, ...] = ()) -> None:
+    """The files of `folder/files` as records: `payload`, and the number of the file as `label`.
+
+    `shape`: of the pixels that a file is.
+    """
+    payload = Feature("payload", "bytes", "uint8" if shape else "bytes", shape, raw=bool(shape))
+    schema = Schema((payload, _LABEL))
+    meta = json.dumps({"schema": schema.to_json()})
+    bodies: list[Any] = [path.read_bytes() for path in sorted((folder / "files").iterdir())]
+    if shape:
+        bodies = [np.frombuffer(body, np.uint8).reshape(shape) for body in bodies]
     records = [
-        _SCHEMA.encode({"payload": body, "label": number}) for number, body in enumerate(bodies)
+        schema.encode({"payload": body, "label": number}) for number, body in enumerate(bodies)
     ]
     records *= repeats
     each = max(1, (_SHARD * len(records)) // sum(map(len, records)))

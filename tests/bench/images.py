@@ -43,6 +43,7 @@ WAYS: dict[str, Way] = {
 }
 FIGURES = {
     "images_s": "images/s",
+    "cpu_ms": "processor time, ms an image",
     "nothing_s": "from nothing to every image once, s",
     "records": "records in the cache",
     "first_batch_s": "start to first batch, s",
@@ -78,6 +79,7 @@ CASES = {
         "JPEG, 512 pixels, beside a Python thread", _DECODERS, size=512, beside=True
     ),
     "png256": Case("PNG, 256 pixels", _DECODERS, form="png"),
+    "pixels256": Case("Pixels, 256 x 256, stored", ("ours",), form="pixels"),
     "masks": Case(
         "Masks of 256 pixels in 20 colors, PNG, as class numbers",
         ("ours-masks", "tf.data-masks"),
@@ -273,7 +275,7 @@ def page(run: Run, rows: Sequence[Row]) -> str:
         f"{options.batch}.",
         report.bar_table(rows),
     ]
-    for name, ways in run.measured.items():
+    for name, ways in sorted(run.measured.items(), key=lambda each: list(CASES).index(each[0])):
         figures = [f for f in FIGURES if any(f in values for values in ways.values())]
         head = [f"**{CASES[name].title}**", "", f"| | {' | '.join(FIGURES[f] for f in figures)} |"]
         head.append(f"|---|{'--:|' * len(figures)}")

@@ -13,7 +13,7 @@ LONG = "CACHECD_LONG" in os.environ
 CASES = [
     "jpg256",
     "masks",
-    *(["png256", "bytes4kB", "bare786kB", "job", "capacity"] if LONG else []),
+    *(["png256", "pixels256", "bytes4kB", "bare786kB", "job", "capacity"] if LONG else []),
 ]
 
 
