@@ -29,11 +29,11 @@ Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_fi
 
 
 class Ahead(ABC):
-    """Takes batches from a source before their turn. Its figures are those of the batches handed out, as
-    BatchReader's.
+    """Takes batches from a source ahead of the loop. Its figures count the batches handed out, as
+    BatchReader's do.
 
-    What a batch raises on its way is raised at its turn, after the batches before it; but what is no
-    Exception (KeyboardInterrupt) leaves at once, and so does the pass once it is closed.
+    If making a batch raises an Exception, it is raised after the batches before that one. Any other
+    exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
     def __init__(self, source: Source, most: int) -> None:
@@ -55,7 +55,7 @@ class Ahead(ABC):
         return time.monotonic() - self._answered if self._answered else 0.0
 
     def close(self) -> None:
-        """Hands out no batch more, also not those that are under way."""
+        """Ends the pass. Batches that are under way are dropped."""
         self._closed = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -102,7 +102,7 @@ class Ahead(ABC):
 
 
 class OneAhead(Ahead):
-    """The batches of a pass over a lane, each sent before the one before is handed out."""
+    """The batches of a pass through a lane. A batch is sent before the previous one is handed out."""
 
     def __init__(self, source: Source, lane: Lane) -> None:
         super().__init__(source, 2)

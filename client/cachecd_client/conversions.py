@@ -1,4 +1,4 @@
-"""What the options `cast`, `pad`, `one_hot`, `default`, `decode` and `rename` make of features.
+"""The options `cast`, `pad`, `one_hot`, `default`, `decode` and `rename`, applied to a schema.
 
 They are checked here, when a loader is made; the core carries them out while it makes a batch.
 """

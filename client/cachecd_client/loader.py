@@ -334,7 +334,7 @@ class Loader:
         if self._next is None and self.world > 1 and not self._has_warned:
             self._has_warned = True
             self.warn_of_same_order(number)
-        # Pictures are cropped anew in each pass, also if its order is that of the first.
+        # Each pass has other crops, even if the order of records stays the same.
         augment = passstate.seed_of(self.seed, number)
         seed = augment if self.shuffle and self.reshuffle else self.seed
         if self._idle is not None and os.getpid() == self._process:

@@ -38,7 +38,7 @@ def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
     """These options with the label among `features`, if there are any. `stores`: whether records have a
     feature of this name; otherwise `prepare` may make the label."""
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
-    # What is of another type the loader refuses.
+    # The loader refuses other types.
     if label is None or features is None or isinstance(features, str):
         return options
     names = rename.items() if isinstance(rename, Mapping) else ()

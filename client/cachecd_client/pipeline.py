@@ -77,7 +77,7 @@ class Pipeline:
         return source
 
     def close(self) -> None:
-        """Ends what goes ahead of the loop."""
+        """Ends the threads that work ahead of the loop."""
         while self._stages:
             self._stages.pop().close()
 

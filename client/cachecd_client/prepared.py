@@ -24,7 +24,7 @@ _AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their tu
 
 
 class Prepared(Ahead):
-    """The batches of a pass, of which each is prepared in a thread before its turn."""
+    """The batches of a pass, each prepared in a thread ahead of the loop."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Prepared(Ahead):
 
 
 def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
-    """The columns that `prepare` returns, their arrays fit for every framework. SchemaError for what is no
-    column of the batch's rows."""
+    """The columns that `prepare` returns, as arrays that every framework takes. SchemaError if a value is
+    not an array with a row for each row of the batch."""
     rows = len(next(iter(batch.values()), ()))
     made = prepare(batch, random)
     if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
