@@ -33,7 +33,7 @@ ARROWS = {
     "__main__": "cli",
 }
 AT_THE_ROOT = {
-    "values": "digests errors extras keypattern layout model parts quantities unittext",
+    "values": "digests errors extras keypattern layout model parts quantities stream unittext",
     "policy": "acquire backlog contradictions cycle dataset deliveries doubt events excluded generations "
     "ingest ledger live marks pause plan progress rate restraint room rotation rules second_chance "
     "shardtable sourcewalk state unitcount waiting walk",
@@ -42,7 +42,7 @@ AT_THE_ROOT = {
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
 ROOM_OF = {module: room for room, modules in AT_THE_ROOT.items() for module in modules.split()}
-PURE = {*AT_THE_ROOT["policy"].split(), "model", "parts", "quantities", "unittext"}
+PURE = {*AT_THE_ROOT["policy"].split(), "model", "parts", "quantities", "stream", "unittext"}
 PURE |= {"sampler.lanes", "sampler.patience"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (

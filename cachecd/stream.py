@@ -1,0 +1,200 @@
+"""The values of a stream: its shape, its cursor, its units, and the arithmetic that divides units. Pure.
+
+A generation is S endless streams of records. Listing numbers the units; blocks are runs of unit numbers.
+Place g in a generation counts over all blocks, in permuted order: the units of block b have the places
+[ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the unit at place g.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+Place = tuple[int, int]  # (block, place among the stream's units of the block)
+
+# What follows a page of units: more of this pass, to be asked for; more of this pass, when the listing has
+# gone on; nothing in this pass.
+More = Literal["listed", "wait", "end"]
+
+MOST_LANES = 16
+# Characters of a packed cursor, at most.
+LONGEST_CURSOR = 1024
+
+_HEAD = struct.Struct("<III")  # pass, block, place
+_LANE = struct.Struct("<IIQQQIQ")  # the fields of Lane, in their order
+
+
+def etag_hash(etag: str) -> int:
+    """64 bits of an ETag. Sidecars keep these numbers: the function never changes."""
+    digest = hashlib.blake2b(etag.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamId:
+    """Names one stream: `index` counts from 0 to S - 1 within the generation."""
+
+    dataset: str
+    generation: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.generation}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """A unit in hand, opened at (block, place): the next record is `record`, at byte `offset` of the unit.
+
+    `etag` is etag_hash of the ETag with which the unit was listed when the lane opened, `size` its listed
+    size. Offset 0: the record is found by reading the unit from its start.
+    """
+
+    block: int
+    place: int
+    unit: int
+    etag: int
+    size: int
+    record: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a stream is between two records.
+
+    (block, place) is the place behind the last unit that was opened in this pass. A place behind the
+    block's last unit means the next block's first unit. `lanes` are in the order of (block, place).
+    """
+
+    pass_: int = 0
+    block: int = 0
+    place: int = 0
+    lanes: tuple[Lane, ...] = ()
+
+    def next_pass(self) -> Cursor:
+        """The start of the next pass."""
+        return Cursor(self.pass_ + 1)
+
+    def pack(self) -> str:
+        """The cursor as ASCII text, for a sidecar; at most LONGEST_CURSOR characters for MOST_LANES lanes.
+
+        ValueError if a field is outside its range.
+        """
+        try:
+            packed = [_HEAD.pack(self.pass_, self.block, self.place)]
+            packed += [
+                _LANE.pack(
+                    lane.block,
+                    lane.place,
+                    lane.unit,
+                    lane.etag,
+                    lane.size,
+                    lane.record,
+                    lane.offset,
+                )
+                for lane in self.lanes
+            ]
+        except struct.error as error:
+            raise ValueError(f"a field of {self} is out of range: {error}") from None
+        return base64.b64encode(b"".join(packed)).decode()
+
+    @staticmethod
+    def unpack(text: str) -> Cursor:
+        """The cursor that was packed. ValueError for any other text."""
+        packed = base64.b64decode(text, validate=True)
+        if len(packed) < _HEAD.size or (len(packed) - _HEAD.size) % _LANE.size:
+            raise ValueError(
+                f"a packed cursor has {len(packed)} bytes: that is no whole number of lanes"
+            )
+        lanes = tuple(Lane(*fields) for fields in _LANE.iter_unpack(packed[_HEAD.size :]))
+        places = [(lane.block, lane.place) for lane in lanes]
+        if any(later <= earlier for earlier, later in pairwise(places)):
+            raise ValueError("the lanes of a packed cursor are not in order")
+        pass_, block, place = _HEAD.unpack_from(packed)
+        return Cursor(pass_, block, place, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit as it is listed. `begin`: its first byte in the object `key`; `label`: its class, if a table
+    gives one."""
+
+    number: int
+    key: str
+    size: int
+    etag: str = ""
+    begin: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """From record `record` on, this version of the unit could not be used. `passing`: the reason may pass
+    without a change of the object."""
+
+    unit: int
+    key: str
+    etag: int
+    record: int
+    reason: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What generation.json fixes: `streams` is S, `stripe` the units that one stream gets in a row,
+    `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
+
+    `ends` are the ends of the blocks: block b has the places [ends[b - 1], ends[b]).
+    """
+
+    streams: int
+    stripe: int
+    lanes: int
+    capacity: int
+    seed: int
+
+    def number(self, stream: int, j: int) -> int:
+        """The number of a stream's shard j. Stream S makes supplements."""
+        return j * (self.streams + 1) + stream
+
+    def split(self, number: int) -> tuple[int, int]:
+        """(stream, j) of a shard's number."""
+        j, stream = divmod(number, self.streams + 1)
+        return stream, j
+
+    def stream_of(self, g: int) -> int:
+        """The stream that gets the unit at place g."""
+        return g // self.stripe % self.streams
+
+    def units_in(self, stream: int, block: int, ends: Sequence[int]) -> int:
+        """How many units of a block belong to a stream."""
+        return self._units_below(stream, ends[block]) - self._units_below(
+            stream, _begin(block, ends)
+        )
+
+    def units_of(self, stream: int, ends: Sequence[int]) -> int:
+        """How many units of all blocks belong to a stream."""
+        return self._units_below(stream, ends[-1]) if ends else 0
+
+    def g_of(self, stream: int, block: int, place: int, ends: Sequence[int]) -> int:
+        """The place g of a stream's unit number `place` of a block. IndexError if the block has fewer."""
+        if not 0 <= place < self.units_in(stream, block, ends):
+            raise IndexError(f"stream {stream} has no place {place} in block {block}")
+        rounds, rest = divmod(self._units_below(stream, _begin(block, ends)) + place, self.stripe)
+        return (rounds * self.streams + stream) * self.stripe + rest
+
+    def _units_below(self, stream: int, g: int) -> int:
+        """How many of the places [0, g) belong to a stream."""
+        rounds, rest = divmod(g, self.stripe * self.streams)
+        return rounds * self.stripe + min(max(rest - stream * self.stripe, 0), self.stripe)
+
+
+def _begin(block: int, ends: Sequence[int]) -> int:
+    return ends[block - 1] if block else 0
