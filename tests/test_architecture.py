@@ -60,6 +60,7 @@ def modules(base: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
 
 DAEMON = dict(modules(ROOT, "cachecd"))
 CLIENT = dict(modules(ROOT / "client", "cachecd_client"))
+PURE |= {name.removeprefix("cachecd.") for name in DAEMON if name.startswith("cachecd.policy")}
 MODULES = DAEMON.keys() | CLIENT.keys() | {"cachecd_client._core"}
 
 

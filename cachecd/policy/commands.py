@@ -1,0 +1,219 @@
+"""What the policy decides: the commands that the daemon carries out.
+
+Behind the arrow stands the event that reports the result. Each command that writes to the disk comes
+back as `Done(command)`, once it is durable, unless another event is named, or as `DiskRefused(command)`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cachecd.policy.values import Condemned, GenerationId, Head, Lease, Name, Piece
+from cachecd.stream import Cursor, Shape, StreamId
+
+
+class WriteShape(NamedTuple):
+    """Fix the shape in generation.json."""
+
+    generation: GenerationId
+    shape: Shape
+
+
+class ReadCursor(NamedTuple):
+    """Read the cursor before a shard. -> CursorRead"""
+
+    generation: GenerationId
+    number: int
+
+
+class OpenStream(NamedTuple):
+    """Give a stream to a worker. -> Failed, some day"""
+
+    stream: StreamId
+    cursor: Cursor
+    until: Cursor
+    condemned: tuple[Condemned, ...] = ()
+
+
+class SetUntil(NamedTuple):
+    """An open stream may go on up to here."""
+
+    stream: StreamId
+    until: Cursor
+
+
+class GrantShard(NamedTuple):
+    """A shard may be written: its room is reserved. -> HalfFull, then Sealed or Failed"""
+
+    stream: StreamId
+    number: int
+
+
+class CloseStream(NamedTuple):
+    """Take a stream from its worker, and remove all of it that is not published. -> StreamClosed; no other
+    event of the stream comes after that until it is opened again."""
+
+    stream: StreamId
+
+
+class PublishShard(NamedTuple):
+    """Publish a sealed shard. -> Published or PublishRefused"""
+
+    stream: StreamId
+    number: int
+
+
+class FindMissing(NamedTuple):
+    """Find what the live shards lack, from unit `begin` on. -> MissingFound"""
+
+    generation: GenerationId
+    begin: int
+
+
+class MakeSupplement(NamedTuple):
+    """Make a shard of these pieces; its room is reserved. -> Sealed or Failed"""
+
+    stream: StreamId
+    number: int
+    pieces: tuple[Piece, ...]
+
+
+class MarkRetired(NamedTuple):
+    """Mark numbers as retired (`.old`), durably."""
+
+    generation: GenerationId
+    numbers: tuple[int, ...]
+
+
+class WriteState(NamedTuple):
+    """Write state.json: the heads of all streams, then that of the supplements."""
+
+    generation: GenerationId
+    heads: tuple[Head, ...]
+
+
+class Unlink(NamedTuple):
+    """Remove these versions with their marks, durably; the mark of a number goes with its last file."""
+
+    generation: GenerationId
+    names: tuple[Name, ...]
+
+
+class RemoveGeneration(NamedTuple):
+    """Remove a directory without shards that no lease names."""
+
+    generation: GenerationId
+
+
+class VerifyShard(NamedTuple):
+    """Read a shard. -> ShardVerified"""
+
+    generation: GenerationId
+    number: int
+    version: int
+
+
+class MarkBad(NamedTuple):
+    """Mark a version as quarantined (`.bad`), durably."""
+
+    generation: GenerationId
+    number: int
+    version: int
+    excluded: bool
+
+
+class RemakeShard(NamedTuple):
+    """Make the next version of a quarantined shard: `local`, as a copy without the excluded records; else
+    from the source. Its room is reserved. `drop`: first remove the damaged file, not its sidecar.
+    -> Remade or RemakeFailed"""
+
+    generation: GenerationId
+    number: int
+    version: int
+    local: bool
+    drop: bool
+
+
+class WriteExclusion(NamedTuple):
+    """Append keys to excluded.jsonl, durably, as an exclusion of this name."""
+
+    exclusion: str
+    dataset: str
+    keys: tuple[str, ...]
+
+
+class FindHolders(NamedTuple):
+    """Find all shards with a record of an exclusion, in all directories. -> HoldersFound"""
+
+    exclusion: str
+
+
+class FinishExclusion(NamedTuple):
+    """Append that the shards of an exclusion are done."""
+
+    exclusion: str
+
+
+class WriteManifest(NamedTuple):
+    """Write the lease's manifest."""
+
+    lease: Lease
+
+
+class MarkHeld(NamedTuple):
+    """Note at the manifest that all ranks have held it."""
+
+    lease: str
+
+
+class EndLease(NamedTuple):
+    """Delete the manifest if nobody locks it. -> LeaseEnded, if so"""
+
+    lease: str
+
+
+class ReplyGranted(NamedTuple):
+    """The rank may lock this manifest; `coverage`: the share of the units that was ever cached."""
+
+    request: str
+    lease: str
+    coverage: float
+
+
+class ReplyDone(NamedTuple):
+    """What was asked is done."""
+
+    request: str
+
+
+class ReplyWaiting(NamedTuple):
+    """The rank is to ask again. `have` of `want` bytes are cached."""
+
+    request: str
+    have: int
+    want: int
+    reason: str
+
+
+class ReplyRefused(NamedTuple):
+    """This can never be met, or not before a person changes something."""
+
+    request: str
+    code: str
+    message: str
+
+
+class ReplyRoom(NamedTuple):
+    """Whether something that is no shard may be written."""
+
+    purpose: str
+    granted: bool
+
+
+Command = (
+    WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
+    | FindMissing | MakeSupplement | MarkRetired | WriteState | Unlink | RemoveGeneration | VerifyShard
+    | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
+    | WriteManifest | MarkHeld | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
+    | ReplyRoom
+)  # fmt: skip

@@ -1,0 +1,292 @@
+"""What can happen to the cache: the events that the daemon reports to `Policy.handle`.
+
+At a start: Configured, a GenerationFound and a Listed for each directory, LeaseFound, ExclusionFound,
+Measured, and Started. Each command's result comes back as an event, so that a test drives the policy
+without disk or network.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cachecd.policy.commands import Command
+from cachecd.policy.values import GenerationId, Head, Lease, Piece, Resume, Rules, ShardFacts
+from cachecd.stream import Cursor, Shape, Skipped, StreamId
+
+
+class Configured(NamedTuple):
+    """The configuration, at a start and at each reload. `egress_limit`: bytes that may be fetched in all,
+    over restarts. `idle`: seconds without a lease after which nothing is fetched. `block`: the file
+    system's block. `boot` makes the names of leases unique over restarts."""
+
+    limit: int
+    datasets: tuple[Rules, ...]
+    egress_limit: int | None = None
+    idle: float | None = None
+    block: int = 4096
+    boot: str = ""
+
+
+class ShardFound(NamedTuple):
+    """A number of which a start found files. `status` as on disk: "live", "old" (it has a mark `.old`),
+    "damaged" or "excluded" (a mark `.bad` without a later version), "lost" (its sidecar is lost).
+    `elders`: (version, allocated bytes) of older versions."""
+
+    number: int
+    facts: ShardFacts
+    status: str = "live"
+    elders: tuple[tuple[int, int], ...] = ()
+
+
+class GenerationFound(NamedTuple):
+    """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
+    (whose cursor means nothing). Generations of a dataset come newest first."""
+
+    generation: GenerationId
+    split: str = ""
+    shape: Shape | None = None
+    heads: tuple[Head, ...] = ()
+    shards: tuple[ShardFound, ...] = ()
+
+
+class LeaseFound(NamedTuple):
+    """A manifest that a start found, after the generations. `was_held`: a process locks it, or MarkHeld was
+    carried out; only a lease that was never held gets a new grace."""
+
+    lease: Lease
+    was_held: bool
+
+
+class ExclusionFound(NamedTuple):
+    """An exclusion of which a start does not know that its shards are done."""
+
+    exclusion: str
+
+
+class Started(NamedTuple):
+    """Everything that the start found was reported."""
+
+
+class Measured(NamedTuple):
+    """What everything under cache.dir but shards occupies (`other`), with what it may grow by until the
+    next measurement (`slack`). The file system has `spare` bytes and room for `spare_files` left. So many
+    bytes were `fetched` in all, over restarts. `refused`: why cache.dir cannot be worked on, or ""."""
+
+    other: int
+    slack: int = 0
+    spare: float = float("inf")
+    spare_files: float = float("inf")
+    fetched: int = 0
+    refused: str = ""
+
+
+class Done(NamedTuple):
+    """A command was carried out, durably."""
+
+    command: Command
+
+
+class DiskRefused(NamedTuple):
+    """The disk refused a command; nothing of it is left."""
+
+    command: Command
+    reason: str
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+class Draining(NamedTuple):
+    """The daemon ends: nothing is begun any more."""
+
+
+class Listed(NamedTuple):
+    """What is listed of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
+    first listing goes on. `completed`: how many listings were complete. `reason`: why it fails, or ""."""
+
+    generation: GenerationId
+    ends: tuple[int, ...]
+    units: int
+    size: int
+    first: bool
+    completed: int
+    reason: str = ""
+
+
+class CursorRead(NamedTuple):
+    """The cursor before a shard, from its sidecar."""
+
+    generation: GenerationId
+    number: int
+    before: Cursor
+
+
+class HalfFull(NamedTuple):
+    """The shard that a worker writes is half full."""
+
+    stream: StreamId
+    number: int
+
+
+class Sealed(NamedTuple):
+    """A shard is finished and synced, under its temporary name. If `after` equals `before`, there is no
+    shard: the worker found nothing to write. For a supplement, `left` did not fit."""
+
+    stream: StreamId
+    number: int
+    before: Cursor
+    after: Cursor
+    facts: ShardFacts
+    skipped: tuple[Skipped, ...] = ()
+    left: tuple[Piece, ...] = ()
+
+
+class Failed(NamedTuple):
+    """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left.
+
+    `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, with `unit`
+    in hand). `passing`: nothing says that it was the unit's fault."""
+
+    stream: StreamId
+    cause: str
+    reason: str
+    unit: int | None = None
+    passing: bool = False
+
+
+class StreamClosed(NamedTuple):
+    """CloseStream is done: no file of the stream is left that was not published."""
+
+    stream: StreamId
+
+
+class Published(NamedTuple):
+    """Both files of a sealed shard have their names, durably; they occupy `allocated` bytes."""
+
+    stream: StreamId
+    number: int
+    allocated: int
+
+
+class PublishRefused(NamedTuple):
+    """A sealed shard cannot be published: `excluded`, one of its records was excluded meanwhile; otherwise
+    the disk refuses."""
+
+    stream: StreamId
+    number: int
+    excluded: bool
+    reason: str
+
+
+class MissingFound(NamedTuple):
+    """What the live shards of a whole dataset lack of listed, not excluded units of which no version is
+    live. Ascending; `more`: there is more than this."""
+
+    generation: GenerationId
+    pieces: tuple[Piece, ...]
+    more: bool = False
+
+
+class DamageReported(NamedTuple):
+    """A reader met a corrupt record in a shard; `request` waits for a reply, if it is not ""."""
+
+    request: str
+    generation: GenerationId
+    number: int
+    version: int
+
+
+class ShardVerified(NamedTuple):
+    """A shard was read: it is `sound`, or damaged; and whether its sidecar can be read."""
+
+    generation: GenerationId
+    number: int
+    version: int
+    sound: bool
+    has_sidecar: bool = True
+
+
+class Remade(NamedTuple):
+    """The next version of a quarantined shard is published."""
+
+    generation: GenerationId
+    number: int
+    facts: ShardFacts
+
+
+class RemakeFailed(NamedTuple):
+    """The next version could not be made, and nothing of it is left: it is tried again."""
+
+    generation: GenerationId
+    number: int
+    reason: str
+
+
+class ExcludeAsked(NamedTuple):
+    """A person takes keys out of a dataset."""
+
+    request: str
+    dataset: str
+    keys: tuple[str, ...]
+
+
+class HoldersFound(NamedTuple):
+    """All shards that hold a record of an exclusion."""
+
+    exclusion: str
+    holders: tuple[tuple[GenerationId, int, int], ...]  # generation, number, version
+
+
+class AcquireAsked(NamedTuple):
+    """A rank asks for the file set of an epoch. `request` is answered by exactly one reply."""
+
+    request: str
+    dataset: str
+    job: str
+    epoch: int
+    local_rank: int = 0
+    local_world_size: int = 1
+    resume: Resume | None = None
+
+
+class RankHolds(NamedTuple):
+    """A rank says that it holds its lock on the lease's manifest."""
+
+    request: str
+    lease: str
+    local_rank: int
+
+
+class Delivered(NamedTuple):
+    """A rank reports the fraction of its part of a lease that was delivered since its last report."""
+
+    lease: str
+    fraction: float
+
+
+class LeaseUnheld(NamedTuple):
+    """A probe found no lock on the lease's manifest."""
+
+    lease: str
+
+
+class LeaseEnded(NamedTuple):
+    """The lease's manifest is deleted."""
+
+    lease: str
+
+
+class RoomAsked(NamedTuple):
+    """Something that is no shard (a page of the listing) is to be written: `size` bytes at most."""
+
+    purpose: str
+    size: int
+
+
+Event = (
+    Configured | GenerationFound | LeaseFound | ExclusionFound | Started | Measured | Done | DiskRefused
+    | RoomAsked | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
+    | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | Remade | RemakeFailed
+    | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld | LeaseEnded
+)  # fmt: skip

@@ -1,0 +1,204 @@
+"""Feeding: which shards the streams may write next, and what becomes of them. Pure.
+
+Room is reserved in number order over all streams, at most 2 S numbers ahead of the lowest shard that is
+not published; also for a stream that has not asked yet. Shards of a stream are published in order.
+"""
+
+from __future__ import annotations
+
+from cachecd.policy import commands as do
+from cachecd.policy.dataset import Dataset
+from cachecd.policy.events import Failed, Published, PublishRefused, Sealed
+from cachecd.policy.generation import Generation
+from cachecd.policy.pause import Pause
+from cachecd.policy.room import Room
+from cachecd.policy.streams import Stream
+from cachecd.stream import Shape
+
+_AHEAD = 2  # times S
+_MOST_LANES = 16
+
+
+def shape_of(
+    streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
+) -> Shape:
+    """The shape of a new generation, from what is listed when its first block ends; `resumed`: S of the
+    run that resumes."""
+    count = max(1, min(streams, units // 8, share // (4 * shard_size)))
+    count = count if resumed is None else resumed
+    stripe = 32 if units >= 32 * count else 8
+    return Shape(count, stripe, max(1, min(_MOST_LANES, units // count)), shard_size, seed)
+
+
+class Feeding:
+    """Grants, opens, publishes and closes shards and streams. The commands are appended to `out`."""
+
+    def __init__(self, room: Room, disk: Pause) -> None:
+        self._room, self._disk = room, disk
+
+    def fix_shape(self, dataset: Dataset, out: list[do.Command]) -> None:
+        """Fixes S, stripe and lanes when the first block ends."""
+        gen, rules, resume = dataset.generation, dataset.rules, dataset.resume
+        if gen.writes_shape or not gen.blocks.ends or (gen.shape is not None and resume is None):
+            return
+        seed, resumed = rules.sampling_seed, None
+        if resume is not None:
+            seed, resumed = resume.sampling_seed, resume.streams
+        share = self._room.share(dataset)
+        units = gen.blocks.ends[0]  # not what is listed by now: that depends on the pages
+        shape = shape_of(rules.streams, units, share, rules.shard_size, seed, resumed)
+        gen.writes_shape = True
+        out.append(do.WriteShape(gen.id, shape))
+
+    def grant(self, dataset: Dataset, now: float, out: list[do.Command]) -> None:
+        """Grants every shard for which there is need and room."""
+        gen = dataset.generation
+        while (stream := self._next(dataset, now)) is not None:
+            if not gen.retire_supplements(out) or not self._room.make_room(dataset, out):
+                return
+            name = gen.stream_id(stream.index)
+            if not stream.open:
+                cursor, until = stream.begin(gen.blocks), stream.allowed_until(gen.blocks)
+                assert cursor is not None
+                assert until is not None
+                stream.open, stream.until = True, until
+                out.append(do.OpenStream(name, cursor, until, stream.condemned))
+            number = gen.blocks.shape.number(stream.index, stream.wanted)
+            stream.granted += 1
+            out.append(do.GrantShard(name, number))
+
+    def _next(self, dataset: Dataset, now: float) -> Stream | None:
+        """The stream whose next shard is to have room first, None if none may."""
+        gen = dataset.generation
+        number = gen.blocks.shape.number
+        feeding = [s for s in gen.streams if s.sealed or s.begin(gen.blocks) is not None]
+        free = {
+            number(stream.index, stream.wanted): stream
+            for stream in feeding
+            if stream.granted < 2
+            and not stream.closing
+            and (stream.open or now >= stream.retry_at)
+            and stream.begin(gen.blocks) is not None
+        }
+        if not any(not stream.granted or stream.half for stream in free.values()):
+            return None
+        first = min(free)
+        lowest = min(number(stream.index, stream.next) for stream in feeding)
+        if first > lowest + _AHEAD * len(gen.streams):
+            return None
+        endless = self._room.shares(dataset)[dataset.rules.name] if dataset.rules.wait else 0
+        may = dataset.may_grow(free[first].wanted, self._room.first(dataset), endless)
+        return free[first] if may else None
+
+    def supplement(self, dataset: Dataset, now: float, out: list[do.Command]) -> None:
+        """A whole dataset tries again what it lacks."""
+        gen = dataset.generation
+        supplements = gen.supplements
+        if not gen.is_whole or supplements.closing:
+            return
+        if supplements.is_due(gen.completed, now):
+            out.append(do.FindMissing(gen.id, supplements.search()))
+        if not supplements.pieces or supplements.reserved:
+            return
+        supplements.lacks_room = not self._room.make_room(dataset, out)
+        if not supplements.lacks_room:
+            name = gen.stream_id(len(gen.streams))
+            number = gen.blocks.shape.number(name.index, supplements.next)
+            out.append(do.MakeSupplement(name, number, supplements.start()))
+
+    def settle(self, gen: Generation, out: list[do.Command]) -> None:
+        """Has workers know each new `until`, and forget streams that have nothing to feed."""
+        for stream in gen.streams:
+            if not stream.open or stream.closing:
+                continue
+            until = stream.allowed_until(gen.blocks)
+            if until is not None and until != stream.until:
+                stream.until = until
+                out.append(do.SetUntil(gen.stream_id(stream.index), until))
+            idle = not stream.sealed and not gen.blocks.waits and gen.is_settled(stream)
+            if idle and stream.begin(gen.blocks) is None:
+                self._close(gen, stream, out)
+
+    def _close(self, gen: Generation, stream: Stream, out: list[do.Command]) -> None:
+        if not stream.closing:
+            stream.closing = True
+            out.append(do.CloseStream(gen.stream_id(stream.index)))
+
+    # --- results
+
+    def sealed(self, dataset: Dataset, event: Sealed, now: float, out: list[do.Command]) -> None:
+        """A shard is finished."""
+        gen, index = dataset.generation, event.stream.index
+        dataset.source.end()
+        if index == len(gen.streams):
+            if gen.supplements.making and not gen.supplements.closing:
+                gen.supplements.finished(event, gen.completed, now)
+                if gen.supplements.sealed:
+                    out.append(do.PublishShard(event.stream, event.number))
+            return
+        stream = gen.streams[index]
+        if not stream.closing and stream.granted:
+            stream.finish(event)
+            self._publish(gen, stream, out)
+
+    def _publish(self, gen: Generation, stream: Stream, out: list[do.Command]) -> None:
+        if stream.sealed and not stream.publishing and not stream.closing:
+            stream.publishing = True
+            number = gen.blocks.shape.number(stream.index, stream.next)
+            out.append(do.PublishShard(gen.stream_id(stream.index), number))
+
+    def published(self, dataset: Dataset, event: Published, out: list[do.Command]) -> None:
+        """A shard is published."""
+        gen, index = dataset.generation, event.stream.index
+        self._disk.end()
+        if index == len(gen.streams):
+            sealed, gen.supplements.sealed = gen.supplements.sealed, None
+            gen.supplements.next += 1
+        else:
+            sealed = gen.streams[index].published()
+        assert sealed is not None
+        gen.table.add(event.number, sealed.facts._replace(allocated=event.allocated))
+        dataset.rotation.note_sealed(event.allocated)
+        if index < len(gen.streams):
+            self._publish(gen, gen.streams[index], out)
+
+    def refused(
+        self, dataset: Dataset, event: PublishRefused, now: float, out: list[do.Command]
+    ) -> None:
+        """A shard cannot be published: its stream goes back to its last cursor."""
+        gen, index = dataset.generation, event.stream.index
+        if not event.excluded:
+            self._disk.begin(now, event.reason)
+        if index < len(gen.streams):
+            self._close(gen, gen.streams[index], out)
+        elif gen.supplements.abandon():
+            gen.supplements.try_again()
+            out.append(do.CloseStream(event.stream))
+
+    def failed(self, dataset: Dataset, event: Failed, now: float) -> None:
+        """A worker lost a stream."""
+        gen, index = dataset.generation, event.stream.index
+        at_work = event.cause == "worker" and event.unit is not None
+        if event.cause == "disk":
+            self._disk.begin(now, event.reason)
+        elif event.cause == "source" or (index == len(gen.streams) and not at_work):
+            dataset.source.begin(now, event.reason)
+        if index == len(gen.streams):
+            if not gen.supplements.closing:
+                gen.supplements.lost(event.unit if at_work else None, now)
+            return
+        stream = gen.streams[index]
+        if stream.closing:
+            return  # StreamClosed follows
+        if event.cause == "worker":
+            stream.note_failure(now)
+            if event.unit is not None:
+                stream.note_death(event.unit, event.reason, event.passing)
+        stream.closed(sealed_too=False)
+
+    def closed(self, gen: Generation, index: int) -> None:
+        """A stream is closed, and everything of it that was not published is gone."""
+        if index == len(gen.streams):
+            gen.supplements.closed()
+        else:
+            gen.streams[index].closed(sealed_too=True)

@@ -1,0 +1,88 @@
+"""Leases that are granted or held, and how one is made. Pure.
+
+A lease's life: its manifest is written, it is granted, held by all ranks of its node, held by none, and
+ends. Locks on the manifest say who holds it. A grant stands without a lock for 30 s after the latest
+rank asked, or until all ranks have held it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from cachecd.policy.generation import Generation
+from cachecd.policy.shard_table import ShardSet
+from cachecd.policy.values import Lease, Rules
+
+# A rank that was granted a lease locks its manifest at once; half a minute covers one that is stopped in
+# between by a full machine.
+GRACE = 30.0
+# A manifest's bytes, besides those of each interval and version.
+_MANIFEST, _INTERVAL = 1024, 32
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """A lease that is granted or held. `held_by`: ranks that reported that they hold it. `requests` wait
+    for the manifest, until it is `written`. `allocated`: bytes on disk of its shards."""
+
+    lease: Lease
+    allocated: int
+    grace_until: float
+    since: float
+    written: bool = False
+    marked_held: bool = False
+    requests: list[str] = field(default_factory=list)
+    held_by: set[int] = field(default_factory=set)
+
+    @property
+    def by_all(self) -> bool:
+        """Whether all ranks reported that they hold it."""
+        return len(self.held_by) >= self.lease.ranks
+
+    def asked(self, rank: int, now: float) -> None:
+        """A rank asks for it, for the first time or again: the grace starts anew."""
+        self.held_by.discard(rank)
+        self.grace_until = now + GRACE
+
+    def stands(self, now: float) -> bool:
+        """Whether it stands although no process locks its manifest."""
+        return not self.written or (now < self.grace_until and not self.by_all)
+
+
+def new_lease(
+    rules: Rules, job: str, epoch: int, ranks: int, gen: Generation, shards: ShardSet, serial: str
+) -> Lease:
+    """The lease of these shards. `serial` makes its name unique. The fingerprint is the sum of all records'
+    digests: it names content, and never versions."""
+    shape = gen.blocks.shape
+    return Lease(
+        id=f"{rules.name}.{epoch}.{hashlib.sha256(job.encode()).hexdigest()[:8]}.{serial}",
+        dataset=rules.name,
+        generation=gen.id.name,
+        job=job,
+        epoch=epoch,
+        streams=shape.streams,
+        intervals=shards.intervals,
+        versions=shards.versions,
+        num_records=shards.records,
+        num_bytes=shards.data_bytes,
+        fingerprint=f"{shards.digest:016x}",
+        seed=_order_seed(rules.seed, epoch),
+        sampling_seed=shape.seed,
+        pinned=rules.pin,
+        ranks=ranks,
+        place=gen.place,
+    )
+
+
+def manifest_size(lease: Lease, block: int) -> int:
+    """The most that a manifest occupies; the directory may grow too."""
+    length = _MANIFEST + _INTERVAL * (len(lease.intervals) + len(lease.versions))
+    return (-(-length // block) + 1) * block
+
+
+def _order_seed(seed: int, epoch: int) -> int:
+    """The seed of one epoch's order; the text has a version so that the order never drifts."""
+    text = f"cachecd-epoch-order-1:{seed}:{epoch}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

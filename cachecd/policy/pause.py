@@ -1,0 +1,66 @@
+"""Reasons to pause: the egress limit, no job that trains, a source or a disk that fails. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachecd.quantities import approximate_size, format_duration
+
+_SHORTEST, _LONGEST = 1.0, 60.0
+
+
+@dataclass(slots=True)
+class Pause:
+    """Of a source or of the disk, after a failure: one second, doubled by each failure after a pause.
+    `reason` is what failed last; `refused` stops everything whatever the time."""
+
+    reason: str = ""
+    until: float = 0.0
+    refused: str = ""
+    _length: float = 0.0
+
+    @property
+    def why(self) -> str:
+        """What failed last, or "" if it works."""
+        return self.refused or self.reason
+
+    def stops(self, now: float) -> bool:
+        """Whether nothing is to be tried now."""
+        return bool(self.refused) or now < self.until
+
+    def begin(self, now: float, reason: str) -> None:
+        """It failed. What was under way during a pause, and fails too, makes it no longer."""
+        self.reason = reason
+        if now >= self.until:
+            self._length = min(max(_SHORTEST, 2 * self._length), _LONGEST)
+            self.until = now + self._length
+
+    def end(self) -> None:
+        """It works."""
+        self.reason, self.until, self._length = "", 0.0, 0.0
+
+
+@dataclass(slots=True)
+class Restraint:
+    """Bounds of the configuration. `wanted_at`: when a lease was last asked for, or ended."""
+
+    egress_limit: int | None = None
+    idle: float | None = None
+    wanted_at: float | None = None
+
+    def spent(self, fetched: int) -> str:
+        """Why nothing will be fetched any more, or ""."""
+        if self.egress_limit is None or fetched < self.egress_limit:
+            return ""
+        limit = approximate_size(self.egress_limit)
+        return (
+            f"{approximate_size(fetched)} were fetched of sampler.egress_limit ({limit}): raise it "
+            "to go on"
+        )
+
+    def idles(self, leased: bool, now: float) -> str:
+        """Why nothing is fetched until a lease is asked for, or ""."""
+        self.wanted_at = now if self.wanted_at is None or leased else self.wanted_at
+        if self.idle is None or now - self.wanted_at < self.idle:
+            return ""
+        return f"no job had a lease for {format_duration(self.idle)} (sampler.idle): the next one resumes"

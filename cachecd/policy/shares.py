@@ -1,0 +1,106 @@
+"""Shares: how the datasets divide the cache's limit. A formula of current figures; pure.
+
+No account is kept: the same figures always give the same shares. All figures are allocated bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# A dataset can rotate with four footprints: one live, one retired and leased, one being written, and
+# one kept back to make a damaged shard again.
+LEAST_FOOTPRINTS = 4
+# A dataset may have this many footprints besides one for each stream beyond its listed size.
+_SPARE_FOOTPRINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one dataset claims of the limit.
+
+    `first`: `grow.first`. `footprint`: the most that one shard occupies. `need`: the most that the
+    dataset can use, infinite while that is unknown. `limit`: the dataset's own limit.
+    """
+
+    name: str
+    first: int
+    footprint: int
+    need: float = math.inf
+    limit: int | None = None
+    pinned: bool = False
+    whole: bool = False
+
+    @property
+    def least(self) -> int:
+        """The smallest share with which the dataset can rotate."""
+        return LEAST_FOOTPRINTS * self.footprint
+
+    @property
+    def most(self) -> float:
+        """The largest share that the dataset can use."""
+        return self.need if self.limit is None else min(self.need, self.limit)
+
+
+def need(
+    held: int, whole: bool, listed: float, footprint: int, streams: int, complete: bool
+) -> float:
+    """The most that a dataset can use; infinite while the listing is incomplete or nothing is sealed.
+
+    `held`: live, retired and reserved bytes. `listed`: the bytes that all listed units would occupy at
+    today's bytes per unit. A whole dataset needs room for one shard made again and one supplement.
+    """
+    if whole:
+        return held + 2 * footprint
+    if complete and held > 0:
+        return 1.1 * listed + (streams + _SPARE_FOOTPRINTS) * footprint
+    return math.inf
+
+
+def first_bytes(first: int, share: int) -> int:
+    """`grow.first` counts at most half of the share."""
+    return min(first, share // 2)
+
+
+def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
+    """The share of each dataset. The shares of datasets that are not held at their least sum to at most
+    `limit`.
+
+    Pinned datasets take what they need. Until all pinned datasets are whole, the others stay at
+    `first`, of which at most half of an equal part counts. A dataset with a limit takes it. The other
+    datasets divide the rest equally, and what one of them cannot use is divided among the others.
+    """
+    pinned = [claim for claim in claims if claim.pinned]
+    plain = [claim for claim in claims if not claim.pinned]
+    divided: dict[str, int] = {}
+    rest = limit
+    if filling := any(not claim.whole for claim in pinned):
+        half = limit // len(claims) // 2
+        for claim in plain:
+            least = max(min(claim.first, half), claim.least)
+            divided[claim.name] = least if claim.limit is None else min(least, claim.limit)
+            rest -= divided[claim.name]
+    else:
+        rest -= sum(claim.least for claim in plain)  # pinned datasets leave the others this much
+    for claim in sorted(pinned, key=lambda claim: (claim.most, claim.name)):
+        divided[claim.name] = int(min(claim.most, max(rest, 0)))
+        rest -= divided[claim.name]
+    if filling:
+        return divided
+    rest += sum(claim.least for claim in plain)
+    limited = [claim for claim in plain if claim.limit is not None]
+    others = [claim for claim in plain if claim.limit is None]
+    divided |= _divide(rest - sum(claim.least for claim in others), limited)
+    rest -= sum(divided[claim.name] for claim in limited)
+    return divided | _divide(rest, others)
+
+
+def _divide(rest: float, claims: Iterable[Claim]) -> dict[str, int]:
+    """Equal parts of `rest`, but at most `most` for each claim; the others get what one cannot use."""
+    divided: dict[str, int] = {}
+    waiting = sorted(claims, key=lambda claim: (claim.most, claim.name))
+    for count, claim in zip(range(len(waiting), 0, -1), waiting, strict=True):
+        divided[claim.name] = int(min(claim.most, max(rest, 0) // count))
+        rest -= divided[claim.name]
+    return divided

@@ -1,0 +1,208 @@
+"""Streams: where each stream is, what it may write next, and up to where (`until`). Pure.
+
+A stream may go on up to `until`: the cursor before its oldest shard, one pass later. So no set names a
+record twice. What counts is the oldest shard that a start might take for live: `until` moves only after
+a mark or an unlink is durable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cachecd.policy.events import Sealed
+from cachecd.policy.values import Condemned
+from cachecd.stream import Cursor, Place, Shape
+
+# A unit that was in hand at this many deaths of its worker is skipped.
+_DEATHS = 2
+_FIRST_RETRY, _LONGEST_RETRY = 0.25, 60.0
+
+
+@dataclass(slots=True)
+class Blocks:
+    """What is listed of a generation: the ends of its blocks, and whether streams wait for more.
+
+    `waits`: the first listing goes on, so that a stream waits at the end of what is listed.
+    """
+
+    shape: Shape
+    ends: Sequence[int] = ()
+    waits: bool = True
+
+    def next_place(self, stream: int, cursor: Cursor) -> Place | None:
+        """The next unit of this pass, or None if every listed unit was opened."""
+        place = cursor.place
+        for block in range(cursor.block, len(self.ends)):
+            if place < self.shape.units_in(stream, block, self.ends):
+                return block, place
+            place = 0
+        return None
+
+    def remains(self, stream: int, cursor: Cursor) -> bool:
+        """Whether this pass has more for a stream after a cursor."""
+        return bool(cursor.lanes) or self.next_place(stream, cursor) is not None
+
+    def begin(self, stream: int, cursor: Cursor) -> Cursor | None:
+        """Where the shard after a cursor begins, None if nothing can follow. A pass ends only when
+        something is fed after it: until then, new blocks join it."""
+        if self.remains(stream, cursor):
+            return cursor
+        if self.waits or not self.shape.units_of(stream, self.ends):
+            return None
+        return cursor.next_pass()
+
+    def may_feed(self, stream: int, cursor: Cursor, until: Cursor) -> bool:
+        """Whether a stream has a record to read between a cursor and `until`."""
+        if cursor.pass_ > until.pass_:
+            return False
+        here = self.next_place(stream, cursor)
+        last_pass = cursor.pass_ == until.pass_
+        if here is not None and (not last_pass or here < (until.block, until.place)):
+            return True
+        stops = {lane.unit: lane.record for lane in until.lanes} if last_pass else {}
+        return any(
+            lane.unit not in stops or lane.record < stops[lane.unit] for lane in cursor.lanes
+        )
+
+    def units_before(self, stream: int, cursor: Cursor) -> int:
+        """How many units of this pass a stream has opened."""
+        whole = range(min(cursor.block, len(self.ends)))
+        return sum(self.shape.units_in(stream, block, self.ends) for block in whole) + cursor.place
+
+    def cursor_at(self, stream: int, g: int) -> Cursor:
+        """The cursor of a stream before its first unit at place g or later."""
+        begin = 0
+        for block, end in enumerate(self.ends):
+            if g < end:
+                return Cursor(0, block, self.shape.units_in(stream, 1, (begin, g)))
+            begin = end
+        return Cursor(0, len(self.ends), 0)
+
+
+@dataclass(slots=True)
+class Stream:
+    """The head of one stream.
+
+    `next`: the j of the next shard to be published, which begins at `cursor`. `sealed` are finished
+    shards that are not published yet, in order; `publishing`: the first of them is being published.
+    `granted`: how many more shards have their room and are not sealed; `half`: the first of them is half
+    full. `open`: a worker has the stream; `closing`: it is to forget the stream, and the room of what it
+    had granted returns when it has. `tail`: the oldest shard and the cursor before it.
+    """
+
+    index: int
+    next: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    sealed: deque[Sealed] = field(default_factory=deque)
+    publishing: bool = False
+    granted: int = 0
+    half: bool = False
+    open: bool = False
+    closing: bool = False
+    until: Cursor | None = None  # as the worker knows it
+    tail: tuple[int, Cursor] | None = None
+    reading_tail: int | None = None
+    oldest: int | None = None  # the oldest j that a start might take for live
+    stalled: bool = False  # the worker found nothing where the arithmetic sees something
+    retry_at: float = 0.0
+    failures: int = 0
+    deaths: dict[int, int] = field(default_factory=dict)
+    condemned: tuple[Condemned, ...] = ()
+    _begin: tuple[Cursor | None] | None = None  # cached
+
+    @property
+    def tip(self) -> Cursor:
+        """The cursor after everything that is sealed."""
+        return self.sealed[-1].after if self.sealed else self.cursor
+
+    @property
+    def wanted(self) -> int:
+        """The j of the first shard that has no room yet."""
+        return self.next + len(self.sealed) + self.granted
+
+    @property
+    def reserved(self) -> int:
+        """How many shards have reserved room."""
+        return len(self.sealed) + self.granted
+
+    def allowed_until(self, blocks: Blocks) -> Cursor | None:
+        """The cursor up to which the stream may go on; None while that is unknown, or nothing follows.
+
+        While the cursor before a new oldest shard is being read, the one before it counts: it is less.
+        """
+        if self.oldest is not None:
+            first = self.tail[1] if self.tail else None
+        else:
+            first = self.sealed[0].before if self.sealed else blocks.begin(self.index, self.tip)
+        return first and dataclasses.replace(first, pass_=first.pass_ + 1)
+
+    def begin(self, blocks: Blocks) -> Cursor | None:
+        """Where the next shard begins, None if there is nothing to feed."""
+        if self._begin is None:
+            cursor, until = blocks.begin(self.index, self.tip), self.allowed_until(blocks)
+            if cursor and not (until and blocks.may_feed(self.index, cursor, until)):
+                cursor = None
+            self._begin = (None if self.stalled else cursor,)
+        return self._begin[0]
+
+    def feeds(self, blocks: Blocks) -> bool:
+        """Whether the stream has a shard under way, or may begin one."""
+        return bool(self.reserved) or self.begin(blocks) is not None
+
+    def changed(self) -> None:
+        """The cursor, `until` or the listing changed."""
+        self._begin, self.stalled = None, False
+
+    def note_oldest(self, oldest: int | None) -> None:
+        """The oldest shard that a start might take for live is now another one."""
+        if oldest != self.oldest:
+            self.oldest = oldest
+            if oldest is None:
+                self.tail = None
+            self.changed()
+
+    def finish(self, event: Sealed) -> None:
+        """A shard is sealed."""
+        self.granted -= 1
+        self.half, self.failures, self.retry_at = False, 0, 0.0
+        self.deaths.clear()
+        skipped = {skip.unit for skip in event.skipped}
+        self.condemned = tuple(each for each in self.condemned if each.unit not in skipped)
+        self.changed()
+        if event.after == event.before:
+            self.stalled = True
+        else:
+            self.sealed.append(event)
+
+    def published(self) -> Sealed:
+        """The first sealed shard is published."""
+        sealed = self.sealed.popleft()
+        if self.oldest is None:
+            self.oldest, self.tail = self.next, (self.next, sealed.before)
+        self.next, self.cursor, self.publishing = self.next + 1, sealed.after, False
+        self.changed()
+        return sealed
+
+    def closed(self, sealed_too: bool) -> None:
+        """No worker has the stream any more; with `sealed_too`, its sealed shards are gone too."""
+        self.granted, self.half, self.open, self.closing = 0, False, False, False
+        self._begin, self.until = None, None
+        if sealed_too:
+            self.sealed.clear()
+            self.publishing = False
+
+    def note_failure(self, now: float) -> None:
+        """Its worker failed: the stream is opened again after a while that doubles."""
+        pause = _FIRST_RETRY * 2 ** min(self.failures, 10)
+        self.failures += 1
+        self.retry_at = now + min(pause, _LONGEST_RETRY)
+
+    def note_death(self, unit: int, reason: str, passing: bool) -> None:
+        """The worker died with this unit in hand. A unit in hand at two deaths is skipped."""
+        self.deaths[unit] = self.deaths.get(unit, 0) + 1
+        if self.deaths[unit] >= _DEATHS:
+            del self.deaths[unit]
+            self.condemned += (Condemned(unit, reason, passing),)

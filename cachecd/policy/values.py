@@ -1,0 +1,108 @@
+"""The values in events and commands: rules, heads, pieces, leases. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cachecd.stream import Cursor
+
+Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
+Name = tuple[int, int]  # (number, version)
+
+
+class GenerationId(NamedTuple):
+    """Names a generation: the dataset, and the name of its directory."""
+
+    dataset: str
+    name: str
+
+
+class Rules(NamedTuple):
+    """What the configuration says about one dataset, in bytes. `generation` and `split` name the configured
+    generation and its split. `awaits_classes`: streams start when the first listing ends."""
+
+    name: str
+    generation: str
+    first: int
+    shard_size: int
+    split: str = ""
+    per_epoch: int | None = None
+    wait: bool = False
+    refresh: float = 0.25
+    pin: bool = False
+    limit: int | None = None
+    seed: int = 0
+    sampling_seed: int = 0
+    streams: int = 8
+    awaits_classes: bool = False
+
+
+class ShardFacts(NamedTuple):
+    """One version of a shard on disk. `allocated`: bytes on disk with the sidecar. `ended`: how many units
+    have their last record here. `digest`: the sum of the hashes of its records."""
+
+    allocated: int
+    records: int
+    data_bytes: int
+    ended: int = 0
+    digest: int = 0
+    version: int = 0
+
+
+class Condemned(NamedTuple):
+    """A unit that its stream skips without a try: workers died with it in hand."""
+
+    unit: int
+    reason: str
+    passing: bool
+
+
+class Piece(NamedTuple):
+    """Records of a unit that a whole dataset lacks: from `record` up to `stop` (None: to its end)."""
+
+    unit: int
+    record: int = 0
+    stop: int | None = None
+
+
+class Head(NamedTuple):
+    """Where a stream goes on: the j of its next shard, and the cursor at which that begins."""
+
+    next: int
+    cursor: Cursor
+
+
+class Lease(NamedTuple):
+    """The file set that a job holds for one epoch: what its manifest says.
+
+    `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
+    `place`: the least place of all streams when it was granted. `fingerprint` names the records.
+    """
+
+    id: str
+    dataset: str
+    generation: str
+    job: str
+    epoch: int
+    streams: int
+    intervals: Intervals
+    versions: tuple[Name, ...]
+    num_records: int
+    num_bytes: int
+    fingerprint: str
+    seed: int
+    sampling_seed: int
+    pinned: bool
+    ranks: int
+    place: int
+
+
+class Resume(NamedTuple):
+    """The set of a run that resumes (no interval: it had read all of it), and where its sampling was."""
+
+    generation: str
+    intervals: Intervals
+    fingerprint: str
+    sampling_seed: int
+    streams: int
+    place: int

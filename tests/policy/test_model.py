@@ -1,0 +1,189 @@
+"""The promises of the policy, under random events (scenario.py), with a simulated disk (simulated.py).
+
+A scenario is a seed. First come events of all kinds, kills included; then calm, in which everything
+promised must come. The long form: CACHECD_POLICY_RUNS=2000 [CACHECD_POLICY_SEED=0].
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import pairwise
+
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId, Lease
+from tests.policy.scenario import DAY, SLACK, Scenario
+from tests.policy.workers import Object
+
+RUNS = int(os.environ.get("CACHECD_POLICY_RUNS", "60"))
+SEED = int(os.environ.get("CACHECD_POLICY_SEED", "0"))
+EVENTS = 100
+
+
+class Promises(Scenario):
+    """What is promised, in the words of docs/semantics.md."""
+
+    def check_pass(self, event: ev.Published) -> None:
+        """Every record at most once a pass."""
+        directory, s = self.directory(event.stream), event.stream.index
+        shard = directory.shards[event.number, 0]
+        for record in shard.records if s < directory.shape.streams else ():
+            named = (GenerationId(event.stream.dataset, event.stream.generation), *record[:3])
+            assert self.passes.get(named, -1) < shard.after.pass_, "a record twice in a pass"
+            self.passes[named] = shard.after.pass_
+
+    def check_set(self, lease: Lease) -> None:
+        """No record twice in a set, none that is excluded, no quarantined shard, no other split."""
+        generation = GenerationId(lease.dataset, lease.generation)
+        directory, versions = self.disk.directories[generation], dict(lease.versions)
+        assert directory.split == self.rules[lease.dataset].split, (
+            "no lease crosses a change of split"
+        )
+        numbers = [j * (lease.streams + 1) + s for s, first, last in lease.intervals
+                   for j in range(first, last + 1)]  # fmt: skip
+        names = [(number, versions.get(number, 0)) for number in numbers]
+        assert not set(names) & set(directory.bad), "no quarantined shard is leased"
+        shards = self.held[lease.id] = [directory.shards[name] for name in names]
+        records = Counter(record[:3] for shard in shards for record in shard.records)
+        assert max(records.values()) == 1, "no set names a record twice"
+        keys = {(lease.dataset, directory.keys[unit]) for unit, _, _ in records}
+        assert not keys & self.excluded, "no lease names an excluded record"
+        assert lease.num_records == len(records)
+
+    def check_files(self) -> None:
+        """Leased files stay."""
+        there = {id(shard) for d in self.disk.directories.values() for shard in d.shards.values()}
+        for lease, shards in self.held.items():
+            assert all(id(shard) in there for shard in shards), f"a file of {lease} is gone"
+
+    def check_rotation(self, name: str, commands: list[do.Command]) -> None:
+        """A boundary retires no more than `refresh`, nor more than was delivered; one shard may go."""
+        directory = self.disk.directories[GenerationId(name, self.rules[name].generation)]
+        numbers = set()
+        for command in commands:
+            if getattr(command, "generation", None) == (name, self.rules[name].generation):
+                if isinstance(command, do.MarkRetired):
+                    numbers |= set(command.numbers)
+                elif isinstance(command, do.Unlink):
+                    numbers |= {number for number, _ in command.names}
+        sizes = [directory.shards[n, v].size for n, v in directory.newest().items() if n in numbers
+                 and n % (directory.shape.streams + 1) < directory.shape.streams]  # fmt: skip
+        if sizes:
+            most = max(self.rules[name].refresh * self.limit, self.capacity + 3)
+            assert sum(sizes) <= most, "a boundary keeps the floor"
+            assert sum(sizes) <= self.delivered[name] + 1e-6, "nothing goes before it was delivered"
+            self.delivered[name] = 0
+
+    # --- calm
+
+    def cached(self, name: str) -> set[tuple[int, int, int]]:
+        """The records of live shards of the configured generation."""
+        directory = self.disk.directories[GenerationId(name, self.rules[name].generation)]
+        return {record[:3] for shard in directory.live().values() for record in shard.records}
+
+    def usable(self, name: str) -> set[tuple[int, int, int]]:
+        """The records that can be read."""
+        directory = self.disk.directories[GenerationId(name, self.rules[name].generation)]
+        usable = set()
+        final = {(skip.unit, skip.etag) for shard in directory.live().values()
+                 for skip in shard.skipped if not skip.passing}  # fmt: skip
+        for unit, key in enumerate(directory.keys):
+            found = self.sources[name].get(key)
+            if found and key not in self.disk.excluded and (unit, found.etag) not in final:
+                stop = found.fault[1] if found.fault else len(found.records)
+                usable |= {(unit, found.etag, ordinal) for ordinal in range(stop)}
+        return usable
+
+    def calm(self) -> None:
+        """No more trouble: every usable record comes into the cache, whatever its state was."""
+        for job in sorted(self.jobs):
+            self.leave(job)
+        self.limit = self.whole_limit
+        self.send(ev.Configured(self.limit + SLACK, tuple(self.rules.values()), block=1))
+        for source in self.sources.values():
+            for key, old in source.items():
+                if old.fault and old.fault[0]:
+                    source[key] = Object(old.etag, old.records)
+        for name in self.names:
+            self.list(name, 1 << 30)
+        least = 5 * (self.capacity + 3)
+        needs = {name: 1.3 * sum(sum(o.records) for o in self.sources[name].values()) + 12 * least
+                 for name in self.names if self.rules[name].pin}  # fmt: skip
+        if sum(needs.values()) + least * len(self.names) > self.limit:
+            return  # the limit is too small for the pinned dataset: refused at a start
+        seen = {name: self.cached(name) for name in self.names}
+        idle = rounds = 0
+        while any(self.lacks(name, seen[name]) for name in self.names):
+            rounds += 1
+            assert rounds < 5000, "no end"
+            moved = False
+            for _ in range(30):
+                moved = self.work(1000) or moved
+                while self.run_command():
+                    moved = True
+            for name in self.names:
+                seen[name] |= self.cached(name)
+                self.train(name, "calm", whole=True)
+            if rounds % 10 == 0 or not moved:
+                for name in self.names:
+                    self.list(name, 1 << 30)
+                self.pass_time(8 * DAY)
+            idle = 0 if moved else idle + 1
+            assert idle < 60, f"stuck: {[len(self.lacks(n, seen[n])) for n in self.names]}"
+
+    def lacks(self, name: str, seen: set[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+        """Usable records that were not cached since the calm began; a unit may stay in an older version."""
+        live = {(unit, etag) for unit, etag, _ in self.cached(name)}
+        older = {unit for unit, etag in live if (found := self.sources[name].get(
+            self.key(name, unit))) is None or found.etag != etag}  # fmt: skip
+        return {record for record in self.usable(name) - seen if record[0] not in older}
+
+    def key(self, name: str, unit: int) -> str:
+        return self.disk.directories[GenerationId(name, self.rules[name].generation)].keys[unit]
+
+
+def run(seed: int) -> None:
+    scenario = Promises(seed)
+    for _ in range(EVENTS):
+        scenario.wild()
+    scenario.calm()
+
+
+def test_promises_hold_under_random_events():
+    for seed in range(SEED, SEED + RUNS):
+        try:
+            run(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def sets_of_a_wait_run(seed: int, speed: int) -> list[frozenset[tuple[int, int, int]]]:
+    """The records of each epoch's set with `grow.wait`, where all of them fit; `speed` decides the order of
+    events, kills included."""
+    scenario, sets = Promises(seed, wait=True, speed=speed), []
+    rng, patience = scenario.rng, scenario.rng.uniform(0.01, 0.2)
+    for _ in range(20_000):
+        if len(sets) == 6:
+            break
+        what = rng.random()
+        if what < 0.5:
+            scenario.work(rng.choice([1, 30, 200]))
+        elif what < 0.9:
+            scenario.run_command()
+        elif what < 0.95 and not scenario.disk.directories[("a", "000")].completed:
+            scenario.list("a", rng.choice([1, 10, 100]))
+        elif what < 0.955:
+            scenario.start()
+        elif rng.random() < patience and scenario.train("a", "job"):
+            held = scenario.held[scenario.jobs["a", "job"]]
+            sets.append(frozenset(record[:3] for shard in held for record in shard.records))
+    return sets
+
+
+def test_with_wait_sets_do_not_depend_on_speed():
+    for seed in range(SEED, SEED + max(3, RUNS // 20)):
+        one, two = sets_of_a_wait_run(seed, 1), sets_of_a_wait_run(seed, 2)
+        assert len(one) == len(two) == 6, f"seed {seed}: stuck"
+        assert one == two, f"seed {seed}"
+        assert all(a <= b for a, b in pairwise(one)), "sets grow"

@@ -1,0 +1,84 @@
+"""Rotation: figures worked out by hand. Shards have 10 bytes; the share is 100, of which 90 are live."""
+
+from dataclasses import replace
+
+from cachecd.policy.rotation import Boundary, Rotation
+
+FULL = Boundary(
+    live=90, held=90, share=100, first=20, refresh=0.25, footprint=10, full=True, feeds=True
+)
+OLDEST = [(number, 10) for number in range(9)]
+
+
+def retired(rotation, boundary=FULL, oldest=OLDEST):
+    return rotation.boundary(boundary, oldest)
+
+
+def test_floor_keeps_three_quarters_of_the_share():
+    # The floor is 75: 90 - 75 = 15 may go, one shard.
+    assert retired(Rotation(sealed=90, delivered=90)) == [0]
+
+
+def test_half_of_the_share_goes_with_half_refresh():
+    # The floor is 50: 40 may go, and 40 were sealed.
+    assert retired(Rotation(sealed=40, delivered=90), replace(FULL, refresh=0.5)) == [0, 1, 2, 3]
+
+
+def test_first_is_a_floor_too():
+    # max(first 70, 0) leaves 20.
+    boundary = replace(FULL, refresh=1.0, first=70)
+    assert retired(Rotation(sealed=90, delivered=90), boundary) == [0, 1]
+
+
+def test_no_more_goes_than_was_sealed():
+    boundary = replace(FULL, refresh=1.0)
+    assert retired(Rotation(sealed=30, delivered=90), boundary) == [0, 1, 2]
+
+
+def test_twice_the_last_goes_once_it_was_refilled():
+    boundary = replace(FULL, refresh=1.0)
+    refilled = Rotation(sealed=0, refilled=20, last=20, delivered=90)
+    assert retired(refilled, boundary) == [0, 1, 2, 3]
+    not_refilled = Rotation(sealed=0, refilled=19, last=20, delivered=90)
+    assert retired(not_refilled, boundary) == [0]
+
+
+def test_no_more_goes_than_was_delivered():
+    boundary = replace(FULL, refresh=1.0)
+    assert retired(Rotation(sealed=90, delivered=29), boundary) == [0, 1]
+    assert retired(Rotation(sealed=90, delivered=9), boundary) == []
+
+
+def test_delivered_bytes_add_up_until_something_goes():
+    rotation = Rotation(sealed=90, delivered=6)
+    assert retired(rotation) == []
+    rotation.delivered += 6
+    assert retired(rotation) == [0]
+    assert (rotation.delivered, rotation.last) == (0, 10)
+
+
+def test_nothing_goes_while_there_is_room():
+    assert retired(Rotation(sealed=90, delivered=90), replace(FULL, full=False)) == []
+
+
+def test_nothing_goes_if_nothing_replaces_it():
+    assert retired(Rotation(sealed=90, delivered=90), replace(FULL, feeds=False)) == []
+
+
+def test_one_shard_goes_at_the_floor():
+    # live 76, floor 75: the one shard that may always go.
+    assert retired(Rotation(sealed=90, delivered=90), replace(FULL, live=76)) == [0]
+
+
+def test_above_the_share_unread_shards_go_down_to_it():
+    # 90 - 75 = 15 too much, refresh x 90 = 22: two shards go.
+    assert retired(Rotation(), replace(FULL, share=75)) == [0, 1]
+
+
+def test_above_the_share_no_more_than_refresh_goes_at_once():
+    # 60 too much, but refresh x 90 = 22.5: the third shard goes beyond it.
+    assert retired(Rotation(), replace(FULL, share=30)) == [0, 1, 2]
+
+
+def test_above_the_share_one_shard_goes_with_little_refresh():
+    assert retired(Rotation(), replace(FULL, share=30, refresh=0.01)) == [0]
