@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cachecd.disk import refusing, sync_directory
+from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.errors import DiskError
 from cachecd_client._core import masked_crc32c
 

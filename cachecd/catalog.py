@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.database import Database
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.excludedfile import ExcludedFile
 from cachecd.live import flags_of
 from cachecd.model import Assignment, SetAside, Shard, ShardId, UnitName

@@ -25,7 +25,7 @@ from cachecd.aside import Asides
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.complaints import Complaints
 from cachecd.config import Config
-from cachecd.disk import free_bytes
+from cachecd.disk.filesystem import free_bytes
 from cachecd.errors import DiskError
 from cachecd.exclusions import Exclusions
 from cachecd.executors.local import LocalExecutor

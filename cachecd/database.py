@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.errors import DiskError
 
 # 64 pages of 4 KiB: with the one transaction that may follow, the log stays below half the ledger's

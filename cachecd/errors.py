@@ -11,7 +11,8 @@ cachecd_client.errors.CachecdError
     ├── NoRoomError          the limit has no room just now; what is evicted makes it
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
-        └── NameTakenError   something lies where a new shard is to be
+        ├── NameTakenError   something lies where a new shard is to be
+        └── DamagedError     a file under `cache.dir` does not hold what was written into it
 """
 
 from __future__ import annotations
@@ -64,3 +65,7 @@ class DiskError(WorldError):
 
 class NameTakenError(DiskError):
     """Something that the daemon did not put there has the name of a new shard."""
+
+
+class DamagedError(DiskError):
+    """A file under `cache.dir` does not hold what was written into it; the message names the file."""

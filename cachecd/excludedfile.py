@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from cachecd.disk import refusing, sync_directory
+from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.model import UnitName
 from cachecd_client.errors import CallerError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.errors import DiskError
 from cachecd.layout import Layout
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.blockfile import HEADER_BYTES, BlockFile, UnusableError, id_of
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.known import KnownKeys
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo, UnitSlice

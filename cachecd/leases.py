@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.errors import DiskError
 from cachecd.layout import Layout
 from cachecd.locks import is_locked, try_write_lock

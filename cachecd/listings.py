@@ -23,8 +23,8 @@ from cachecd.errors import (
 from cachecd.events import Event, Listed, ListingStopped, Relisted
 from cachecd.executors.lister import Lister
 from cachecd.index import Index
+from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom
-from cachecd.listing import Listing
 from cachecd.listpages import CircleError
 from cachecd.progress import Progress
 from cachecd.relisting import Holds

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from pathlib import Path
 
 from cachecd.complaints import Complaints
 from cachecd.database import CHECKPOINT_BYTES
-from cachecd.disk import allocated, free_bytes, inodes, metadata_bytes
+from cachecd.disk.filesystem import allocated, free_bytes, inodes, refusing
 from cachecd.errors import DiskError
 from cachecd.events import DiskChecked, Event, MetadataMeasured
 from cachecd.ground import Ground
@@ -98,3 +99,19 @@ class Meter:
         self._ahead = ahead
         coming = ahead + self.index_room.ahead + max(0, CHECKPOINT_BYTES - allocated(log))
         self._feed(MetadataMeasured(self._measured, spare, for_shards, coming))
+
+
+def metadata_bytes(layout: Layout, datasets: Container[str]) -> int:
+    """Blocks of everything under cache.dir but the shards of `datasets` and temporary files."""
+    with refusing(f"cannot measure {layout.root}"):
+        total = sum(map(_own, (layout.root, layout.shards, layout.tmp)))
+        for entry in layout.root.iterdir():
+            if entry not in (layout.shards, layout.tmp):
+                total += allocated(entry)
+        for entry in layout.shards.iterdir():
+            total += _own(entry) if entry.name in datasets else allocated(entry)
+    return total
+
+
+def _own(path: Path) -> int:
+    return path.stat().st_blocks * 512

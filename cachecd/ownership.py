@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 from types import TracebackType
 
-from cachecd.disk import refusing
+from cachecd.disk.filesystem import refusing
 from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.locks import try_write_lock
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cachecd import generations
 from cachecd.config import Config, DatasetConfig
-from cachecd.disk import total_bytes
+from cachecd.disk.filesystem import total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
 from cachecd.executors.local import LocalExecutor

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
-from cachecd.disk import free_bytes, refuse_network_filesystem
+from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
 from cachecd.quantities import approximate_size, format_size, printable
 from cachecd.survey import MASK, Survey, is_image

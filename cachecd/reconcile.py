@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.catalog import Adopted, Catalog
-from cachecd.disk import refusing, sync_directory
+from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.errors import DiskError
 from cachecd.layout import SIDECAR_SUFFIX, Layout
 from cachecd.live import marks_of

@@ -22,7 +22,7 @@ import zmq
 from cachecd import preflight
 from cachecd.config import Config
 from cachecd.daemon import Daemon
-from cachecd.disk import make_private_directory, refuse_network_filesystem, refusing
+from cachecd.disk.filesystem import make_private_directory, refuse_network_filesystem, refusing
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
 from cachecd.firstlook import check_side, check_sources

@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 
 from cachecd.complaints import Complaints
-from cachecd.disk import publish, refusing, sync_directory
+from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.errors import DiskError, NameTakenError
 from cachecd.events import Event, ShardFailed, ShardPublished, ShardUnlinked, ShardVerified
 from cachecd.layout import Layout
@@ -149,6 +149,32 @@ class ShardWork:
         if self._complaints.refused(what, where, why):
             _log.error("its traceback", what=what, exc_info=error)
         return why
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Gives a sealed shard and its sidecar their names; when it returns, both are durable.
+
+    The sidecar goes first, so whoever sees the shard sees a whole pair. Nothing is overwritten.
+    NameTakenError if there is something under either name. On any other DiskError neither has its
+    final name and both are where they were, unless the disk refused even that.
+    """
+    index, final_index = Layout.sidecar(temporary), Layout.sidecar(final)
+    for path in (final, final_index):
+        if os.path.lexists(path):
+            raise NameTakenError(
+                f"{path} exists already, though its number was never used: remove it, or restart the "
+                "daemon to take it on"
+            )
+    with refusing(f"cannot publish {final}"):
+        os.rename(index, final_index)
+        try:
+            os.rename(temporary, final)
+            sync_directory(final.parent)
+        except OSError:
+            for new, old in ((final, temporary), (final_index, index)):
+                if os.path.lexists(new):
+                    os.rename(new, old)
+            raise
 
 
 def publish_shard(

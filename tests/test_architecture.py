@@ -22,14 +22,16 @@ CORE = ROOT / "client" / "core"
 ARROWS = {
     "values": "client",
     "policy": "values client",
-    "disk": "values policy client",
+    "files": "values policy disk client",
+    "disk": "values client",
+    "listing": "values client",
     "config": "values",
     "sampler": "values config client",
     "executors": "values config sampler",
     "readers": "values sampler",
-    "daemon": "values policy disk config sampler executors client",
+    "daemon": "values policy files disk listing config sampler executors client",
     "demo": "values client",
-    "cli": "values policy disk config sampler daemon demo client",
+    "cli": "values policy files disk config sampler daemon demo client",
     "__main__": "cli",
 }
 AT_THE_ROOT = {
@@ -37,7 +39,7 @@ AT_THE_ROOT = {
     "policy": "acquire backlog contradictions cycle dataset deliveries doubt events excluded generations "
     "ingest ledger live marks pause plan progress rate restraint room rotation rules second_chance "
     "shardtable sourcewalk state unitcount waiting walk",
-    "disk": "blockfile catalog database disk excludedfile ground index indexroom known leases locks "
+    "files": "blockfile catalog database excludedfile ground index indexroom known leases locks "
     "ownership reconcile repeats verify",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}

@@ -18,9 +18,9 @@ from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError, SourceUnr
 from cachecd.events import Event, Listed, ListingStopped
 from cachecd.executors.lister import Lister
 from cachecd.index import Index, drop_unused
+from cachecd.indexing import CircleError, Listing, _lanes_at
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import METADATA_SLACK, Ledger
-from cachecd.listing import CircleError, Listing, _lanes_at
 from cachecd.listings import keep_listed
 from cachecd.model import ObjectInfo
 from cachecd.progress import Progress

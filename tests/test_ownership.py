@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from cachecd.disk import make_private_directory
+from cachecd.disk.filesystem import make_private_directory
 from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.layout import Layout
 from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachecd import listing as module
+from cachecd import indexing as module
 from cachecd import relisting
 from cachecd.doubt import Doubt
 from cachecd.errors import RewrittenError, SourceUnreachableError
 from cachecd.events import Event, Listed, ListingStopped, Relisted, SavePlan
 from cachecd.executors.lister import Lister
+from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom
-from cachecd.listing import Listing
 from cachecd.listings import keep_listed
 from cachecd.marks import Marks
 from cachecd.model import ObjectInfo

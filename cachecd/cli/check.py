@@ -43,7 +43,7 @@ def command(
 
     loaded = load(config)
     from cachecd import preflight  # after the cheap part: it brings in what talks to stores
-    from cachecd.disk import refuse_network_filesystem
+    from cachecd.disk.filesystem import refuse_network_filesystem
 
     figures = preflight.figures(loaded)
     refuse_network_filesystem(loaded.cache.dir)

@@ -24,9 +24,9 @@ import numpy as np
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.index import Index
+from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
-from cachecd.listing import Listing
 from cachecd.model import Assignment, ObjectInfo, Outcome
 from cachecd.plan import Plan
 from cachecd.preflight import listing_of

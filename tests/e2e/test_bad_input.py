@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from cachecd.disk import refuse_network_filesystem
+from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.errors import DiskError
 from cachecd_client.errors import ContradictedError, RequestError
 from tests.e2e.conftest import upload
@@ -144,7 +144,7 @@ def test_a_source_that_cannot_be_used_is_refused_with_the_reason(daemon, train, 
 MOUNTED = """
 import sys
 from pathlib import Path
-from cachecd import disk
+from cachecd.disk import filesystem as disk
 from cachecd.cli import run_command
 disk.MOUNT_TABLE = Path(sys.argv[1])
 sys.exit(run_command(sys.argv[2:]))
@@ -153,7 +153,7 @@ sys.exit(run_command(sys.argv[2:]))
 
 def test_a_network_file_system_is_refused_for_the_cache(daemon, train):
     """No test can count on being allowed to mount one, so the kernel's table of mounts is ours here;
-    all else is the real command. tests/test_disk.py has the table's parsing, type by type."""
+    all else is the real command. tests/disk/test_filesystem.py has the table's parsing, type by type."""
     kind = "nfs4"
     served: Daemon = daemon({"train": train()})
     table = served.folder / "mountinfo"

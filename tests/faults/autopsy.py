@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk import allocated
+from cachecd.disk.filesystem import allocated
 from cachecd.parts import unpacked
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar

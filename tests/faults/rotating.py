@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cachecd.disk import allocated
+from cachecd.disk.filesystem import allocated
 from cachecd_client.epoch import Epoch
 from cachecd_client.errors import AcquireTimeoutError
 from cachecd_client.session import Cache

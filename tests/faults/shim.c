@@ -7,8 +7,8 @@
 // and, if it is there, `trace`, to which every operation under CACHECD_FAULTS_ROOT is appended as
 // "PID OPERATION PATH\n" before it is done.
 //
-// OPERATION: open create read write sync rename unlink mkdir allocate truncate, or *.
-// GLOB: of the absolute path (of the new name, for a rename).
+// OPERATION: open create read write sync rename link unlink mkdir allocate truncate, or *.
+// GLOB: of the absolute path (of the new name, for a rename or a link).
 // ACTION: an errno number; `kill` before the operation, `killafter` it; `stop` before it (SIGSTOP).
 // A rule applies to the calls SKIP+1 .. SKIP+COUNT that it matches; COUNT 0 means all from SKIP+1 on.
 //
@@ -160,6 +160,8 @@ WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), T
 WRAP(int, fallocate64, (int fd, int mode, off64_t at, off64_t n), (fd, mode, at, n), TYPES(int, int, off64_t, off64_t), judge_descriptor("allocate", fd))
 WRAP(int, rename, (const char* from, const char* to), (from, to), TYPES(const char*, const char*), judge_at("rename", AT_FDCWD, to))
 WRAP(int, renameat, (int d, const char* from, int e, const char* to), (d, from, e, to), TYPES(int, const char*, int, const char*), judge_at("rename", e, to))
+WRAP(int, link, (const char* from, const char* to), (from, to), TYPES(const char*, const char*), judge_at("link", AT_FDCWD, to))
+WRAP(int, linkat, (int d, const char* from, int e, const char* to, int flags), (d, from, e, to, flags), TYPES(int, const char*, int, const char*, int), judge_at("link", e, to))
 WRAP(int, unlink, (const char* path), (path), TYPES(const char*), judge_at("unlink", AT_FDCWD, path))
 WRAP(int, unlinkat, (int d, const char* path, int flags), (d, path, flags), TYPES(int, const char*, int), judge_at("unlink", d, path))
 WRAP(int, mkdir, (const char* path, mode_t mode), (path, mode), TYPES(const char*, mode_t), judge_at("mkdir", AT_FDCWD, path))

@@ -19,6 +19,7 @@ OPERATIONS = {
     "write": "os.write(os.open(p, os.O_WRONLY), b'x')",
     "sync": "os.fsync(os.open(p, os.O_WRONLY))",
     "rename": "os.rename(p, p + '2')",
+    "link": "os.link(p, p + '2')",
     "unlink": "os.unlink(p)",
     "mkdir": "os.mkdir(p + 'd')",
     "truncate": "os.ftruncate(os.open(p, os.O_WRONLY), 1)",

@@ -1,15 +1,14 @@
-"""The cache's file system: may it be used, how full is it, and how a shard appears on it."""
+"""The file system of the cache directory: whether it may be used, and how full it is."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cachecd.errors import DiskError, NameTakenError
-from cachecd.layout import Layout
+from cachecd.errors import DiskError
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
@@ -113,22 +112,6 @@ def _blocks(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def metadata_bytes(layout: Layout, datasets: Container[str]) -> int:
-    """Blocks of everything under cache.dir but the shards of `datasets` and temporary files."""
-    with refusing(f"cannot measure {layout.root}"):
-        total = sum(map(_own, (layout.root, layout.shards, layout.tmp)))
-        for entry in layout.root.iterdir():
-            if entry not in (layout.shards, layout.tmp):
-                total += allocated(entry)
-        for entry in layout.shards.iterdir():
-            total += _own(entry) if entry.name in datasets else allocated(entry)
-    return total
-
-
-def _own(path: Path) -> int:
-    return path.stat().st_blocks * 512
-
-
 def total_bytes(path: Path) -> int:
     """Size of the whole file system of `path` (or of its nearest existing parent)."""
     while not path.exists():
@@ -159,32 +142,6 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def publish(temporary: Path, final: Path) -> None:
-    """Gives a sealed shard and its sidecar their names; when it returns, both are durable.
-
-    The sidecar goes first, so whoever sees the shard sees a whole pair. Nothing is overwritten.
-    NameTakenError if there is something under either name. On any other DiskError neither has its
-    final name and both are where they were, unless the disk refused even that.
-    """
-    index, final_index = Layout.sidecar(temporary), Layout.sidecar(final)
-    for path in (final, final_index):
-        if os.path.lexists(path):
-            raise NameTakenError(
-                f"{path} exists already, though its number was never used: remove it, or restart the "
-                "daemon to take it on"
-            )
-    with refusing(f"cannot publish {final}"):
-        os.rename(index, final_index)
-        try:
-            os.rename(temporary, final)
-            sync_directory(final.parent)
-        except OSError:
-            for new, old in ((final, temporary), (final_index, index)):
-                if os.path.lexists(new):
-                    os.rename(new, old)
-            raise
 
 
 def make_private_directory(path: Path) -> None:
