@@ -1,0 +1,55 @@
+"""Pages of units for feeding: the units of one stream, in the order in which it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Literal
+
+from cachecd.listing.permutation import BlockOrder
+from cachecd.listing.table import MOST_AT_ONCE, Table
+from cachecd.stream import Shape, Unit
+
+More = Literal["listed", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Units of a stream at consecutive places of one block, from (block, place) on.
+
+    None in place of an excluded unit: its place is passed over. `more`: "listed" if the stream has units
+    after these, in this block or in later ones, else "end".
+    """
+
+    block: int
+    place: int
+    units: tuple[Unit | None, ...]
+    more: More
+
+
+def units_of(
+    table: Table,
+    shape: Shape,
+    stream: int,
+    block: int,
+    place: int,
+    count: int = MOST_AT_ONCE,
+    excluded: Container[str] = frozenset(),
+) -> Page:
+    """The next units of a stream from (block, place) on: at most `count`, which is at most MOST_AT_ONCE,
+    and of one block. A place behind the last unit of a block means the first unit of the next.
+
+    Only of blocks that are synced. `excluded`: keys that are not to be fed. DiskError, DamagedError.
+    """
+    ends = table.ends
+    while block < len(ends) and place >= shape.units_in(stream, block, ends):
+        block, place = block + 1, 0
+    if block == len(ends):
+        return Page(block, place, (), "end")
+    last = min(place + count, shape.units_in(stream, block, ends))
+    order = BlockOrder(shape.seed, block, ends)
+    numbers = [order.unit(shape.g_of(stream, block, p, ends)) for p in range(place, last)]
+    units = tuple(None if unit.key in excluded else unit for unit in table.units(numbers))
+    following = shape.units_of(stream, ends) - shape.units_of(stream, ends[: block + 1])
+    more = following or last < shape.units_in(stream, block, ends)
+    return Page(block, place, units, "listed" if more else "end")

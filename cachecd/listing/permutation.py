@@ -1,0 +1,36 @@
+"""The order of the units within a block: a keyed permutation, the same in every pass. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from cachecd_client._core import PERMUTATION_VERSION, Permutation
+
+# Cursors count places of this order: with another permutation they would mean other units.
+assert PERMUTATION_VERSION == 1
+
+
+class BlockOrder:
+    """Which unit is at which place of one block, in O(1) time and memory.
+
+    The order follows from the seed, the block's number and its size, on every machine and in every
+    release.
+    """
+
+    def __init__(self, seed: int, block: int, ends: Sequence[int]) -> None:
+        """`ends`: the ends of all blocks. IndexError if there is no such block."""
+        self._begin = ends[block - 1] if block else 0
+        self._permutation = Permutation(ends[block] - self._begin, _key(seed, block))
+
+    def unit(self, g: int) -> int:
+        """The number of the unit at place g, which counts over all blocks. IndexError outside the block."""
+        return self._begin + self._permutation[g - self._begin]
+
+
+def _key(seed: int, block: int) -> int:
+    """Distinct for each seed and block; seeds have 64 bits."""
+    text = f"{seed} {block}".encode()
+    return int.from_bytes(
+        hashlib.blake2b(text, digest_size=8, person=b"block order").digest(), "little"
+    )

@@ -1,0 +1,356 @@
+"""listing.sqlite: the units of one source by number, and the ends of their blocks. All SQL is here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachecd.errors import DamagedError, DiskError, SourceError
+from cachecd.model import ObjectInfo
+from cachecd.stream import Unit
+
+VERSION = 1
+FIRST_BLOCK = 256  # units; each block after it is twice as large as the one before
+MOST_AT_ONCE = 1024  # units of a page, and of a look-up
+
+_PAGE = 4096  # bytes
+_CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
+# `rewritten`: new ETags and sizes that wait for the end of a listing. `totals`: one row.
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+PRAGMA user_version={VERSION};
+CREATE TABLE units (
+    number INTEGER PRIMARY KEY, key TEXT NOT NULL, begin INTEGER NOT NULL, size INTEGER NOT NULL,
+    etag TEXT NOT NULL, label TEXT NOT NULL, UNIQUE (key, begin));
+CREATE TABLE blocks (end INTEGER PRIMARY KEY);
+CREATE TABLE rewritten (
+    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, etag TEXT NOT NULL, label TEXT NOT NULL);
+CREATE TABLE totals (completed INTEGER NOT NULL, bytes INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0);
+COMMIT;
+"""
+_TABLES = 4
+_COLUMNS = "number, key, begin, size, etag, label"
+_UPDATE = "UPDATE units SET size = ?, etag = ?, label = ? WHERE number = ?"
+_DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, number) VALUES (?, ?, ?, ?)"
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a page would change in a table. Valid until the table changes.
+
+    `numbers`: of all units of the page, in its order. `new` and `rewritten`: rows for the units that the
+    table does not have, and for those whose ETag, size or label is another now. `cost`: the most that the
+    file and its journal grow by while the page is added; less stays.
+    """
+
+    numbers: tuple[int, ...]
+    new: tuple[Row, ...]
+    rewritten: tuple[Row, ...]
+    grown: int
+    cost: int
+
+
+class Table:
+    """The units of one source, numbered from 0 in the order in which they were first listed.
+
+    A unit keeps its number for ever. A block counts only after the transaction that ended it was synced.
+    One connection, for the thread that made the table.
+
+    Every method raises DiskError if the disk refuses; the table is then as it was, and the call may be
+    repeated. DamagedError: the file is damaged, and another one is to take its place.
+    """
+
+    def __init__(self, path: Path, blocks: int = 0) -> None:
+        """Opens the file, or creates it. DamagedError also if it has fewer than `blocks` blocks."""
+        self._path = path
+        self._journal = path.with_name(path.name + "-journal")
+        self._db: sqlite3.Connection | None = None
+        self._length = self._bytes = self._completed = 0
+        self._ends: tuple[int, ...] = ()
+        with self._refusing():
+            self._connection()
+        if len(self._ends) < blocks:
+            self.close()
+            raise DamagedError(
+                f"{path}: it has {len(self._ends)} blocks, expected {blocks} at least"
+            )
+
+    def __len__(self) -> int:
+        """Units listed so far."""
+        return self._length
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ends of the blocks, ascending."""
+        return self._ends
+
+    @property
+    def completed(self) -> int:
+        """How many listings came to their end."""
+        return self._completed
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all units whose size is known."""
+        return self._bytes
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that the file and its journal occupy on disk."""
+        total = 0
+        with self._refusing():
+            for path in (self._path, self._journal):
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(path).st_blocks * 512
+        return total
+
+    def close(self) -> None:
+        """Closes the file. Idempotent; the next call of another method opens it again."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    # --- reading
+
+    def units(self, numbers: Sequence[int]) -> list[Unit]:
+        """The units of these numbers, at most MOST_AT_ONCE, in this order. IndexError for a number that
+        is not listed."""
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self._length:
+            raise IndexError(f"found a unit beyond the {self._length} that are listed")
+        marks = ",".join("?" * len(numbers))
+        rows = self._rows(f"SELECT {_COLUMNS} FROM units WHERE number IN ({marks})", numbers)
+        units = {row[0]: _unit(row) for row in rows}
+        try:
+            return [units[number] for number in numbers]
+        except KeyError as error:
+            raise DamagedError(f"{self._path}: it has no unit {error}") from None
+
+    def find(self, key: str) -> list[Unit]:
+        """All units of one object, in its order; none if it is not listed."""
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM units WHERE key = ? ORDER BY begin", (_stored(key),)
+        )
+        return list(map(_unit, rows))
+
+    # --- listing
+
+    def compare(self, page: Sequence[ObjectInfo]) -> Difference:
+        """What a page, at most MOST_AT_ONCE units, would change. Of a unit that it names twice, the first
+        counts. SourceError: a size or a place that no object has."""
+        known = self._known(page)
+        numbers, new, rewritten = [], list[Row](), dict[int, Row]()
+        looked_at = set[int]()
+        grown, length = 0, self._length
+        for unit in page:
+            if not (0 <= unit.size < 1 << 62 and 0 <= unit.begin < 1 << 62):
+                raise SourceError(
+                    f"found a unit of {unit.size} bytes from byte {unit.begin} of {unit.key[:200]!r}"
+                )
+            name = (_stored(unit.key), unit.begin)
+            about = (unit.size, _stored(unit.etag), _stored(unit.label))
+            number, *before = known.get(name) or (length, None)
+            numbers.append(number)
+            if number == length:
+                new.append((number, *name, *about))
+                known[name] = (number, *about)  # named again, it is as it was
+                length, grown = length + 1, grown + unit.size
+            elif about != tuple(before) and number < self._length and number not in looked_at:
+                rewritten[number] = (*about, number)
+                grown += unit.size - before[0]
+            looked_at.add(number)
+        rows = (tuple(new), tuple(rewritten.values()))
+        cost = self._cost(*rows) if new or rewritten else 0
+        return Difference(tuple(numbers), *rows, grown, cost)
+
+    def add(self, page: Difference, *, defer: bool = False) -> None:
+        """Writes what a page changes in one synced transaction; blocks end where they are full.
+
+        New ETags, sizes and labels take the place of the old ones; with `defer` they wait for `finish`.
+        """
+        if not page.new and not page.rewritten:
+            return
+        length = self._length + len(page.new)
+        ends = _ends_within(self._ends, length)
+        grown = sum(row[3] for row in page.new) if defer else page.grown
+        with self._transaction() as db:
+            db.executemany("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?)", page.new)
+            db.executemany("INSERT INTO blocks VALUES (?)", [(end,) for end in ends])
+            db.executemany(_DEFER if defer else _UPDATE, page.rewritten)
+            db.execute("UPDATE totals SET bytes = bytes + ?", (grown,))
+        self._length, self._ends = length, (*self._ends, *ends)
+        self._bytes += grown
+
+    def close_block(self) -> None:
+        """Ends the open block, if it has units: the listing failed, and what is listed can be fed."""
+        if self._length > (self._ends[-1] if self._ends else 0):
+            with self._transaction() as db:
+                db.execute("INSERT INTO blocks VALUES (?)", (self._length,))
+            self._ends = (*self._ends, self._length)
+
+    def finish(self) -> None:
+        """The listing came to its end: what was deferred is written, and the open block ends."""
+        while rows := self._rows(
+            "SELECT size, etag, label, number FROM rewritten ORDER BY number LIMIT ?",
+            (MOST_AT_ONCE,),
+        ):
+            first, last = rows[0][3], rows[-1][3]
+            ((grown,),) = self._rows(
+                "SELECT sum(rewritten.size - units.size) FROM rewritten JOIN units USING (number) "
+                "WHERE number BETWEEN ? AND ?",
+                (first, last),
+            )
+            with self._transaction() as db:
+                db.executemany(_UPDATE, rows)
+                db.execute("DELETE FROM rewritten WHERE number <= ?", (last,))
+                db.execute("UPDATE totals SET bytes = bytes + ?", (grown,))
+            self._bytes += grown
+        self.close_block()
+        with self._transaction() as db:
+            db.execute("UPDATE totals SET completed = completed + 1")
+        self._completed += 1
+
+    @property
+    def closing_cost(self) -> int:
+        """The most that `close_block` or `finish` makes the file and its journal grow by."""
+        return self._cost((), ((0, "", "", 0),) * MOST_AT_ONCE)
+
+    def forget_deferred(self) -> None:
+        """Drops what was deferred: its listing is not going to end."""
+        if self._rows("SELECT 1 FROM rewritten LIMIT 1"):
+            with self._transaction() as db:
+                db.execute("DELETE FROM rewritten")
+
+    # --- the file
+
+    def _cost(self, new: Sequence[Row], rewritten: Sequence[Row]) -> int:
+        with self._refusing():
+            pages = os.stat(self._path).st_size // _PAGE
+        text = sum(4 * (2 * len(row[1]) + len(row[4]) + len(row[5])) for row in new)
+        text += sum(4 * (len(row[1]) + len(row[2])) for row in rewritten)
+        changed = len(new) + len(rewritten)
+        # At worst each unit changes a page of the units and one of their index, and both are journaled.
+        journaled = min(pages, 3 * changed + 64)
+        return text + 128 * changed + 64 * _PAGE + journaled * (_PAGE + 8)
+
+    def _known(self, page: Sequence[ObjectInfo]) -> dict[tuple[str | bytes, int], tuple[Any, ...]]:
+        """Of the page's units that are listed: number, size, ETag and label by key and begin."""
+        if not page or not self._length:
+            return {}
+        names = [value for unit in page for value in (_stored(unit.key), unit.begin)]
+        marks = ",".join(["(?,?)"] * len(page))
+        rows = self._rows(
+            # In this order: for each unit of the page one look-up in the index.
+            f"WITH page (k, b) AS (VALUES {marks}) SELECT {_COLUMNS} FROM page CROSS JOIN units "
+            "ON key = k AND begin = b",
+            names,
+        )
+        return {(key, begin): (number, *about) for number, key, begin, *about in rows}
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._refusing():
+            return self._connection().execute(sql, values).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Synced when it ends; after an error the file is as it was."""
+        with self._refusing():
+            db = self._connection()
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is not None:
+            return self._db
+        self._db = db = sqlite3.connect(self._path, isolation_level=None)
+        # Truncated and synced, a journal cannot come back after a power failure, as one that was unlinked
+        # may: what is committed is durable.
+        db.execute("PRAGMA journal_mode=TRUNCATE")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA temp_store=MEMORY")
+        db.execute(f"PRAGMA cache_size=-{_CACHE}")
+        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            db.executescript(_SCHEMA)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()
+        if (version, tables) != (VERSION, _TABLES):
+            raise DamagedError(
+                f"{self._path}: version {version} with {tables} tables, expected version {VERSION} with "
+                f"{_TABLES}"
+            )
+        self._completed, self._bytes = db.execute("SELECT completed, bytes FROM totals").fetchone()
+        (self._length,) = db.execute("SELECT coalesce(max(number) + 1, 0) FROM units").fetchone()
+        ends = tuple(end for (end,) in db.execute("SELECT end FROM blocks ORDER BY end"))
+        if ends and ends[-1] > self._length:
+            raise DamagedError(
+                f"{self._path}: {self._length} units in blocks that end at {ends[-1]}"
+            )
+        # A killed process may have left a transaction that is not synced yet.
+        for path in (self._path, self._journal):
+            with contextlib.suppress(FileNotFoundError):
+                _sync(path)
+        self._ends = ends
+        return db
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Turns an error within into a DiskError. The next call opens the file anew, and rolls back."""
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                self.close()
+            if isinstance(error, OSError):
+                raise DiskError(f"{self._path}: {error.strerror or error}") from error
+            if not isinstance(error, sqlite3.DatabaseError):
+                raise
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code == sqlite3.SQLITE_ERROR:
+                raise  # a mistake of ours
+            kind = DamagedError if code in _DAMAGE else DiskError
+            raise kind(f"{self._path}: {error}") from error
+
+
+def _ends_within(ends: Sequence[int], length: int) -> list[int]:
+    """The ends of further blocks that `length` units fill."""
+    found: list[int] = []
+    begin = ends[-1] if ends else 0
+    while (begin := begin + (FIRST_BLOCK << (len(ends) + len(found)))) <= length:
+        found.append(begin)
+    return found
+
+
+def _stored(text: str) -> str | bytes:
+    """SQLite's texts are Unicode, and a name need not be: its bytes are stored then, as no text is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _unit(row: tuple[Any, ...]) -> Unit:
+    number, key, begin, size, etag, label = row
+    return Unit(number, _text(key), size, _text(etag), begin, _text(label))
+
+
+def _text(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

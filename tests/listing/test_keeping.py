@@ -1,0 +1,161 @@
+"""Listings of scripted sources: the first, failed ones, later ones, and those that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd.errors import (
+    DiskError,
+    NoRoomError,
+    RewrittenError,
+    SourceError,
+    SourceUnreachableError,
+)
+from cachecd.model import ObjectInfo
+from tests.listing.sources import Source, unit, units
+
+
+@pytest.fixture
+def source(tmp_path):
+    with Source(tmp_path / "listing.sqlite") as source:
+        yield source
+
+
+def test_first_listing_has_every_unit(source):
+    found = source.list(units(0, 5000))
+    assert (found.new, found.rewritten, list(found.gone)) == (5000, 0, [])
+    assert source.units(range(1000)) == units(0, 1000)
+    assert source.table.ends == (256, 768, 1792, 3840, 5000)
+    assert source.table.completed == 1
+    assert source.blocks == 5 - 1, "two ended with the first page, the others with a page each"
+
+
+def test_failed_listing_closes_its_block(source):
+    with pytest.raises(SourceError, match="down"):
+        source.list(units(0, 1000), fails=SourceError("down"))
+    assert source.table.ends == (256, 768, 1000)
+    assert source.table.completed == 0
+
+
+def test_failed_listing_goes_on_where_it_was(source):
+    listing = source.listing()
+    with pytest.raises(SourceError):
+        source.list(units(0, 1000), fails=SourceError("down"), listing=listing)
+    found = source.list(units(1000, 1500), listing=listing)
+    assert (found.new, list(found.gone)) == (1500, [])
+    assert source.table.completed == 1
+
+
+def test_failed_listing_that_begins_anew_counts_nothing_twice(source):
+    listing = source.listing()
+    with pytest.raises(SourceError):
+        source.list(units(0, 1000), fails=SourceError("down"), listing=listing)
+    found = source.list(units(0, 1500), listing=listing)
+    assert (found.new, list(found.gone)) == (1500, [])
+    assert source.table.ends == (256, 768, 1000, 1500)
+
+
+def test_later_listing_reports_what_changed(source):
+    source.list(units(0, 3000))
+    later = [*units(0, 100), unit(100, "other"), *units(101, 2990), *units(3000, 3100)]
+    found = source.list(later)
+    assert (found.new, found.rewritten, list(found.gone)) == (100, 1, list(range(2990, 3000)))
+    assert source.units([100]) == [unit(100, "other")]
+    found = source.list(units(0, 3100))
+    assert (found.new, found.rewritten, list(found.gone)) == (0, 1, [])
+
+
+def test_unchanged_source_is_listed_without_room(source):
+    source.list(units(0, 3000))
+    closing = source.table.closing_cost
+    source.room.left = closing
+    assert source.list(units(0, 3000)).new == 0
+    source.room.left = closing - 1
+    with pytest.raises(NoRoomError):
+        source.list(units(0, 3001))
+
+
+def test_page_without_room_changes_nothing(source):
+    source.list(units(0, 1000))
+    before = source.table.allocated
+    source.room.left = 1000
+    with pytest.raises(NoRoomError):
+        source.list(units(0, 3000))
+    assert (len(source.table), source.table.allocated) == (1000, before)
+    source.room.left = 1 << 30
+    assert source.list(units(0, 3000)).new == 2000
+
+
+def test_rewritten_source_is_refused_at_a_start(source):
+    source.list(units(0, 3000))
+    with pytest.raises(RewrittenError, match="more than half of the 3000"):
+        source.list(units(0, 3000, "other"), judges=True)
+    assert source.units(range(1000)) == units(0, 1000)
+    assert source.list(units(0, 3000), judges=True).rewritten == 0, "the endpoint was mended"
+    later = [*units(0, 1400, "other"), *units(1400, 3000)]
+    assert source.list(later, judges=True).rewritten == 1400
+    assert source.units(range(1400, 1401)) == [unit(1400)]
+    assert source.units([1399]) == [unit(1399, "other")]
+
+
+def test_attempts_together_are_judged_once(source):
+    source.list(units(0, 1000))
+    listing = source.listing(judges=True)
+    for _ in range(3):
+        with pytest.raises(SourceError, match="down"):
+            source.list(units(0, 400, "other"), fails=SourceError("down"), listing=listing)
+    assert (
+        source.list([*units(0, 400, "other"), *units(400, 1000)], listing=listing).rewritten == 400
+    )
+
+
+def test_killed_judgement_leaves_no_trace(source):
+    source.list(units(0, 1000))
+    with pytest.raises(SourceError):
+        source.list(units(0, 400, "other"), fails=SourceError("down"), judges=True)
+    source.list(units(0, 1000), judges=True)  # another listing: the first one's ETags are forgotten
+    assert source.units(range(1000)) == units(0, 1000)
+
+
+def test_later_listings_are_not_judged(source):
+    source.list(units(0, 1000))
+    assert source.list(units(0, 1000, "other")).rewritten == 1000
+
+
+def test_source_that_is_empty_now_is_not_believed(source):
+    source.list(units(0, 10))
+    with pytest.raises(SourceUnreachableError, match="the source is empty, 10 units were listed"):
+        source.list([])
+    assert source.table.completed == 1
+
+
+def test_empty_source_is_listed(source):
+    assert source.list([]).new == 0
+    assert (source.table.completed, source.table.ends) == (1, ())
+
+
+def test_listing_in_circles_ends(source):
+    with pytest.raises(SourceUnreachableError, match="circles"):
+        source.list(units(0, 1000) * 50)
+    source.list(units(0, 1000) * 5)
+
+
+def test_impossible_unit_fails_the_listing(source):
+    with pytest.raises(SourceError, match="bad"):
+        source.list([*units(0, 300), ObjectInfo("bad", -5)])
+    assert len(source.table) == 0
+
+
+def test_disk_that_fails_is_a_disk_error_and_may_recover(source):
+    source.list(units(0, 300))
+    mode = source.path.stat().st_mode
+    hidden = source.path.with_name("hidden")
+    source.thread.submit(source.table.close).result()
+    source.path.rename(hidden)
+    source.path.mkdir()
+    with pytest.raises(DiskError):
+        source.list(units(0, 1000))
+    source.path.rmdir()
+    hidden.rename(source.path)
+    assert source.list(units(0, 1000)).new == 700
+    assert source.path.stat().st_mode == mode

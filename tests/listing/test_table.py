@@ -1,0 +1,227 @@
+"""listing.sqlite: what is added stays, under its number; a damaged file is a typed error."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd.errors import DamagedError, DiskError, SourceError
+from cachecd.listing.table import MOST_AT_ONCE, Table
+from cachecd.model import ObjectInfo
+from cachecd.stream import Unit
+from tests.listing.sources import unit, units
+
+
+@pytest.fixture
+def table(tmp_path):
+    table = Table(tmp_path / "listing.sqlite")
+    yield table
+    table.close()
+
+
+def add(table, page, defer=False):
+    found = table.compare(page)
+    table.add(found, defer=defer)
+    return found
+
+
+def test_units_have_numbers_in_the_order_of_listing(table):
+    add(table, units(10, 30))
+    add(table, units(0, 10))
+    assert len(table) == 30
+    assert table.units([29, 0, 20]) == [
+        Unit(29, "000/000009.jpg", 100, "e"),
+        Unit(0, "000/000010.jpg", 100, "e"),
+        Unit(20, "000/000000.jpg", 100, "e"),
+    ]
+    assert table.num_bytes == 3000
+
+
+def test_reopened_table_has_what_it_had(table, tmp_path):
+    for start in range(0, 1000, 500):
+        add(table, units(start, start + 500))
+    table.finish()
+    again = Table(tmp_path / "listing.sqlite", blocks=3)
+    assert (len(again), again.ends, again.completed, again.num_bytes) == (
+        *(1000, (256, 768, 1000)),
+        *(1, 100_000),
+    )
+    assert again.units([999]) == table.units([999])
+    again.close()
+
+
+def test_blocks_double_and_end_with_the_listing(table):
+    for start in range(0, 4000, 1000):
+        add(table, units(start, start + 1000))
+    assert table.ends == (256, 768, 1792, 3840)
+    table.close_block()
+    assert table.ends == (256, 768, 1792, 3840, 4000)
+    table.close_block()
+    assert table.ends[-2:] == (3840, 4000)
+    add(table, units(4000, 5000))
+    table.finish()
+    assert table.ends[-2:] == (4000, 5000)
+
+
+def test_listed_again_only_changes_are_written(table):
+    add(table, units(0, 1000))
+    found = table.compare(units(0, 1000))
+    assert (found.new, found.rewritten, found.cost) == ((), (), 0)
+    assert found.numbers == tuple(range(1000))
+    page = [*units(0, 10), unit(10, "other"), unit(11, size=7), *units(1000, 1001)]
+    found = add(table, page)
+    assert found.numbers == (*range(12), 1000)
+    assert [row[-1] for row in found.rewritten] == [10, 11]
+    assert [(u.etag, u.size) for u in table.units([9, 10, 11])] == [
+        ("e", 100),
+        ("other", 100),
+        ("e", 7),
+    ]
+    assert table.num_bytes == 100 * 1001 - 93
+
+
+def test_deferred_changes_are_written_at_the_end(table):
+    add(table, units(0, 1000))
+    add(table, units(1000, 2000))
+    for start in (0, 1000):
+        add(table, [unit(n, "new", 50) for n in range(start, start + 1000)], defer=True)
+    assert {u.etag for u in table.units(range(1000))} == {"e"}
+    assert table.num_bytes == 200_000
+    table.finish()
+    assert {u.etag for u in table.units(range(1000, 2000))} == {"new"}
+    assert table.num_bytes == 100_000
+    add(table, units(0, 10), defer=True)
+    table.forget_deferred()
+    table.finish()
+    assert {u.etag for u in table.units(range(10))} == {"new"}
+
+
+def test_parts_of_an_object_are_units_of_their_own(table):
+    parts = [ObjectInfo("a.npy", 4, "e", begin) for begin in (8, 0, 4)]
+    add(table, [*parts, ObjectInfo("a", 1)])
+    assert [u.begin for u in table.find("a.npy")] == [0, 4, 8]
+    assert [u.number for u in table.find("a.npy")] == [1, 2, 0]
+    assert table.find("b") == []
+    assert table.compare(parts[::-1]).numbers == (2, 1, 0)
+
+
+def test_unit_named_twice_in_a_page_counts_once(table):
+    found = add(table, [unit(1), unit(1, "other"), unit(2)])
+    assert found.numbers == (0, 0, 1)
+    found = add(table, [unit(1, "new"), unit(1, "newer")])
+    assert [u.etag for u in table.units([0])] == ["new"]
+    assert len(table) == 2
+
+
+def test_names_that_are_no_unicode_are_kept(table):
+    odd = ObjectInfo("a/\udcff\x00'\u00e9.jpg", 1, "\udc80", 0, "\udcfe")
+    add(table, [odd])
+    (read,) = table.units([0])
+    assert (read.key, read.etag, read.label) == (odd.key, odd.etag, odd.label)
+    assert table.compare([odd]).numbers == (0,)
+    assert table.compare([odd]).cost == 0
+    assert table.find(odd.key) == [read]
+
+
+@pytest.mark.parametrize("bad", [ObjectInfo("a", -1), ObjectInfo("a", 1, "", 1 << 63)])
+def test_impossible_size_is_the_sources_fault(table, bad):
+    with pytest.raises(SourceError, match="'a'"):
+        table.compare([bad])
+
+
+def test_numbers_that_are_not_listed_are_refused(table):
+    add(table, units(0, 5))
+    for number in (-1, 5):
+        with pytest.raises(IndexError):
+            table.units([number])
+
+
+def test_whole_page_can_be_looked_up(table):
+    add(table, units(0, MOST_AT_ONCE))
+    assert len(table.units(range(MOST_AT_ONCE))) == MOST_AT_ONCE
+    assert table.units([]) == []
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.builds(
+                ObjectInfo,
+                st.text("ab\udcff", max_size=3),
+                st.integers(0, 5),
+                st.sampled_from(["", "x", "y"]),
+                st.integers(0, 1),
+            ),
+            max_size=20,
+        ),
+        max_size=8,
+    )
+)
+def test_table_agrees_with_a_dictionary(tmp_path_factory, listed):
+    table = Table(tmp_path_factory.mktemp("t") / "listing.sqlite")
+    expected: dict[tuple[str, int], ObjectInfo] = {}
+    for page in listed:
+        first: dict[tuple[str, int], ObjectInfo] = {}
+        for one in page:
+            first.setdefault((one.key, one.begin), one)
+        expected.update(first)
+        before = len(table)
+        found = add(table, page)
+        assert len(found.new) == len(table) - before
+    read = table.units(range(len(table)))
+    assert [ObjectInfo(u.key, u.size, u.etag, u.begin, u.label) for u in read] == [
+        *expected.values()
+    ]
+    assert table.num_bytes == sum(one.size for one in expected.values())
+    table.close()
+
+
+# --- the file
+
+
+@pytest.mark.parametrize("damage", ["text", "page", "version", "empty", "schema"])
+def test_damaged_file_is_a_typed_error(tmp_path, damage):
+    path = tmp_path / "listing.sqlite"
+    table = Table(path)
+    for start in range(0, 3000, 1000):
+        add(table, units(start, start + 1000))
+    table.close()
+    if damage == "text":
+        path.write_bytes(b"no database" * 1000)
+    elif damage == "page":
+        content = bytearray(path.read_bytes())
+        content[8192:] = bytes(len(content) - 8192)
+        path.write_bytes(content)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA user_version = 2" if damage == "version" else "DROP TABLE blocks")
+        db.close()
+    with pytest.raises(DamagedError, match=r"listing\.sqlite"):
+        Table(path, blocks=1).units(range(1000))
+
+
+def test_table_that_cannot_be_opened_is_a_disk_error(tmp_path):
+    with pytest.raises(DiskError, match="listing"):
+        Table(tmp_path / "missing" / "listing.sqlite")
+
+
+def test_cost_bounds_what_is_written(tmp_path):
+    """Measured at its worst: keys in no order, in a table of some size."""
+    table = Table(tmp_path / "listing.sqlite")
+    numbers = [(n * 7919) % 50_000 for n in range(50_000)]
+    sizes: list[int] = []
+    for start in range(0, 50_000, 1000):
+        found = table.compare([unit(n) for n in numbers[start : start + 1000]])
+        before = table.allocated
+        sizes.clear()
+        table._db.set_progress_handler(lambda: sizes.append(table.allocated), 500)
+        table.add(found)
+        table._db.set_progress_handler(None, 0)
+        assert max([*sizes, table.allocated]) - before <= found.cost
+    assert max(sizes) > before, "it was looked at while it was written"
+    table.close()
