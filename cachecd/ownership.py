@@ -95,7 +95,7 @@ def claim_directory(lock: Path, endpoint: str) -> Ownership:
 def claim_socket(path: Path) -> Ownership:
     """Makes this process the owner of the socket `path`, and removes one that a dead daemon left.
 
-    Its directory must exist (see disk.make_private_directory). ConfigError if the path is too long
+    Its directory must exist (see service.make_private_directory). ConfigError if the path is too long
     or is something else than a socket; InUseError if somebody answers there.
     """
     length = len(os.fsencode(path))

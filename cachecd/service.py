@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import zmq
 from cachecd import preflight
 from cachecd.config import Config
 from cachecd.daemon import Daemon
-from cachecd.disk.filesystem import make_private_directory, refuse_network_filesystem, refusing
+from cachecd.disk.filesystem import refuse_network_filesystem, refusing
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
 from cachecd.firstlook import check_side, check_sources
@@ -199,3 +200,36 @@ async def _watchdog(manager: ServiceManager) -> None:
         except Exception:  # else it would be taken for dead
             _log.exception("the service manager was not told")
         await asyncio.sleep(manager.watchdog_interval)
+
+
+def make_private_directory(path: Path) -> None:
+    """Makes `path` (and its parents) if need be, for us and our group alone: mode 0750.
+
+    DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
+    all: whoever can reach the control socket can read everything cached.
+    """
+    with refusing(
+        f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "
+        "place of yours)"
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(0o750)
+            # The umask may have taken the group's bits away; a set-group-ID parent's stay.
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | 0o750)
+        except FileExistsError:
+            pass
+        found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        raise DiskError(f"{path} is not a directory; the control socket needs one of its own")
+    if found.st_uid != os.geteuid():
+        raise DiskError(
+            f"{path} belongs to uid {found.st_uid}, not to us (uid {os.geteuid()}); put the socket "
+            f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
+        )
+    if mode & 0o027:
+        raise DiskError(
+            f"{path} has mode {mode:04o}, expected at most 0750; put the socket into a "
+            f"directory of its own, or run: chmod 750 {path}"
+        )

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
-from cachecd.disk.filesystem import make_private_directory
 from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.layout import Layout
 from cachecd.ownership import claim_directory, claim_socket, open_socket_to_group
+from cachecd.service import make_private_directory
 
 OWNER = """
 import subprocess, sys

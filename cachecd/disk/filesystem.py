@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +15,8 @@ MOUNT_TABLE = Path("/proc/self/mountinfo")
 # less than promise 3 needs.
 _NETWORK = frozenset(
     [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "wekafs",
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),
+        *("nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
     ]
 )
 # A FUSE file system does what its server likes: sshfs, s3fs, gcsfuse, goofys... These are local.
@@ -142,36 +125,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def make_private_directory(path: Path) -> None:
-    """Makes `path` (and its parents) if need be, for us and our group alone: mode 0750.
-
-    DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
-    all: whoever can reach the control socket can read everything cached.
-    """
-    with refusing(
-        f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "
-        "place of yours)"
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir(0o750)
-            # The umask may have taken the group's bits away; a set-group-ID parent's stay.
-            path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | 0o750)
-        except FileExistsError:
-            pass
-        found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode):
-        raise DiskError(f"{path} is not a directory; the control socket needs one of its own")
-    if found.st_uid != os.geteuid():
-        raise DiskError(
-            f"{path} belongs to uid {found.st_uid}, not to us (uid {os.geteuid()}); put the socket "
-            f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
-        )
-    if mode & 0o027:
-        raise DiskError(
-            f"{path} has mode {mode:04o}, expected at most 0750; put the socket into a "
-            f"directory of its own, or run: chmod 750 {path}"
-        )

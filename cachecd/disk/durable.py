@@ -1,0 +1,173 @@
+"""Small durable files: written whole under a temporary name, or appended; and state.json, egress.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.layout import NEW
+from cachecd.errors import DamagedError
+from cachecd.stream import Cursor
+
+_EXAMPLES = 10  # of skipped units, for each reason
+
+
+def read(path: Path) -> bytes | None:
+    """The content of a file; None if there is none. DiskError."""
+    with refusing(f"cannot read {path}"):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Gives the file this content: all of it, durably, or, on DiskError, none of it.
+
+    The group may read it (mode 0640).
+    """
+    new = path.with_name(path.name + NEW)
+    with refusing(f"cannot write {path}"):
+        new.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+            try:
+                _write(fd, content)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def append(path: Path, content: bytes, end: int) -> int:
+    """Appends to a file behind its first `end` bytes, durably; returns where the content ends.
+
+    What is behind `end` is cut off first: a line that was not written whole. DiskError: as much as was
+    written may be there or not, and the call may be repeated.
+    """
+    with refusing(f"cannot append to {path}"):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.ftruncate(fd, end)
+            os.lseek(fd, end, os.SEEK_SET)
+            _write(fd, content)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if end == 0:  # it may be new
+            sync_directory(path.parent)
+    return end + len(content)
+
+
+def _write(fd: int, content: bytes) -> None:
+    """All of it: a disk that gets full takes a part first."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """Units that were skipped for one reason: how many, and some of their keys."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+    def with_key(self, key: str) -> Skips:
+        """One more."""
+        examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, key)
+        return Skips(self.count + 1, examples)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What state.json says. `heads`: of each stream, the j of its next shard and the cursor at which that
+    begins; the last entry is of the supplements. `skipped`: by reason."""
+
+    heads: tuple[tuple[int, Cursor], ...] = ()
+    skipped: Mapping[str, Skips] = field(default_factory=dict)
+
+
+def write_state(path: Path, state: State) -> None:
+    """Durably. DiskError."""
+    replace(
+        path,
+        _json(
+            {
+                "version": 1,
+                "heads": [[following, cursor.pack()] for following, cursor in state.heads],
+                "skipped": {
+                    reason: [skips.count, list(skips.examples)]
+                    for reason, skips in state.skipped.items()
+                },
+            }
+        ),
+    )
+
+
+def read_state(path: Path) -> State:
+    """What was written last; an empty state if nothing was. DamagedError: the streams that have no shard
+    left start over. DiskError."""
+    text = read(path)
+    if text is None:
+        return State()
+    try:
+        match json.loads(text):
+            case {"version": 1, "heads": [*heads], "skipped": dict(skipped)}:
+                return State(
+                    tuple(
+                        (_count(following), Cursor.unpack(cursor)) for following, cursor in heads
+                    ),
+                    {
+                        reason: Skips(_count(count), tuple(map(str, examples)))
+                        for reason, (count, examples) in skipped.items()
+                    },
+                )
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise DamagedError(
+        f"{path} is damaged: found {text[:80]!r}. Streams that have no shard left start over"
+    )
+
+
+def write_egress(path: Path, fetched: int) -> None:
+    """Durably: the bytes that were fetched in all. DiskError."""
+    replace(path, _json({"version": 1, "fetched": fetched}))
+
+
+def read_egress(path: Path) -> int:
+    """The bytes that were fetched in all; 0 if nothing was written. DamagedError, DiskError."""
+    text = read(path)
+    if text is None:
+        return 0
+    try:
+        match json.loads(text):
+            case {"version": 1, "fetched": fetched}:
+                return _count(fetched)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise DamagedError(
+        f'{path} is damaged: found {text[:80]!r}, expected {{"version": 1, "fetched": BYTES}}. Write the '
+        "bytes that were fetched so far into it, or remove the file to count from 0"
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"found {value!r}, expected a count")
+    return value
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode("ascii") + b"\n"

@@ -1,0 +1,91 @@
+"""excluded.jsonl: the keys that a person took out, the only file that has them.
+
+One JSON object a line, ASCII. The first line of an exclusion names its dataset and keys; a second one says
+that all of its shards are done, so that a start searches for the others only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachecd.disk.durable import append, read
+from cachecd.errors import DamagedError
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Keys of one dataset that are excluded together."""
+
+    name: str
+    dataset: str
+    keys: tuple[str, ...]
+
+
+class ExcludedFile:
+    """The exclusions of all datasets, in the order in which they were made.
+
+    What is added counts only after it was synced. On DiskError nothing has changed, and the call may be
+    repeated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """DiskError: the file cannot be read. DamagedError: one of its lines is no exclusion, so nobody
+        knows what is excluded. A last line that was not written whole is no line: nobody was answered."""
+        self._path = path
+        self._end = 0
+        self._made: dict[str, Exclusion] = {}
+        self._done: set[str] = set()
+        for number, line in enumerate((read(path) or b"").splitlines(keepends=True), 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._take(line)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise DamagedError(
+                    f"{path}:{number}: found {line[:80]!r}, expected an exclusion: mend the line, or "
+                    "remove it to let its keys be fetched again"
+                ) from None
+            self._end += len(line)
+
+    def keys(self, dataset: str) -> frozenset[str]:
+        """All excluded keys of a dataset."""
+        every = (made.keys for made in self._made.values() if made.dataset == dataset)
+        return frozenset(key for keys in every for key in keys)
+
+    @property
+    def unfinished(self) -> tuple[Exclusion, ...]:
+        """The exclusions of which nobody knows that their shards are done."""
+        return tuple(made for name, made in self._made.items() if name not in self._done)
+
+    def add(self, exclusion: Exclusion) -> None:
+        """Durably. DiskError. One that is there already is not added again."""
+        if exclusion.name not in self._made:
+            self._append(
+                {"exclusion": exclusion.name, "dataset": exclusion.dataset, "keys": exclusion.keys}
+            )
+
+    def finish(self, name: str) -> None:
+        """All shards of this exclusion are done. DiskError."""
+        if name not in self._done:
+            self._append({"exclusion": name, "done": True})
+
+    def _append(self, fields: dict[str, object]) -> None:
+        line = json.dumps(fields).encode("ascii") + b"\n"
+        self._end = append(self._path, line, self._end)
+        self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        match json.loads(line):
+            case {"exclusion": str(name), "done": True}:
+                self._done.add(name)
+            case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]} if _texts(keys):
+                self._made[name] = Exclusion(name, dataset, tuple(keys))
+            case _:
+                raise ValueError("no exclusion")
+
+
+def _texts(keys: Iterable[object]) -> bool:
+    return all(isinstance(key, str) for key in keys)

@@ -1,0 +1,157 @@
+"""Where everything lies under `cache.dir`. No other module joins these paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+SIDECAR = ".idx"
+NEW = ".new"  # at the end of a temporary file's name
+MOST_VERSIONS = 100  # of one number
+
+_DATA = ".tfrecord"
+_DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_GENERATION = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?")
+_SHARD_FILE = re.compile(
+    r"(?P<number>[0-9]{10,18})(\.(?P<version>[1-9][0-9]?))?"
+    r"(?P<kind>\.tfrecord|\.tfrecord\.idx|\.bad|\.old|\.new|\.new\.idx)"
+)
+
+
+class ShardFile(NamedTuple):
+    """What the name of a file in `shards/` says. `kind`: its suffix behind number and version."""
+
+    number: int
+    version: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one cache directory.
+
+        lock   egress.json   excluded.jsonl   leases/LEASE.json
+        datasets/NAME/classes-RULE.json
+        datasets/NAME/GENERATION/                 see GenerationLayout
+
+    Names come from dataset names (validated in the configuration), hashes and numbers, never from a
+    remote key.
+    """
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def egress(self) -> Path:
+        return self.root / "egress.json"
+
+    @property
+    def excluded(self) -> Path:
+        return self.root / "excluded.jsonl"
+
+    @property
+    def leases(self) -> Path:
+        return self.root / "leases"
+
+    @property
+    def datasets(self) -> Path:
+        return self.root / "datasets"
+
+    def manifest(self, lease: str) -> Path:
+        return self.leases / f"{lease}.json"
+
+    def dataset(self, name: str) -> Path:
+        return self.datasets / name
+
+    def classes(self, dataset: str, rule: str) -> Path:
+        """`rule`: a hash of URL and label rule."""
+        return self.dataset(dataset) / f"classes-{rule}.json"
+
+    def generation(self, dataset: str, name: str) -> GenerationLayout:
+        return GenerationLayout(self.dataset(dataset) / name)
+
+    def generations(self) -> Iterator[tuple[str, str]]:
+        """(dataset, generation) of every directory of a generation, configured or not, in their order.
+        OSError."""
+        if not self.datasets.exists():
+            return
+        for dataset in sorted(self.datasets.iterdir()):
+            if _DATASET.fullmatch(dataset.name) and dataset.is_dir():
+                for found in sorted(dataset.iterdir()):
+                    if _GENERATION.fullmatch(found.name) and found.is_dir():
+                        yield dataset.name, found.name
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLayout:
+    """The paths of one generation.
+
+    generation.json  listing.sqlite  state.json  snapshot
+    shards/0000000042.tfrecord[.idx]      version 0 of shard 42
+    shards/0000000042.1.tfrecord[.idx]    version 1, made again
+    shards/0000000042[.1].bad             a mark: this version is quarantined
+    shards/0000000042.old                 a mark: this number is retired
+    shards/0000000042[.1].new[.idx]       being written
+    """
+
+    root: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "generation.json"
+
+    @property
+    def listing(self) -> Path:
+        return self.root / "listing.sqlite"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def snapshot(self) -> Path:
+        return self.root / "snapshot"
+
+    @property
+    def shards(self) -> Path:
+        return self.root / "shards"
+
+    def shard(self, number: int, version: int = 0) -> Path:
+        return self.shards / (_name(number, version) + _DATA)
+
+    def sidecar(self, number: int, version: int = 0) -> Path:
+        return self.shards / (_name(number, version) + _DATA + SIDECAR)
+
+    def temporary(self, number: int, version: int = 0) -> Path:
+        """Where a shard is written; its sidecar has this name and SIDECAR."""
+        return self.shards / (_name(number, version) + NEW)
+
+    def temporary_sidecar(self, number: int, version: int = 0) -> Path:
+        return self.shards / (_name(number, version) + NEW + SIDECAR)
+
+    def bad(self, number: int, version: int = 0) -> Path:
+        return self.shards / (_name(number, version) + ".bad")
+
+    def old(self, number: int) -> Path:
+        return self.shards / (_name(number, 0) + ".old")
+
+
+def parse(name: str) -> ShardFile | None:
+    """What a file in `shards/` is by its name; None for a file that is not ours."""
+    match = _SHARD_FILE.fullmatch(name)
+    if match is None:
+        return None
+    number, version = int(match["number"]), int(match["version"] or 0)
+    if _name(number, version) + match["kind"] != name or (version and match["kind"] == ".old"):
+        return None
+    return ShardFile(number, version, match["kind"])
+
+
+def _name(number: int, version: int) -> str:
+    return f"{number:010d}.{version}" if version else f"{number:010d}"

@@ -1,0 +1,184 @@
+"""Small files: whole or not at all; and what is done about damaged ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from cachecd.disk.durable import (
+    Skips,
+    State,
+    append,
+    read,
+    read_egress,
+    read_state,
+    replace,
+    write_egress,
+    write_state,
+)
+from cachecd.disk.excluded import ExcludedFile, Exclusion
+from cachecd.disk.snapshot import Row, read_snapshot, write_snapshot
+from cachecd.errors import DamagedError, DiskError
+from cachecd.stream import Cursor, Lane
+
+DOG = Exclusion("x1", "train", ("dog/1.jpg", "dog/\udcff.jpg"))
+CAT = Exclusion("x2", "val", ("cat/1.jpg",))
+
+
+def test_replaced_file_has_the_new_content(tmp_path):
+    path = tmp_path / "f.json"
+    assert read(path) is None
+    replace(path, b"one")
+    (tmp_path / "f.json.new").write_bytes(b"of a killed process")
+    replace(path, b"two")
+    assert read(path) == b"two"
+    assert os.listdir(tmp_path) == ["f.json"]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_refused_replacement_changes_nothing(tmp_path, monkeypatch, call):
+    path = tmp_path / "f.json"
+    replace(path, b"one")
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refuse)
+        with pytest.raises(DiskError, match="No space left"):
+            replace(path, b"two")
+    assert read(path) == b"one"
+    assert os.listdir(tmp_path) == ["f.json"]
+
+
+def test_line_that_was_cut_is_written_over(tmp_path):
+    path = tmp_path / "f"
+    end = append(path, b"one\n", 0)
+    path.write_bytes(path.read_bytes() + b"tw")
+    assert append(path, b"three\n", end) == 10
+    assert read(path) == b"one\nthree\n"
+
+
+def test_state_is_read_back(tmp_path):
+    path = tmp_path / "state.json"
+    assert read_state(path) == State()
+    lanes = (Lane(0, 3, 9, 1 << 63, 5, 2, 77),)
+    skips = Skips()
+    for n in range(12):
+        skips = skips.with_key(f"key {n} \udcff")
+    assert (skips.count, len(skips.examples)) == (12, 10)
+    state = State(((3, Cursor(1, 2, 3, lanes)), (0, Cursor())), {"gone": skips})
+    write_state(path, state)
+    assert read_state(path) == state
+
+
+def test_egress_is_read_back(tmp_path):
+    path = tmp_path / "egress.json"
+    assert read_egress(path) == 0
+    write_egress(path, 1 << 50)
+    assert read_egress(path) == 1 << 50
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": 1, "fetched": -1}', b"\x00" * 4096])
+def test_damaged_small_files_are_named(tmp_path, text):
+    path = tmp_path / "f.json"
+    path.write_bytes(text)
+    for reader in (read_state, read_egress):
+        with pytest.raises(DamagedError, match=r"f\.json is damaged"):
+            reader(path)
+
+
+@pytest.mark.parametrize(
+    "heads", ['[[1, "bad"]]', '[[-1, "AAAAAAAAAAAAAAAA"]]', '[["1", "AAAAAAAAAAAAAAAA"]]', "[1]"]
+)
+def test_state_with_an_impossible_head_is_damaged(tmp_path, heads):
+    path = tmp_path / "state.json"
+    path.write_text(f'{{"version": 1, "heads": {heads}, "skipped": {{}}}}')
+    with pytest.raises(DamagedError):
+        read_state(path)
+
+
+# --- excluded.jsonl
+
+
+def test_exclusions_are_read_back(tmp_path):
+    path = tmp_path / "excluded.jsonl"
+    file = ExcludedFile(path)
+    file.add(DOG)
+    file.add(CAT)
+    file.add(DOG)
+    file.finish("x2")
+    for found in (file, ExcludedFile(path)):
+        assert found.keys("train") == set(DOG.keys)
+        assert found.keys("val") == {"cat/1.jpg"}
+        assert found.keys("other") == set()
+        assert found.unfinished == (DOG,)
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_exclusion_cut_by_a_power_failure_is_none(tmp_path):
+    path = tmp_path / "excluded.jsonl"
+    file = ExcludedFile(path)
+    file.add(DOG)
+    whole = path.read_bytes()
+    file.add(CAT)
+    for cut in range(len(whole), path.stat().st_size):
+        path.write_bytes(path.read_bytes()[:cut])
+        again = ExcludedFile(path)
+        assert again.unfinished == (DOG,)
+        again.add(CAT)
+        assert ExcludedFile(path).unfinished == (DOG, CAT)
+
+
+def test_refused_exclusion_does_not_count(tmp_path, monkeypatch):
+    path = tmp_path / "excluded.jsonl"
+    file = ExcludedFile(path)
+    file.add(DOG)
+
+    def refuse(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(DiskError):
+            file.add(CAT)
+    assert file.unfinished == (DOG,)
+    file.add(CAT)
+    assert ExcludedFile(path).unfinished == (DOG, CAT)
+    assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_line_that_is_no_exclusion_is_named(tmp_path):
+    path = tmp_path / "excluded.jsonl"
+    ExcludedFile(path).add(DOG)
+    path.write_bytes(path.read_bytes() + b'{"exclusion": 7}\n')
+    with pytest.raises(DamagedError, match=r"excluded\.jsonl:2: "):
+        ExcludedFile(path)
+
+
+# --- the snapshot
+
+ROWS = [Row(n, n % 3, 1 << 26, 600, 1 << 25, 599, (1 << 64) - n - 1) for n in range(1000)]
+
+
+def test_snapshot_is_read_back(tmp_path):
+    path = tmp_path / "snapshot"
+    assert read_snapshot(path) == {}
+    for rows in (ROWS, []):
+        write_snapshot(path, rows)
+        assert read_snapshot(path) == {(row.number, row.version): row for row in rows}
+
+
+def test_damaged_or_foreign_snapshot_is_ignored(tmp_path):
+    path = tmp_path / "snapshot"
+    write_snapshot(path, ROWS)
+    content = path.read_bytes()
+    for place in [*range(36), 500, len(content) - 1]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert read_snapshot(path) == {}
+    for cut in (0, 10, 36, len(content) - 1):
+        path.write_bytes(content[:cut])
+        assert read_snapshot(path) == {}
