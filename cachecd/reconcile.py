@@ -36,7 +36,7 @@ from cachecd_client.errors import CorruptSidecarError
 _SUFFIX = ".tfrecord"
 # Sidecars that are saved together; fewer where they name many units, which are in memory till then.
 _ADOPTED_AT_ONCE, _UNITS_AT_ONCE = 100, 50_000
-_SIDECAR_BYTES, _RECORD_BYTES = 52, 20  # of a sidecar without meta, and more for each record
+_SIDECAR_BYTES, _RECORD_BYTES = 72, 16  # of a sidecar without meta, and more for each record
 _TEMPORARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.\d{10}\.tfrecord(\.idx)?")
 
 

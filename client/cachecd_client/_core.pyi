@@ -110,9 +110,8 @@ class ShardWriter:
     not in the middle of a shard. The shard and its sidecar, each rounded up to whole blocks of 4096
     bytes, together never use more than `capacity`: a record that would exceed it is refused.
     capacity 0 means unlimited and unreserved; one that cannot hold an empty shard is a ValueError.
-    `meta_bytes` of the capacity are kept for the text that finish is given.
-    Not thread-safe. A writer that is garbage-collected unfinished aborts, but not in a forked child:
-    there the files remain the parent's.
+    `meta_bytes` of the capacity are kept for the text that finish is given. Not thread-safe. A writer
+    that is garbage-collected unfinished aborts, but not in a forked child: the files are the parent's.
     """
 
     def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
@@ -124,26 +123,28 @@ class ShardWriter:
     @property
     def sidecar_bytes(self) -> int:
         """Bytes the sidecar will have, without its meta text."""
+    @property
+    def digest(self) -> int:
+        """After finish: the sidecar's digest."""
+    def describe(self, unit: int, key: bytes, begin: int, etag: bytes) -> None:
+        """What the sidecar says of a unit; before the unit's first record, with which it takes room."""
     def append(self, record: Buffer, unit: int = 0, ordinal: int = 0) -> bool:
         """Appends one record; False, and nothing written, if it does not fit. Ordinals of a unit ascend."""
     def append_frames(
         self, frames: Buffer, unit: int = 0, ordinal: int = 0, name: str = "", base: int = 0
     ) -> tuple[int, int, bool]:
-        """Carries whole TFRecord frames over verbatim, without Python per record.
+        """Appends whole TFRecord frames verbatim; `ordinal` is that of the first frame, and counts up.
 
         Returns (records, consumed, full): how many records were appended, how many bytes of
-        `frames` they took, and whether it stopped because the next whole record did not fit.
-        An incomplete last frame is left for the next call (consumed < len(frames), full False).
-        Both CRCs of each record are checked: CorruptRecordError(name, base + offset, why); the
-        records before the corrupt one stay appended and count in num_records.
-        `ordinal` is that of the first frame, and counts up.
+        `frames` they took, and whether the next whole record did not fit. An incomplete last frame
+        is left for the next call. CorruptRecordError(name, base + offset, why) if a CRC is wrong;
+        the records before stay appended and count in num_records.
         """
     def finish(self, meta: str) -> tuple[int, int]:
         """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes.
 
-        `meta` is JSON text that the sidecar carries; ValueError if it is longer than `meta_bytes` and
-        the records left no room for the rest. Returns (data_bytes, sidecar_bytes). An OSError leaves
-        the writer aborted.
+        `meta` is the sidecar's JSON text; ValueError if it is longer than `meta_bytes` and the records left
+        no room. Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted.
         """
     def abort(self) -> None:
         """Closes and removes both files. Idempotent; does nothing after finish."""
@@ -163,22 +164,31 @@ class Sidecar:
     def offsets(self) -> NDArray[np.uint64]:
         """Byte offset of each record's frame; uint64 [records]; read-only."""
     @property
+    def digest(self) -> int:
+        """The sum modulo 2**64, over the records, of a hash of (key, begin, ETag, ordinal)."""
+    @property
+    def table(self) -> list[tuple[int, bytes, int, bytes]]:
+        """(number, key, begin, ETag) of each unit that the shard has records of."""
+    @property
+    def indices(self) -> NDArray[np.uint32]:
+        """Each record's unit, by its place in `table`; uint32 [records]."""
+    @property
     def units(self) -> NDArray[np.uint64]:
-        """Unit of each record; uint64 [records]."""
+        """The number of each record's unit; uint64 [records]."""
     @property
     def ordinals(self) -> NDArray[np.uint32]:
         """Ordinal of each record within its unit; uint32 [records]."""
     def __len__(self) -> int: ...
 
+def read_sidecar_head(path: str) -> tuple[str, int, int, int]:
+    """(meta, records, data_bytes, digest) of a sidecar; reads and verifies no more than its head."""
+
 def write_sidecar(path: str, meta: str, data_bytes: int, offsets: NDArray[np.uint64]) -> int:
-    """Writes a sidecar for a foreign TFRecord file (units 0, ordinals 0..n-1); returns its bytes."""
+    """Writes a sidecar for a foreign TFRecord file (one unit without key); returns its bytes."""
 
 def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
-    """Offsets of all records of a TFRecord file, found by walking it; length CRCs always checked.
-
-    With `verify` the data CRCs are checked too. CorruptRecordError(path, offset, why) for a bad
-    CRC or a truncated tail; an empty file has no records.
-    """
+    """Offsets of all records of a TFRecord file, found by walking it; length CRCs always checked, with
+    `verify` data CRCs too. CorruptRecordError(path, offset, why) for a bad CRC or a truncated tail."""
 
 def drawn(bounds: Sequence[int], key: int, positions: int) -> list[int]:
     """How many of a mixture's first `positions` are drawn of each dataset.

@@ -88,6 +88,12 @@ class PyWriter {
 
   const ShardWriter& writer() const { return *writer_; }
 
+  void Describe(uint64_t unit, nb::bytes key, uint64_t begin, nb::bytes etag) {
+    if (busy_) throw UsageError("this writer is in use in another thread");
+    writer_->Describe({unit, begin, std::string(key.c_str(), key.size()),
+                       std::string(etag.c_str(), etag.size())});
+  }
+
   bool Append(nb::object record, uint64_t unit, uint32_t ordinal) {
     const BytesArgument bytes(record);
     return Exclusively([&] { return writer_->Append(bytes.span(), unit, ordinal); });
@@ -104,8 +110,11 @@ class PyWriter {
 
   nb::tuple Finish(const std::string& meta) {
     const ShardWriter::Sealed sealed = Exclusively([&] { return writer_->Finish(meta); });
+    digest_ = sealed.digest;
     return nb::make_tuple(sealed.data_bytes, sealed.sidecar_bytes);
   }
+
+  uint64_t digest() const { return digest_; }
 
   void Abort() {
     Exclusively([&] { writer_->Abort(); });
@@ -113,6 +122,7 @@ class PyWriter {
 
  private:
   std::optional<ShardWriter> writer_;
+  uint64_t digest_ = 0;
   bool busy_ = false;
 };
 
@@ -122,6 +132,16 @@ struct PySidecar {
   nb::object meta;
 };
 
+nb::object MetaText(const std::string& path, const std::string& meta) {
+  nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(meta.data(), static_cast<Py_ssize_t>(meta.size()), nullptr));
+  if (!text.is_valid()) {
+    PyErr_Clear();
+    throw CorruptSidecar(path, "its meta is not UTF-8");
+  }
+  return text;
+}
+
 PySidecar PyReadSidecar(nb::object path) {
   const std::string name = PathArgument(path);
   PySidecar sidecar;
@@ -129,14 +149,38 @@ PySidecar PyReadSidecar(nb::object path) {
     const WithoutGil release;
     sidecar.contents = ReadSidecar(name);
   }
-  const std::string& meta = sidecar.contents.meta;
-  sidecar.meta =
-      nb::steal(PyUnicode_DecodeUTF8(meta.data(), static_cast<Py_ssize_t>(meta.size()), nullptr));
-  if (!sidecar.meta.is_valid()) {
-    PyErr_Clear();
-    throw CorruptSidecar(name, "its meta is not UTF-8");
-  }
+  sidecar.meta = MetaText(name, sidecar.contents.meta);
   return sidecar;
+}
+
+// The number of each record's unit.
+nb::object UnitNumbers(const PySidecar& self) {
+  std::vector<uint64_t> numbers;
+  numbers.reserve(self.contents.indices.size());
+  for (const uint32_t index : self.contents.indices) {
+    numbers.push_back(self.contents.units[index].number);
+  }
+  return ToNumpy(std::move(numbers), false);
+}
+
+nb::list UnitTable(const PySidecar& self) {
+  nb::list table;
+  for (const SidecarUnit& unit : self.contents.units) {
+    table.append(nb::make_tuple(unit.number, nb::bytes(unit.key.data(), unit.key.size()),
+                                unit.begin, nb::bytes(unit.etag.data(), unit.etag.size())));
+  }
+  return table;
+}
+
+nb::tuple PyReadSidecarHead(nb::object path) {
+  const std::string name = PathArgument(path);
+  SidecarHead head;
+  {
+    const WithoutGil release;
+    head = ReadSidecarHead(name);
+  }
+  return nb::make_tuple(MetaText(name, head.meta), head.header.records, head.header.data_bytes,
+                        head.header.digest);
 }
 
 uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_bytes,
@@ -145,7 +189,8 @@ uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_
   contents.meta = meta;
   contents.data_bytes = data_bytes;
   contents.offsets = OffsetsArgument(offsets, "offsets");
-  contents.units.resize(contents.offsets.size());
+  contents.indices.resize(contents.offsets.size());
+  if (!contents.offsets.empty()) contents.units.resize(1);
   for (size_t i = 0; i < contents.offsets.size(); ++i) {
     contents.ordinals.push_back(static_cast<uint32_t>(i));
   }
@@ -196,6 +241,9 @@ void BindFiles(nb::module_& module) {
       .def_prop_ro("num_bytes", [](const PyWriter& self) { return self.writer().num_bytes(); })
       .def_prop_ro("sidecar_bytes",
                    [](const PyWriter& self) { return self.writer().sidecar_bytes(); })
+      .def_prop_ro("digest", &PyWriter::digest)
+      .def("describe", &PyWriter::Describe, nb::arg("unit"), nb::arg("key"), nb::arg("begin"),
+           nb::arg("etag"))
       .def("append", &PyWriter::Append, nb::arg("record"), nb::arg("unit") = 0,
            nb::arg("ordinal") = 0)
       .def("append_frames", &PyWriter::AppendFrames, nb::arg("frames"), nb::arg("unit") = 0,
@@ -209,12 +257,16 @@ void BindFiles(nb::module_& module) {
       .def_prop_ro("data_bytes", [](const PySidecar& self) { return self.contents.data_bytes; })
       .def_prop_ro("offsets",
                    [](const PySidecar& self) { return ToNumpy(self.contents.offsets, false); })
-      .def_prop_ro("units",
-                   [](const PySidecar& self) { return ToNumpy(self.contents.units, false); })
+      .def_prop_ro("digest", [](const PySidecar& self) { return SidecarDigest(self.contents); })
+      .def_prop_ro("units", &UnitNumbers)
+      .def_prop_ro("table", &UnitTable)
+      .def_prop_ro("indices",
+                   [](const PySidecar& self) { return ToNumpy(self.contents.indices, false); })
       .def_prop_ro("ordinals",
                    [](const PySidecar& self) { return ToNumpy(self.contents.ordinals, false); })
       .def("__len__", [](const PySidecar& self) { return self.contents.offsets.size(); });
 
+  module.def("read_sidecar_head", &PyReadSidecarHead, nb::arg("path"));
   module.def("write_sidecar", &PyWriteSidecar, nb::arg("path"), nb::arg("meta"),
              nb::arg("data_bytes"), nb::arg("offsets"));
   module.def("scan", &PyScan, nb::arg("path"), nb::arg("verify") = false);

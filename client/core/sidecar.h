@@ -1,14 +1,16 @@
 // Sidecars: where the records of a TFRecord file start, and what they were made from.
 //
-//     sidecar := header meta offsets units ordinals
+//     sidecar := header meta units offsets indices ordinals
 //     header  := magic "CACHECDX"  u32 version  u32 meta_bytes  u64 records  u64 data_bytes
-//                u32 crc
+//                u64 digest  u32 units  u32 units_bytes  u32 crc
 //     meta    := meta_bytes of UTF-8 JSON  u32 crc
+//     units   := unit*  u32 crc
+//     unit    := u64 number  u64 begin  u32 key_bytes  u32 etag_bytes  key  etag
 //     offsets := records * u64  u32 crc
-//     units   := records * u64  u32 crc
+//     indices := records * u32, each record's unit: its place among the units  u32 crc
 //     ordinals:= records * u32  u32 crc
 //
-// Each crc is the masked CRC-32C of its section; the header's covers the 32 bytes before it.
+// Each crc is the masked CRC-32C of its section; the header's covers the 48 bytes before it.
 
 #ifndef CACHECD_CORE_SIDECAR_H_
 #define CACHECD_CORE_SIDECAR_H_
@@ -21,31 +23,55 @@
 
 namespace cachecd {
 
-constexpr uint32_t kSidecarVersion = 1;
-constexpr size_t kSidecarHeader = 36;
-constexpr size_t kSidecarPerRecord = 8 + 8 + 4;
-// Of a sidecar without records and without meta text: the header and the four sections' CRCs.
-constexpr size_t kSidecarOverhead = kSidecarHeader + 4 * 4;
+constexpr uint32_t kSidecarVersion = 2;
+constexpr size_t kSidecarHeader = 52;
+constexpr size_t kSidecarPerRecord = 8 + 4 + 4;
+constexpr size_t kSidecarPerUnit = 8 + 8 + 4 + 4;  // beside its key and ETag
+// Of a sidecar without records, units and meta text: the header and the five sections' CRCs.
+constexpr size_t kSidecarOverhead = kSidecarHeader + 5 * 4;
 
-// One sidecar's contents in memory. Vectors are equally long.
+// A unit of which a shard has records: `number` in its listing, `begin` the unit's first byte in
+// the object `key`. Key and ETag are bytes, as they were listed.
+struct SidecarUnit {
+  uint64_t number = 0;
+  uint64_t begin = 0;
+  std::string key;
+  std::string etag;
+
+  // What the unit takes in a sidecar.
+  uint64_t bytes() const { return kSidecarPerUnit + key.size() + etag.size(); }
+};
+
+// One sidecar's contents in memory. `offsets`, `indices` and `ordinals` are equally long; an index
+// is a place in `units`.
 struct SidecarContents {
   std::string meta;
   uint64_t data_bytes = 0;
+  std::vector<SidecarUnit> units;
   std::vector<uint64_t> offsets;
-  std::vector<uint64_t> units;
+  std::vector<uint32_t> indices;
   std::vector<uint32_t> ordinals;
 };
 
+// The sum modulo 2^64, over the records, of a 64-bit hash of (key, begin, ETag, ordinal): what the
+// shard holds, wherever in it and whatever the units' numbers. So the digests of shards add up to
+// the digest of all their records.
+uint64_t SidecarDigest(const SidecarContents& contents);
+
 inline std::string SidecarPath(const std::string& path) { return path + ".idx"; }
 
-inline uint64_t SidecarBytes(uint64_t records, uint64_t meta_bytes) {
-  return kSidecarOverhead + meta_bytes + records * kSidecarPerRecord;
+// `units_bytes`: SidecarUnit::bytes of all units.
+inline uint64_t SidecarBytes(uint64_t records, uint64_t units_bytes, uint64_t meta_bytes) {
+  return kSidecarOverhead + meta_bytes + units_bytes + records * kSidecarPerRecord;
 }
 
 struct SidecarHeader {
   uint32_t meta_bytes;
   uint64_t records;
   uint64_t data_bytes;
+  uint64_t digest;
+  uint32_t units;
+  uint32_t units_bytes;
 };
 
 // Verifies the header at the `start` of a sidecar, and that `size`, the whole sidecar's, is what it
@@ -55,6 +81,15 @@ SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64
 // The same of a file, of which no more is read. CorruptSidecar, also for one that the disk does not
 // give back; IoError.
 SidecarHeader ReadSidecarHeader(const std::string& path);
+
+// The header and the meta text alone, of which no more is read and verified.
+struct SidecarHead {
+  SidecarHeader header;
+  std::string meta;
+};
+
+// Errors as of ReadSidecarHeader.
+SidecarHead ReadSidecarHead(const std::string& path);
 
 // Where the records start, and the size of the file that they are in.
 struct RecordOffsets {
@@ -74,16 +109,21 @@ class SidecarView {
 
   uint64_t records() const { return header_.records; }
   uint64_t data_bytes() const { return header_.data_bytes; }
+  uint64_t digest() const { return header_.digest; }
 
   // Each verifies its section before it returns it; CorruptSidecar. Integers are not aligned.
   ByteSpan Meta() const;
+  std::vector<SidecarUnit> Units() const;
   // u64 each; they ascend from 0 and leave each frame room for its overhead.
   ByteSpan Offsets() const;
-  ByteSpan Units() const;
+  // u32 each, below the number of units.
+  ByteSpan Indices() const;
+  // u32 each.
   ByteSpan Ordinals() const;
 
  private:
-  ByteSpan Section(const char* name, uint64_t start, uint64_t size) const;
+  // The section that starts so many bytes of sections, and `sections` CRCs, behind the header.
+  ByteSpan Section(const char* name, uint64_t start, uint64_t sections, uint64_t size) const;
 
   std::string path_;
   ByteSpan bytes_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
+#include <utility>
 
 #include "errors.h"
 #include "fork.h"
@@ -41,7 +42,7 @@ ShardWriter::ShardWriter(const std::string& path, uint64_t capacity, uint64_t me
   if (capacity != 0 && !Fits(0, meta_bytes_)) {
     throw std::invalid_argument("capacity of " + std::to_string(capacity) +
                                 " bytes: an empty shard's sidecar alone can take " +
-                                std::to_string(WholeBlocks(SidecarBytes(0, meta_bytes_))));
+                                std::to_string(WholeBlocks(SidecarBytes(0, 0, meta_bytes_))));
   }
   const std::string sidecar = SidecarPath(path);
   // Found out now rather than when the shard is full.
@@ -63,18 +64,41 @@ void ShardWriter::RequireOpen() const {
   }
 }
 
-bool ShardWriter::Fits(uint64_t frame_bytes, uint64_t meta_bytes) const {
+bool ShardWriter::Fits(uint64_t frame_bytes, uint64_t meta_bytes, uint64_t unit_bytes) const {
   if (capacity_ == 0) return true;
   // So that nothing below wraps around.
-  if (frame_bytes > capacity_ || meta_bytes > capacity_) return false;
+  if (frame_bytes > capacity_ || meta_bytes > capacity_ || unit_bytes > capacity_) return false;
   const uint64_t records = num_records() + (frame_bytes != 0);
-  return WholeBlocks(num_bytes() + frame_bytes) + WholeBlocks(SidecarBytes(records, meta_bytes)) <=
-         capacity_;
+  const uint64_t sidecar = SidecarBytes(records, units_bytes_ + unit_bytes, meta_bytes);
+  return WholeBlocks(num_bytes() + frame_bytes) + WholeBlocks(sidecar) <= capacity_;
+}
+
+void ShardWriter::Describe(SidecarUnit unit) {
+  if (indices_.count(unit.number) == 0) described_[unit.number] = std::move(unit);
+}
+
+uint64_t ShardWriter::UnitBytes(uint64_t unit) const {
+  if (last_ && last_->first == unit) return 0;
+  if (indices_.count(unit) != 0) return 0;
+  const auto found = described_.find(unit);
+  return found == described_.end() ? kSidecarPerUnit : found->second.bytes();
 }
 
 void ShardWriter::Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal) {
+  if (!last_ || last_->first != unit) {
+    const auto next = static_cast<uint32_t>(contents_.units.size());
+    const auto [index, is_new] = indices_.try_emplace(unit, next);
+    last_ = *index;
+    if (is_new) {
+      const auto found = described_.find(unit);
+      contents_.units.push_back(found == described_.end() ? SidecarUnit{unit, 0, "", ""}
+                                                          : std::move(found->second));
+      units_bytes_ += contents_.units.back().bytes();
+      if (found != described_.end()) described_.erase(found);
+    }
+  }
   contents_.offsets.push_back(contents_.data_bytes);
-  contents_.units.push_back(unit);
+  contents_.indices.push_back(last_->second);
   contents_.ordinals.push_back(ordinal);
   contents_.data_bytes += frame_bytes;
 }
@@ -110,7 +134,7 @@ void ShardWriter::Put(ByteSpan bytes) {
 bool ShardWriter::Append(ByteSpan record, uint64_t unit, uint32_t ordinal) {
   RequireOpen();
   const uint64_t frame_bytes = record.size + kFrameOverhead;
-  if (!Fits(frame_bytes, meta_bytes_)) return false;
+  if (!Fits(frame_bytes, meta_bytes_, UnitBytes(unit))) return false;
   uint8_t header[kFrameHeader];
   uint8_t footer[kFrameFooter];
   EncodeHeader(record.size, header);
@@ -138,7 +162,7 @@ ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, u
     const ByteSpan payload{frame + kFrameHeader, length};
     why = CheckPayload(payload, payload.end());
     if (!why.empty()) break;
-    if (!Fits(length + kFrameOverhead, meta_bytes_)) {
+    if (!Fits(length + kFrameOverhead, meta_bytes_, UnitBytes(unit))) {
       carried.full = true;
       break;
     }
@@ -172,7 +196,7 @@ ShardWriter::Sealed ShardWriter::Finish(const std::string& meta) {
       throw;
     }
     file_.reset();
-    return Sealed{num_bytes(), sidecar_bytes};
+    return Sealed{num_bytes(), sidecar_bytes, SidecarDigest(contents_)};
   });
 }
 

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bytes.h"
@@ -36,9 +38,13 @@ class ShardWriter {
 
   uint64_t num_records() const { return contents_.offsets.size(); }
   uint64_t num_bytes() const { return contents_.data_bytes; }
-  uint64_t sidecar_bytes() const { return SidecarBytes(num_records(), 0); }
+  uint64_t sidecar_bytes() const { return SidecarBytes(num_records(), units_bytes_, 0); }
 
-  // False, and nothing is written, if the record does not fit.
+  // What the sidecar says of a unit, by its number. The sidecar names the units of which there are
+  // records: what is not described by the time of its first record has no key.
+  void Describe(SidecarUnit unit);
+
+  // False, and nothing is written, if the record does not fit. `unit`: the unit's number.
   bool Append(ByteSpan record, uint64_t unit, uint32_t ordinal);
 
   struct Carried {
@@ -56,6 +62,7 @@ class ShardWriter {
   struct Sealed {
     uint64_t data_bytes;
     uint64_t sidecar_bytes;
+    uint64_t digest;
   };
 
   // Truncates, fsyncs, writes and fsyncs the sidecar, closes. std::invalid_argument if a `meta`
@@ -67,7 +74,9 @@ class ShardWriter {
 
  private:
   void RequireOpen() const;
-  bool Fits(uint64_t frame_bytes, uint64_t meta_bytes) const;
+  bool Fits(uint64_t frame_bytes, uint64_t meta_bytes, uint64_t unit_bytes = 0) const;
+  // What the unit would add to the sidecar with its first record; 0 if it has one.
+  uint64_t UnitBytes(uint64_t unit) const;
   void Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal);
   void Put(ByteSpan bytes);
   void Flush();
@@ -81,7 +90,11 @@ class ShardWriter {
   uint64_t meta_bytes_;
   std::optional<File> file_;  // none after Finish and Abort
   SidecarContents contents_;
-  std::vector<uint8_t> buffer_;  // appended, not yet written
+  uint64_t units_bytes_ = 0;
+  std::unordered_map<uint64_t, SidecarUnit> described_;  // that have no record yet
+  std::unordered_map<uint64_t, uint32_t> indices_;       // of those that have
+  std::optional<std::pair<uint64_t, uint32_t>> last_;    // the last record's unit, and its index
+  std::vector<uint8_t> buffer_;                          // appended, not yet written
   uint64_t written_ = 0;
   uint64_t started_ = 0;  // up to where the kernel was told to write
 };

@@ -64,6 +64,72 @@ def slow_frame(payload: bytes) -> bytes:
     return length + slow_mask(length) + payload + slow_mask(payload)
 
 
+Unit = tuple[int, bytes, int, bytes]  # number, key, begin, ETag
+
+
+def slow_digest(units: Sequence[Unit], indices: Sequence[int], ordinals: Sequence[int]) -> int:
+    """A sidecar's digest, from docs/formats.md."""
+    most = 2**64 - 1
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & most
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & most
+        return x ^ x >> 31
+
+    hashes = []
+    for _, key, begin, etag in units:
+        fnv = 0xCBF29CE484222325
+        for byte in key + b"\xff" + etag + b"\xff" + struct.pack("<Q", begin):
+            fnv = (fnv ^ byte) * 0x100000001B3 & most
+        hashes.append(mix(fnv))
+    records = zip(indices, ordinals, strict=True)
+    return (
+        sum(mix(hashes[i] + 0x9E3779B97F4A7C15 * (ordinal + 1) & most) for i, ordinal in records)
+        & most
+    )
+
+
+def slow_sidecar(
+    meta: bytes,
+    data_bytes: int,
+    table: Sequence[Unit],
+    offsets: Sequence[int],
+    indices: Sequence[int],
+    ordinals: Sequence[int],
+    /,
+    **changes: int,
+) -> bytes:
+    """The bytes of a sidecar, from docs/formats.md. `changes`: header fields that are to be wrong."""
+    packed = b"".join(
+        struct.pack("<QQII", number, begin, len(key), len(etag)) + key + etag
+        for number, key, begin, etag in table
+    )
+    fields = {
+        "version": 2,
+        "meta_bytes": len(meta),
+        "records": len(offsets),
+        "data_bytes": data_bytes,
+        "digest": 0 if "digest" in changes else _digest_or_0(table, indices, ordinals),
+        "units": len(table),
+        "units_bytes": len(packed),
+    } | changes
+    sections = [
+        b"CACHECDX" + struct.pack("<IIQQQII", *fields.values()),
+        meta,
+        packed,
+        struct.pack(f"<{len(offsets)}Q", *offsets),
+        struct.pack(f"<{len(indices)}I", *indices),
+        struct.pack(f"<{len(ordinals)}I", *ordinals),
+    ]
+    return b"".join(section + slow_mask(section) for section in sections)
+
+
+def _digest_or_0(units: Sequence[Unit], indices: Sequence[int], ordinals: Sequence[int]) -> int:
+    if any(index >= len(units) for index in indices):
+        return 0
+    return slow_digest(units, indices, ordinals)
+
+
 def frames(payloads: Iterable[bytes]) -> bytes:
     """Frames of the core's own making, for tests of something else than framing."""
     made = bytearray()
@@ -83,6 +149,7 @@ def example(number: int) -> bytes:
 
 def write(path: Path, payloads: Sequence[bytes], meta: str = "{}") -> Path:
     writer = _core.ShardWriter(str(path))
+    writer.describe(7, b"key", 0, b"etag")
     for ordinal, payload in enumerate(payloads):
         assert writer.append(payload, unit=7, ordinal=ordinal)
     writer.finish(meta)

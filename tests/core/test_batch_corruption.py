@@ -175,8 +175,9 @@ def test_every_altered_byte_of_what_the_reader_needs_of_a_sidecar_is_found(shard
     sidecar = shard.with_name(shard.name + ".idx")
     good = sidecar.read_bytes()
     # Meta, units and ordinals are nothing to the reader; Sidecar.read verifies them.
-    offsets = range(36 + 6, 36 + 6 + 8 * N + 4)
-    for at in [*range(36), *offsets]:
+    begin = 52 + 6 + 24 + len(b"key" + b"etag") + 4
+    offsets = range(begin, begin + 8 * N + 4)
+    for at in [*range(52), *offsets]:
         bad = bytearray(good)
         bad[at] ^= 0x10
         sidecar.write_bytes(bad)
@@ -214,7 +215,7 @@ def test_a_shard_cut_short_loses_only_what_was_cut_off(shard):
 
 
 def test_a_sidecar_that_is_damaged_costs_a_walk_and_no_record(shard):
-    flip(shard.with_name(shard.name + ".idx"), 50)
+    flip(shard.with_name(shard.name + ".idx"), 52 + 6 + 35 + 8)
     reader = read(shard)
     assert labels(reader) == list(range(N))
     ((path, offset, why),) = reader.corrupt
@@ -224,7 +225,7 @@ def test_a_sidecar_that_is_damaged_costs_a_walk_and_no_record(shard):
 
 def test_a_shard_and_a_sidecar_that_are_damaged_keep_what_precedes(shard):
     offsets = _core.scan(str(shard))
-    flip(shard.with_name(shard.name + ".idx"), 50)
+    flip(shard.with_name(shard.name + ".idx"), 52 + 6 + 35 + 8)
     flip(shard, int(offsets[12]) + 3)  # its length: what follows cannot be found any more
     reader = read(shard)
     assert labels(reader) == list(range(12))

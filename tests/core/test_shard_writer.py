@@ -16,7 +16,9 @@ from cachecd_client.errors import CorruptRecordError
 from tests.core.processes import files_limited_to, in_child
 from tests.core.shards import frames, slow_frame
 
-SIDECAR_OVERHEAD = 52
+SIDECAR_OVERHEAD = 72
+UNIT_BYTES = 24  # beside its key and ETag
+RECORD_BYTES = 16
 
 
 @pytest.fixture
@@ -38,8 +40,9 @@ def test_the_file_is_frames_and_nothing_else(tmp_path, writer):
     for payload in payloads:
         assert writer.append(payload)
     assert (writer.num_records, writer.num_bytes) == (3, 5001 + 48)
-    assert writer.sidecar_bytes == SIDECAR_OVERHEAD + 60
-    assert writer.finish("{}") == (5049, SIDECAR_OVERHEAD + 60 + 2)
+    expected = SIDECAR_OVERHEAD + UNIT_BYTES + 3 * RECORD_BYTES
+    assert writer.sidecar_bytes == expected
+    assert writer.finish("{}") == (5049, expected + 2)
     assert (tmp_path / "a").read_bytes() == b"".join(map(slow_frame, payloads))
 
 
@@ -62,6 +65,34 @@ def test_units_and_ordinals_are_in_the_sidecar(tmp_path, writer):
     sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
     assert sidecar.units.tolist() == [3, 2**64 - 1, 3]
     assert sidecar.ordinals.tolist() == [0, 2**32 - 1, 1]
+
+
+def test_units_with_records_are_described_in_the_sidecar(tmp_path, writer):
+    for unit in (5, 3, 9):
+        writer.describe(unit, b"key-%d" % unit, unit, b"etag")
+    for unit, ordinal in [(9, 0), (3, 0), (4, 0), (3, 1)]:
+        writer.append(b"x", unit=unit, ordinal=ordinal)
+    writer.describe(3, b"too late", 0, b"")
+    writer.finish("{}")
+    sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
+    assert sidecar.table == [
+        (9, b"key-9", 9, b"etag"),
+        (3, b"key-3", 3, b"etag"),
+        (4, b"", 0, b""),
+    ]
+    assert sidecar.indices.tolist() == [0, 1, 2, 1]
+
+
+def test_unit_counts_against_the_capacity_with_its_first_record(tmp_path):
+    """A unit without a record takes nothing; the longer its name, the less room for records."""
+    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
+    writer.describe(1, b"k" * 3000, 0, b"")
+    writer.describe(2, b"k" * 5000, 0, b"")
+    most = (56 << 10) - 16  # with two blocks for the sidecar
+    assert not writer.append(bytes(most), unit=2)
+    assert writer.append(bytes(most), unit=1)
+    data_bytes, sidecar_bytes = writer.finish("x" * 4096)
+    assert (data_bytes, sidecar_bytes) == (56 << 10, 72 + 24 + 3000 + 16 + 4096)
 
 
 def test_a_shard_of_no_records_is_a_shard(tmp_path):
@@ -89,7 +120,9 @@ def test_the_blocks_of_both_files_never_exceed_the_capacity(
     data_bytes, sidecar_bytes = writer.finish("x" * meta)
     assert data_bytes == os.path.getsize(path) == sum(size + 16 for size in taken)
     assert (
-        sidecar_bytes == os.path.getsize(path + ".idx") == SIDECAR_OVERHEAD + meta + 20 * len(taken)
+        sidecar_bytes
+        == os.path.getsize(path + ".idx")
+        == SIDECAR_OVERHEAD + meta + UNIT_BYTES * bool(taken) + RECORD_BYTES * len(taken)
     )
     assert allocated(path, path + ".idx") <= capacity
     shutil.rmtree(os.path.dirname(path))
@@ -278,8 +311,8 @@ def test_a_write_that_fails_names_the_file_and_leaves_nothing(tmp_path, writer):
 
 def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path, writer):
     for _ in range(1000):
-        writer.append(b"")  # 16 bytes in the shard, 20 in the sidecar
-    with files_limited_to(18_000), pytest.raises(OSError) as caught:
+        writer.append(b"")  # 16 bytes in the shard, and in the sidecar
+    with files_limited_to(16_050), pytest.raises(OSError) as caught:
         writer.finish("{}")
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "a.idx"))
     assert list(tmp_path.iterdir()) == []

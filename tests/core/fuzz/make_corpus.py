@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.core.fuzz.jpegs import JPEGS
 from tests.core.pictures import chunk
-from tests.core.shards import entry, field, slow_frame, slow_mask, varint, wire
+from tests.core.shards import entry, field, slow_frame, slow_mask, slow_sidecar, varint, wire
 
 FOLDER = Path(__file__).parent / "corpus"
 
@@ -56,19 +56,16 @@ def image(number: int) -> bytes:
 def sidecar(frames: list[bytes], meta: bytes = b"{}", **changes: int) -> bytes:
     """The sidecar of a file of these frames; `changes`: header fields, CRCs right all the same."""
     offsets = [sum(map(len, frames[:number])) for number in range(len(frames))]
-    fields = {"version": 1, "records": len(frames), "data_bytes": sum(map(len, frames))} | changes
-    header = b"CACHECDX" + struct.pack(
-        "<IIQQ", fields["version"], len(meta), fields["records"], fields["data_bytes"]
-    )
     count = len(frames)
-    sections = [
-        header,
+    return slow_sidecar(
         meta,
-        struct.pack(f"<{count}Q", *offsets),
-        struct.pack(f"<{count}Q", *[7] * count),
-        struct.pack(f"<{count}I", *range(count)),
-    ]
-    return b"".join(section + slow_mask(section) for section in sections)
+        sum(map(len, frames)),
+        [(7, b"key", 0, b"etag")],
+        offsets,
+        [0] * count,
+        list(range(count)),
+        **changes,
+    )
 
 
 def header(length: int) -> bytes:
@@ -162,12 +159,19 @@ def sidecars() -> Corpus:
     yield "five", good
     yield "long-meta", sidecar(frames, meta=b'{"a": "' + b"b" * 500 + b'"}')
     yield "magic", flipped(good, 0)
-    yield "version", sidecar(frames, version=2)
+    yield "version", sidecar(frames, version=1)
     yield "cut", good[:-3]
     yield "longer", good + b"\0"
-    for name, at in (("header", 20), ("meta", 36), ("offsets", 44), ("units", 90), ("crc", -1)):
+    for name, at in (
+        ("header", 20),
+        ("meta", 52),
+        ("units", 70),
+        ("offsets", 95),
+        ("indices", 140),
+        ("crc", -1),
+    ):
         yield f"{name}-flipped", flipped(good, at % len(good))
-    for number, records in enumerate((2**64 - 1, 2**64 // 20, 2**63, 2**61, 6, 4)):
+    for number, records in enumerate((2**64 - 1, 2**64 // 16, 2**63, 2**61, 6, 4)):
         yield f"records-{number}-wrong", sidecar(frames, records=records)
     yield "data-too-short", sidecar(frames, data_bytes=40)
     yield "data-huge", sidecar(frames, data_bytes=2**64 - 1)

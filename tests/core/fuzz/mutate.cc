@@ -87,23 +87,32 @@ void MendFrames(Bytes* file, Random* chance) {
 }
 
 void MendSidecar(Bytes* file, Random* chance) {
-  if (file->size() < 52) return;
-  const uint64_t room = file->size() - 52;
+  if (file->size() < 72) return;
+  const uint64_t room = file->size() - 72;
   if (!chance->OneIn(kLeftWrong)) {
-    // As many records as there is room for, and what is left is meta.
-    const uint64_t most = room / 20;
+    // As many bytes of units and as many records as there is room for, and what is left is meta.
+    const uint64_t units = std::min<uint64_t>(LoadU32(file->data() + 44), room);
+    const uint64_t most = (room - units) / 16;
     const uint64_t records = std::min(LoadU64(file->data() + 16), most);
+    StoreU32(file->data() + 44, static_cast<uint32_t>(units));
     StoreU64(file->data() + 16, records);
-    StoreU32(file->data() + 12, static_cast<uint32_t>(room - 20 * records));
+    StoreU32(file->data() + 12, static_cast<uint32_t>(room - units - 16 * records));
   }
-  MendCrc(file, 0, 32, chance);
+  MendCrc(file, 0, 48, chance);
   const uint64_t meta = LoadU32(file->data() + 12);
   const uint64_t records = LoadU64(file->data() + 16);
-  if (records > room / 20 || meta != room - 20 * records) return;
-  MendCrc(file, 36, meta, chance);
-  MendCrc(file, 40 + meta, 8 * records, chance);
-  MendCrc(file, 44 + meta + 8 * records, 8 * records, chance);
-  MendCrc(file, 48 + meta + 16 * records, 4 * records, chance);
+  const uint64_t units = LoadU32(file->data() + 44);
+  if (records > room / 16 || meta + units != room - 16 * records) return;
+  MendCrc(file, 52, meta, chance);
+  MendCrc(file, 56 + meta, units, chance);
+  MendCrc(file, 60 + meta + units, 8 * records, chance);
+  MendCrc(file, 64 + meta + units + 8 * records, 4 * records, chance);
+  MendCrc(file, 68 + meta + units + 12 * records, 4 * records, chance);
+  if (chance->OneIn(kLeftWrong)) return;
+  const std::optional<uint64_t> digest = SidecarDigestOf(*file);
+  if (!digest) return;
+  StoreU64(file->data() + 32, *digest);
+  StoreU32(file->data() + 48, ReferenceCrc(file->data(), 48));
 }
 
 void MutateMessage(Bytes* message, size_t most, Random* chance) {

@@ -197,34 +197,66 @@ Walked WalkFrames(const Bytes& file, bool payloads) {
 }
 
 std::optional<uint64_t> SidecarRecords(const Bytes& file) {
-  if (file.size() < 52 || std::memcmp(file.data(), "CACHECDX", 8) != 0) return std::nullopt;
-  if (!CrcAt(file, 0, 32) || Number(file, 8, 4) != 1) return std::nullopt;
+  if (file.size() < 72 || std::memcmp(file.data(), "CACHECDX", 8) != 0) return std::nullopt;
+  if (!CrcAt(file, 0, 48) || Number(file, 8, 4) != 2) return std::nullopt;
   const uint64_t meta = Number(file, 12, 4);
   const uint64_t records = Number(file, 16, 8);
-  if (records > file.size() || 52 + meta + 20 * records != file.size()) return std::nullopt;
+  const uint64_t units = Number(file, 40, 4);
+  const uint64_t table = Number(file, 44, 4);
+  if (24 * units > table) return std::nullopt;
+  if (records > file.size() || 72 + meta + table + 16 * records != file.size()) {
+    return std::nullopt;
+  }
   return records;
 }
 
-std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
+namespace {
+
+uint64_t Digest(const ReferenceSidecar& sidecar) {
+  const auto mix = [](uint64_t x) {
+    x = (x ^ (x >> 30)) * 13787848793156543929u;
+    x = (x ^ (x >> 27)) * 10723151780598845931u;
+    return x ^ (x >> 31);
+  };
+  uint64_t sum = 0;
+  for (size_t i = 0; i < sidecar.indices.size(); ++i) {
+    const ReferenceUnit& unit = sidecar.units[sidecar.indices[i]];
+    std::string text = unit.key + '\xff' + unit.etag + '\xff';
+    for (int byte = 0; byte < 8; ++byte) {
+      text += static_cast<char>(unit.begin >> (8 * byte) & 255);
+    }
+    uint64_t hash = 14695981039346656037u;
+    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+    sum += mix(mix(hash) + 11400714819323198485u * (1 + uint64_t{sidecar.ordinals[i]}));
+  }
+  return sum;
+}
+
+// Whatever its digest.
+std::optional<ReferenceSidecar> Parse(const Bytes& file, bool all) {
   const std::optional<uint64_t> counted = SidecarRecords(file);
   if (!counted) return std::nullopt;
   const uint64_t records = *counted;
   const uint64_t meta = Number(file, 12, 4);
+  const uint64_t units = Number(file, 40, 4);
+  const uint64_t table_bytes = Number(file, 44, 4);
   ReferenceSidecar sidecar;
   sidecar.data_bytes = Number(file, 24, 8);
-  const uint64_t offsets = 40 + meta;
-  const uint64_t units = offsets + 8 * records + 4;
-  const uint64_t ordinals = units + 8 * records + 4;
+  const uint64_t table = 56 + meta;
+  const uint64_t offsets = table + table_bytes + 4;
+  const uint64_t indices = offsets + 8 * records + 4;
+  const uint64_t ordinals = indices + 4 * records + 4;
   if (!CrcAt(file, offsets, 8 * records)) return std::nullopt;
-  if (all && (!CrcAt(file, 36, meta) || !CrcAt(file, units, 8 * records) ||
-              !CrcAt(file, ordinals, 4 * records))) {
+  if (all && (!CrcAt(file, 52, meta) || !CrcAt(file, table, table_bytes) ||
+              !CrcAt(file, indices, 4 * records) || !CrcAt(file, ordinals, 4 * records))) {
     return std::nullopt;
   }
-  sidecar.meta.assign(file.begin() + 36, file.begin() + 36 + static_cast<ptrdiff_t>(meta));
+  sidecar.meta.assign(file.begin() + 52, file.begin() + 52 + static_cast<ptrdiff_t>(meta));
   for (uint64_t i = 0; i < records; ++i) {
     sidecar.offsets.push_back(Number(file, offsets + 8 * i, 8));
-    sidecar.units.push_back(Number(file, units + 8 * i, 8));
+    sidecar.indices.push_back(static_cast<uint32_t>(Number(file, indices + 4 * i, 4)));
     sidecar.ordinals.push_back(static_cast<uint32_t>(Number(file, ordinals + 4 * i, 4)));
+    if (all && sidecar.indices[i] >= units) return std::nullopt;
     // In 128 bits, where nothing wraps around.
     const unsigned __int128 room = 16;
     const bool first_is_0 = i != 0 || sidecar.offsets[0] == 0;
@@ -234,6 +266,36 @@ std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
     }
   }
   if (records == 0 && sidecar.data_bytes != 0) return std::nullopt;
+  if (!all) return sidecar;
+  uint64_t at = table;
+  const uint64_t end = table + table_bytes;
+  for (uint64_t i = 0; i < units; ++i) {
+    if (end - at < 24) return std::nullopt;
+    const uint64_t key = Number(file, at + 16, 4);
+    const uint64_t etag = Number(file, at + 20, 4);
+    if (end - at < 24 + key + etag) return std::nullopt;
+    const auto text = file.begin() + static_cast<ptrdiff_t>(at + 24);
+    const auto middle = text + static_cast<ptrdiff_t>(key);
+    sidecar.units.push_back({Number(file, at, 8), Number(file, at + 8, 8),
+                             std::string(text, middle),
+                             std::string(middle, middle + static_cast<ptrdiff_t>(etag))});
+    at += 24 + key + etag;
+  }
+  if (at != end) return std::nullopt;
+  return sidecar;
+}
+
+}  // namespace
+
+std::optional<uint64_t> SidecarDigestOf(const Bytes& file) {
+  const std::optional<ReferenceSidecar> sidecar = Parse(file, true);
+  if (!sidecar) return std::nullopt;
+  return Digest(*sidecar);
+}
+
+std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
+  std::optional<ReferenceSidecar> sidecar = Parse(file, all);
+  if (sidecar && all && Digest(*sidecar) != Number(file, 32, 8)) return std::nullopt;
   return sidecar;
 }
 

@@ -28,8 +28,14 @@ void FileAgrees(const Bytes& file) {
     const SidecarContents found = ReadSidecar(path);
     EXPECT(expected.has_value());
     EXPECT(found.meta == expected->meta && found.data_bytes == expected->data_bytes);
-    EXPECT(found.offsets == expected->offsets && found.units == expected->units);
-    EXPECT(found.ordinals == expected->ordinals);
+    EXPECT(found.offsets == expected->offsets && found.indices == expected->indices);
+    EXPECT(found.ordinals == expected->ordinals && found.units.size() == expected->units.size());
+    for (size_t i = 0; i < found.units.size(); ++i) {
+      const SidecarUnit& unit = found.units[i];
+      const ReferenceUnit& other = expected->units[i];
+      EXPECT(unit.number == other.number && unit.begin == other.begin);
+      EXPECT(unit.key == other.key && unit.etag == other.etag);
+    }
     EXPECT(WriteSidecar(again, found) == file.size());
     EXPECT(ReadFile(again) == file);
     std::remove(again.c_str());
