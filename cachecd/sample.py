@@ -26,7 +26,7 @@ from cachecd.layout import Layout
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
 from cachecd.preflight import sampler_setup
 from cachecd.sampler.fetch import Store
-from cachecd.sampler.messages import FromSampler, Made, Make
+from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
@@ -182,7 +182,7 @@ class Sampler:
         """
         self._import_as_samplers_do()
         errors: list[Exception] = []
-        sent: list[FromSampler] = []
+        sent: list[FromSampler | FromStream] = []
         datasets = {self.name: self._dataset.model_dump(mode="json")}
         setup = dataclasses.replace(sampler_setup(self._config), datasets=datasets)
         worker = Worker(setup, sent.append, failed=errors.append)

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from cachecd.sampler import messages
-from cachecd.sampler.messages import FromSampler, Make, Setup
+from cachecd.sampler.messages import FromSampler, Make
 
 _log = structlog.get_logger("cachecd.executor")
 
@@ -212,8 +212,10 @@ class SamplerProcess:
             message = messages.unpack(body)
         except Exception as error:  # anything may be in it
             raise _GarbledError(f"no message: {body[:200]!r}") from error
-        if isinstance(message, (Setup, Make)) or (
-            self.make is None or message.shard != self.make.assignment.shard
+        if (
+            not isinstance(message, FromSampler)
+            or self.make is None
+            or message.shard != self.make.assignment.shard
         ):
             raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
         return message

@@ -24,7 +24,7 @@ from cachecd.sampler import messages
 from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heap import keep_freed_memory
-from cachecd.sampler.messages import FromSampler, Make, Setup
+from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams, Setup
 from cachecd.sampler.priority import give_way
 from cachecd.sampler.reach import mapped
 from cachecd.sampler.usercode import search_first
@@ -45,11 +45,11 @@ def main(arguments: list[str]) -> None:
 
     def end() -> NoReturn:
         # Not by way of the event loop, which a transform may keep busy for long.
-        if worker.path is not None:
-            discard(worker.path)
+        for path in worker.paths:
+            discard(path)
         os._exit(0)
 
-    def send(message: FromSampler) -> None:
+    def send(message: FromSampler | FromStream) -> None:
         try:
             replies.write(messages.pack(message))
             replies.flush()
@@ -63,29 +63,22 @@ def main(arguments: list[str]) -> None:
         if shared is not None:
             os.close(shared)
     worker.prepare()
-    asyncio.run(_serve(worker, requests, send, end))
+    asyncio.run(_serve(worker, requests, end))
 
 
-async def _serve(
-    worker: Worker,
-    requests: BinaryIO,
-    send: Callable[[FromSampler], None],
-    end: Callable[[], NoReturn],
-) -> None:
+async def _serve(worker: Worker, requests: BinaryIO, end: Callable[[], NoReturn]) -> None:
     loop = asyncio.get_running_loop()
-    inbox: asyncio.Queue[Make] = asyncio.Queue()
 
     def listen() -> None:
         try:
-            while isinstance(request := messages.read(requests), Make):
-                loop.call_soon_threadsafe(inbox.put_nowait, request)
+            while isinstance(request := messages.read(requests), Make | OfStreams):
+                loop.call_soon_threadsafe(worker.receive, request)
         except ValueError:
             traceback.print_exc()
         end()
 
     threading.Thread(target=listen, name="listen", daemon=True).start()
-    while True:
-        send(await worker.make(await inbox.get()))
+    await worker.serve()
 
 
 def _marker(progress: int | None) -> Callable[[int], None]:

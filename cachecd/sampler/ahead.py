@@ -56,6 +56,7 @@ class _Reading:
 
 class Ahead:
     """The bytes of `spans`, several requests at a time; as many as `lanes` of them are read at once.
+    `add` appends a span.
 
     A span is [start, stop) of a unit's object, None if nothing of it is to be fetched ahead.
     `fetch(index, start, stop)` gets a piece of one. At most `connections` requests run at once; what
@@ -74,7 +75,8 @@ class Ahead:
         window: int = WINDOW,
         piece: int = PIECE,
     ) -> None:
-        self._spans = spans
+        self._spans = dict(enumerate(spans))  # that were not left
+        self._end = len(spans)
         self._fetch = fetch
         self._connections = connections
         self._wanted = wanted
@@ -96,6 +98,17 @@ class Ahead:
         """About how many bytes have been used up so far, of all spans."""
         unsure = (r.taken - r.used for r in self._open.values() if not r.noted)
         return self._used + sum(unsure) / 2
+
+    def add(self, span: Span | None) -> int:
+        """Appends a span; returns its index."""
+        self._spans[self._end] = span
+        self._end += 1
+        return self._end - 1
+
+    @property
+    def held(self) -> int:
+        """Bytes that were asked for and have not been used up."""
+        return self._held
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
         """The bytes of span `index`, in order, in pieces; at least one piece.
@@ -146,8 +159,12 @@ class Ahead:
 
     def leave(self, index: int) -> None:
         """Nothing more of span `index` is needed. Idempotent."""
+        self._spans.pop(index, None)
         if (reading := self._open.pop(index, None)) is not None:
             self._use(reading, reading.taken)
+        else:
+            reading = self._coming.pop(index, None)
+        if reading is not None:
             self._drop(reading)
 
     def close(self) -> None:
@@ -159,7 +176,7 @@ class Ahead:
 
     def _begin(self, index: int) -> _Reading | None:
         self._next = max(self._next, index + 1)
-        span = self._spans[index]
+        span = self._spans.get(index)
         return None if span is None else _Reading(index, span)
 
     def _drop(self, reading: _Reading) -> None:
@@ -205,7 +222,7 @@ class Ahead:
                 # Others have more than they will use: what is short of its share gets it all the same.
                 return low, wanted + (self._lanes - 1) * self._least
         coming = next((r for r in self._coming.values() if not r.whole), None)
-        while coming is None and self._next < len(self._spans):
+        while coming is None and self._next < self._end:
             if (coming := self._begin(self._next)) is not None:
                 self._coming[coming.index] = coming
         return coming or low, wanted

@@ -9,36 +9,50 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
 from cachecd.layout import SIDECAR_SUFFIX
 from cachecd.model import MISFIT, UnitSlice
 from cachecd.parts import part_of
-from cachecd_client._core import ShardWriter
+from cachecd.stream import Cursor, Skipped
+from cachecd.unittext import encoded
+from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer
 
-# Of the sidecar's meta text, what is kept for the list of what did not fit.
-_REMAINDER = 2048
+# Of the capacity, bytes that are kept for the part of the meta text that is known only at the end: two
+# cursors, or what did not fit. With `skips`, one skipped unit more than fit into their part.
+_END, _LAST_SKIP = 2048, 2048
+# A skipped unit in the meta text takes the JSON of its key, which is left out if it is longer than that,
+# and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
+_LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
+_WIDE = 1 << 62  # as wide as any number in the meta text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """A finished shard: lengths of its two files, and the bytes both occupy on disk."""
+    """A finished shard: lengths of its two files, the bytes both occupy on disk, the sidecar's digest."""
 
     records: int = 0
     data_bytes: int = 0
     sidecar_bytes: int = 0
     allocated: int = 0
+    digest: int = 0
 
 
 class Draft:
-    """One shard on its way: `path` and its sidecar, at most `capacity` bytes together.
+    """The shard being written: `path` and its sidecar, at most `capacity` bytes together. When it is sealed
+    or aborted, `go_on` begins the next shard in the same draft.
 
     The files come into being with the first record, and are gone after `abort`. `schema` is the
     dataset's; if it is None the first record decides, and `described` is told, once. All failures of
     the disk are DiskError, its cause the OSError.
+
+    How much fits follows from the records, the keys and ETags of their units, `meta` less its numbers, and
+    the schema: never from what is known only at the end. `skips`: bytes of the capacity that are kept
+    for skipped units.
     """
 
     def __init__(
@@ -49,6 +63,7 @@ class Draft:
         described: Callable[[Schema], None],
         meta: Mapping[str, Any],
         classes: tuple[str, ...] = (),
+        skips: int = 0,
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -58,9 +73,16 @@ class Draft:
         self._described = described
         self._meta = dict(meta)
         self._classes = classes
+        self._kept = _END + (skips + _LAST_SKIP if skips else 0)
         self._writer: ShardWriter | None = None
-        if schema is not None:
-            self._meta["schema"] = schema.to_json()
+        self._named: set[int] = set()  # units that the writer knows
+
+    def go_on(self, path: str, meta: Mapping[str, Any]) -> None:
+        """Begins the next shard. The last must be sealed or aborted."""
+        assert self._writer is None, f"{self.path} is neither sealed nor aborted"
+        self.path = path
+        self._meta = dict(meta)
+        self.full = False
 
     @property
     def records(self) -> int:
@@ -83,7 +105,6 @@ class Draft:
         """Fixes the schema, unless the dataset has one already."""
         if self.schema is None:
             self.schema = schema
-            self._meta["schema"] = schema.to_json()
             self._described(schema)
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
@@ -101,7 +122,7 @@ class Draft:
 
     # --- records
 
-    def add(self, record: Mapping[str, Any], unit: int, ordinal: int) -> bool:
+    def add(self, record: Mapping[str, Any], unit: UnitSlice, ordinal: int) -> bool:
         """Appends a record; False if it does not fit any more.
 
         UnitError if it does not fit the schema, or would not fit into an empty shard either.
@@ -110,20 +131,20 @@ class Draft:
             if self.schema is None:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
-            encoded = self.schema.encode(record)
+            body = self.schema.encode(record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
             reason = str(error)
             if self.schema is not None and not reason.startswith(MISFIT):
                 reason = f"{MISFIT}: {reason}"
             raise UnitError(reason) from error
         with self._disk():
-            fits = self._open().append(encoded, unit, ordinal)
+            fits = self._open(unit).append(body, unit.unit, ordinal)
         if not fits:
-            self.refuse(len(encoded))
+            self.refuse(len(body))
         return fits
 
     def add_frames(
-        self, frames: Buffer, unit: int, ordinal: int, base: int
+        self, frames: Buffer, unit: UnitSlice, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
         """Appends whole TFRecord frames as they are, till one does not fit: (records, bytes consumed,
         whether one did not).
@@ -132,7 +153,8 @@ class Draft:
         stay.
         """
         with self._disk():
-            return self._open().append_frames(frames, unit, ordinal, self.path, base)
+            writer = self._open(unit)
+            return writer.append_frames(frames, unit.unit, ordinal, self.path, base)
 
     def refuse(self, length: int) -> None:
         """A record of this length does not fit: the shard is full. UnitError if it would not fit into an
@@ -148,34 +170,42 @@ class Draft:
             "raise cache.shard_size"
         )
 
-    def _open(self) -> ShardWriter:
+    def _open(self, unit: UnitSlice) -> ShardWriter:
+        """The writer, which knows the unit."""
         if self._writer is None:
             discard(self.path)  # of a process that was killed: the name is ours alone
-            meta = len(json.dumps(_widest(self._meta))) + _REMAINDER
-            self._writer = ShardWriter(self.path, self.capacity, meta)
+            self._named = set()
+            numbers = [key for key, value in self._meta.items() if isinstance(value, int)]
+            meta = len(self._text(dict.fromkeys(numbers, _WIDE)))
+            self._writer = ShardWriter(self.path, self.capacity, meta + self._kept)
+        if unit.unit not in self._named:
+            self._named.add(unit.unit)
+            self._writer.describe(unit.unit, encoded(unit.key), unit.begin, encoded(unit.etag))
         return self._writer
 
     # --- the end
 
-    def seal(self, remainder: Sequence[UnitSlice]) -> Sealed:
-        """Finishes both files, on disk for good. At least one record must have been added.
+    def seal(self, end: Mapping[str, Any]) -> Sealed:
+        """Finishes both files, on disk for good. Without any record there is a sidecar alone.
 
-        The sidecar's meta gets "remainder": [[unit, ordinal, offset, stop], ...] of what is left, as far
-        as the text stays short: if not of all units, then of those that were begun, in the order given.
-        Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
+        `end` is what the sidecar's meta says beside `meta` and the schema, within the bytes kept for it.
         """
-        assert self._writer is not None
-        left = [part_of(u) for u in remainder]
-        if len(json.dumps(left)) >= _REMAINDER:
-            left = [part for part in left if part.ordinal]
-        while len(json.dumps(left)) >= _REMAINDER:  # the last were begun by earlier shards
-            left.pop()
-        records = self.records
+        records, text = self.records, self._text(end)
         with self._disk():
-            data, sidecar = self._writer.finish(json.dumps({**self._meta, "remainder": left}))
-            self._writer = None
-            allocated = sum(os.stat(p).st_blocks * 512 for p in _files(self.path))
-        return Sealed(records, data, sidecar, allocated)
+            if self._writer is None:
+                discard(self.path)
+                sidecar = write_sidecar(self.path + SIDECAR_SUFFIX, text, 0, np.zeros(0, np.uint64))
+                data = digest = 0
+            else:
+                data, sidecar = self._writer.finish(text)
+                digest, self._writer = self._writer.digest, None
+            files = _files(self.path)[0 if records else 1 :]
+            allocated = sum(os.stat(file).st_blocks * 512 for file in files)
+        return Sealed(records, data, sidecar, allocated, digest)
+
+    def _text(self, end: Mapping[str, Any]) -> str:
+        schema = {} if self.schema is None else {"schema": self.schema.to_json()}
+        return json.dumps({**self._meta, **end, **schema})
 
     def abort(self) -> None:
         """Removes what there is. Idempotent; nothing after seal."""
@@ -194,10 +224,51 @@ class Draft:
             raise DiskError(f"cannot write {self.path}: {error.strerror or error}") from error
 
 
-def _widest(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """As long as it is wherever the walk was: where a shard is full must not depend on that, or it would
-    be another one when it is made again."""
-    return {**meta, "cursor": 1 << 62} if "cursor" in meta else dict(meta)
+def remainder_text(remainder: Sequence[UnitSlice]) -> dict[str, Any]:
+    """What did not fit, for the meta text: "remainder": [[unit, ordinal, offset, stop], ...], as far as
+    it stays short: if not of all units, then of those that were begun, in the order given.
+
+    Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
+    """
+    left = [part_of(u) for u in remainder]
+    room = _END - len(', "remainder": ')
+    if len(json.dumps(left)) >= room:
+        left = [part for part in left if part.ordinal]
+    while len(json.dumps(left)) >= room:  # the last were begun by earlier shards
+        left.pop()
+    return {"remainder": left}
+
+
+def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> dict[str, Any]:
+    """Where a stream was, for the meta text: "before", "after", and "skipped":
+    [[unit, key, etag, record, reason, passing], ...]."""
+    return {
+        "before": before.pack(),
+        "after": after.pack(),
+        "skipped": [
+            [
+                one.unit,
+                one.key if len(json.dumps(one.key)) <= _LONGEST_KEY else "",
+                one.etag,
+                one.record,
+                _cut(one.reason),
+                one.passing,
+            ]
+            for one in skipped
+        ],
+    }
+
+
+def skipped_bytes(key: str) -> int:
+    """What a skipped unit takes of the capacity, whatever the reason."""
+    length = len(json.dumps(key))
+    return _SKIPPED + (length if length <= _LONGEST_KEY else 2)
+
+
+def _cut(reason: str) -> str:
+    while len(json.dumps(reason)) > _LONGEST_REASON:
+        reason = reason[: len(reason) * 7 // 8]
+    return reason
 
 
 def discard(path: str) -> None:

@@ -12,9 +12,10 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.stream import Cursor, Lane, More, Shape, Skipped, StreamId, Unit
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME = 256 << 20
@@ -93,16 +94,146 @@ class Failed:
     passing: bool = False
 
 
-ToSampler = Setup | Make
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Carry a stream from `cursor` on, at most up to `until`. Answered by Asks.
+
+    `units`: those of the cursor's lanes as they are listed now, None for one that is not listed any more.
+    `schema` and `classes` are those of Make. `meta` goes into the sidecars, to which the sampler adds
+    "stream", "number", "before", "after", "skipped" and "schema". A stream that is open already begins
+    anew.
+    """
+
+    stream: StreamId
+    cursor: Cursor
+    units: tuple[Unit | None, ...]
+    until: Cursor | None
+    shape: Shape
+    schema: dict[str, Any] | None
+    classes: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The stream's next units, at (block, place) and the places behind it. `more` says what follows:
+    "listed": more of this pass, to be asked for; "wait": more of this pass, when the listing has gone on;
+    "end": nothing in this pass."""
+
+    stream: StreamId
+    block: int
+    place: int
+    units: tuple[Unit, ...]
+    more: More
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """The stream may go on up to this cursor; None: for ever."""
+
+    stream: StreamId
+    until: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Make the stream's next shard at `path`, in the order of grants; there is room for it. Answered by
+    Sealed."""
+
+    stream: StreamId
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Give the stream up, and what is being written of it. Not answered."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """The stream can take more units."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescribed:
+    """The dataset's schema, from its first record; sent once, before that record's shard is sealed."""
+
+    stream: StreamId
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWorking:
+    """Progress of shard `number`, at most a few a second: bytes fetched for the stream, and the unit in
+    work. `half`: the shard is half full; that is sent at once."""
+
+    stream: StreamId
+    number: int
+    fetched_bytes: int
+    unit: int
+    half: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What became of a grant. A shard without records is a sidecar alone. If the cursor has not moved
+    and no unit was skipped, as where the stream is at `until` already, there is no file.
+
+    `end` is why the shard ended: "full", "pass", "until" or "skips". `fetched_bytes` and `seconds` are
+    since the last shard of the stream.
+    """
+
+    before: Cursor
+    after: Cursor
+    end: str
+    records: int
+    data_bytes: int
+    sidecar_bytes: int
+    allocated: int
+    digest: int
+    skipped: tuple[Skipped, ...]
+    fetched_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The temporary files of a shard are whole and synced."""
+
+    stream: StreamId
+    number: int
+    outcome: Filled
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """The stream is closed, and nothing is left of its shard in hand. The other fields are as in Failed."""
+
+    stream: StreamId
+    cause: str
+    reason: str
+    code: int = 0
+    unit: int | None = None
+    passing: bool = False
+
+
+OfStreams = Open | Units | Until | Grant | Close
+ToSampler = Setup | Make | OfStreams
 FromSampler = Described | Working | Made | Failed
+FromStream = Asks | StreamDescribed | StreamWorking | Sealed | StreamFailed
 
 
-def pack(message: ToSampler | FromSampler) -> bytes:
+def pack(message: ToSampler | FromSampler | FromStream) -> bytes:
     """The message as one frame."""
     return framed(json.dumps({"type": type(message).__name__, **dataclasses.asdict(message)}))
 
 
-def read(stream: BinaryIO) -> ToSampler | FromSampler | None:
+def read(stream: BinaryIO) -> ToSampler | FromSampler | FromStream | None:
     """The next message, or None at EOF; ValueError for a frame that is none."""
     body = read_frame(stream)
     return None if body is None else unpack(body)
@@ -126,7 +257,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return None if len(body) < length else body
 
 
-def unpack(body: bytes) -> ToSampler | FromSampler:
+def unpack(body: bytes) -> ToSampler | FromSampler | FromStream:
     """The message in one frame's body."""
     fields = json.loads(body)
     match fields.pop("type"):
@@ -147,8 +278,51 @@ def unpack(body: bytes) -> ToSampler | FromSampler:
         case "Failed":
             reason = bounded(fields.pop("reason"))
             return Failed(ShardId(**fields.pop("shard")), reason=reason, **fields)
+        case other if other in _OF_STREAMS:
+            return _of_stream(_OF_STREAMS[other], fields)
         case other:
             raise ValueError(f"unknown message {other!r}")
+
+
+_OF_STREAMS: dict[str, type[OfStreams] | type[FromStream]] = {
+    kind.__name__: kind for kind in (*get_args(OfStreams), *get_args(FromStream))
+}
+
+
+def _of_stream(
+    kind: type[OfStreams] | type[FromStream], fields: dict[str, Any]
+) -> OfStreams | FromStream:
+    fields["stream"] = StreamId(**fields["stream"])
+    if "units" in fields:
+        fields["units"] = tuple(unit and Unit(**unit) for unit in fields["units"])
+    for name in {"cursor", "until"} & fields.keys():
+        fields[name] = _cursor(fields[name])
+    if "shape" in fields:
+        fields["shape"] = Shape(**fields["shape"])
+    if "classes" in fields:
+        fields["classes"] = tuple(fields["classes"])
+    if "reason" in fields:
+        fields["reason"] = bounded(fields["reason"])
+    if "outcome" in fields:
+        outcome = fields["outcome"]
+        fields["outcome"] = Filled(
+            **{
+                **outcome,
+                "before": _cursor(outcome["before"]),
+                "after": _cursor(outcome["after"]),
+                "skipped": tuple(
+                    Skipped(**{**one, "reason": bounded(one["reason"])})
+                    for one in outcome["skipped"]
+                ),
+            }
+        )
+    return kind(**fields)
+
+
+def _cursor(fields: dict[str, Any] | None) -> Any:
+    if fields is None:
+        return None
+    return Cursor(**{**fields, "lanes": tuple(Lane(**lane) for lane in fields["lanes"])})
 
 
 def bounded(reason: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
-from cachecd.model import ObjectInfo, SetAside, UnitSlice
+from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.patience import Retry
@@ -48,11 +48,10 @@ class Origin:
 
 @dataclass(slots=True)
 class Progress:
-    """Of one assignment."""
+    """Of one assignment or stream."""
 
     unit: int | None = None
     fetched_bytes: int = 0
-    set_aside: list[SetAside] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""One assignment at a time: units -> bytes -> records -> a sealed shard."""
+"""A sampler's work, streams and single shards: units -> bytes -> records -> sealed shards."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable
-from functools import partial
-
-from typing_extensions import Buffer
+from collections import deque
+from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
-from cachecd.errors import ConfigError, DiskError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
 from cachecd.model import LANES, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
-from cachecd.sampler.draft import Draft, Sealed
-from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
-from cachecd.sampler.mixing import mix
+from cachecd.sampler.carried import Carried
+from cachecd.sampler.draft import Draft, Sealed, remainder_text
+from cachecd.sampler.filling import Filling
+from cachecd.sampler.messages import (
+    Close,
+    Described,
+    Failed,
+    FromSampler,
+    FromStream,
+    Grant,
+    Made,
+    Make,
+    OfStreams,
+    Open,
+    Setup,
+    StreamFailed,
+    Units,
+    Until,
+    Working,
+)
 from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.patience import Retry
-from cachecd.sampler.picked import Joined
-from cachecd.sampler.sources import Position, Source
-from cachecd.sampler.sources.content import UnitContent
+from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
+from cachecd.stream import StreamId
 from cachecd_client.schema import Schema
 
 _HEARTBEAT = 0.25  # seconds between two Working messages
@@ -33,14 +46,14 @@ class Worker:
     """Makes shards of the datasets in `setup`, reporting to `send`.
 
     `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
-    exception that costs a unit or the assignment, of which the messages have the text alone. `link` is
-    what this process shares its bandwidth by (throttle.py), None if it has it alone.
+    exception that costs a unit, the assignment or the stream, of which the messages have the text alone.
+    `link` is what this process shares its bandwidth by (throttle.py), None if it has it alone.
     """
 
     def __init__(
         self,
         setup: Setup,
-        send: Callable[[FromSampler], None],
+        send: Callable[[FromSampler | FromStream], None],
         mark: Callable[[int], None] = lambda unit: None,
         retry: Retry | None = None,
         failed: Callable[[Exception], None] = lambda error: None,
@@ -53,8 +66,19 @@ class Worker:
         self._failed = failed
         self._datasets: dict[str, Origin] = {}
         self._throttle = Throttle(setup.bandwidth, link)
-        self.path: str | None = None
-        """The temporary file of the assignment in hand."""
+        self._path: str | None = None  # of the assignment in hand
+        self._makes: deque[Make] = deque()
+        self._streams: dict[StreamId, Carried] = {}
+        self._current: Carried | None = None
+        self._turn: asyncio.Task[None] | None = None  # the current stream's work
+        self._closing: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+
+    @property
+    def paths(self) -> list[str]:
+        """The temporary files of all shards in hand."""
+        writing = [stream.writing.path for stream in self._streams.values() if stream.writing]
+        return [*writing, *([self._path] if self._path else [])]
 
     def prepare(self) -> None:
         """Imports and opens what the datasets need, ahead of the first assignment; what fails here
@@ -73,11 +97,147 @@ class Worker:
             )
         return self._datasets[name]
 
+    # --- streams
+
+    def receive(self, message: Make | OfStreams) -> None:
+        """Takes a message of the daemon; `serve` does what it says."""
+        match message:
+            case Make():
+                self._makes.append(message)
+            case Open(stream=stream):
+                self._close(stream)
+                self._guard(stream, lambda: self._open(message))
+            case Close(stream=stream):
+                self._close(stream)
+            case Units(stream=stream) if stream in self._streams:
+                self._guard(stream, lambda: self._streams[stream].list_units(message))
+            case Until(stream=stream, until=until) if stream in self._streams:
+                self._streams[stream].move_until(until)
+            case Grant(stream=stream) if stream in self._streams:
+                self._streams[stream].grant(message)
+            case _:
+                pass  # the stream has failed, and its daemon does not know yet
+        self._wake.set()
+
+    async def serve(self) -> None:
+        """Does what it is told, one shard at a time, for ever."""
+        heartbeat = asyncio.create_task(self._report_streams())
+        try:
+            while True:
+                self._wake.clear()
+                if self._closing:  # their files may be granted again
+                    await asyncio.wait(self._closing)
+                elif self._makes:
+                    self._send(await self.make(self._makes.popleft()))
+                elif (stream := self._next()) is not None:
+                    await self._work(stream)
+                else:
+                    await self._wake.wait()
+        finally:
+            heartbeat.cancel()
+            for stream in self._streams.values():
+                await stream.close()
+
+    def _next(self) -> Carried | None:
+        """The stream to be worked on: the current one as long as it can go on, else the next in turn."""
+        if self._current is not None and self._current.can_work:
+            return self._current
+        order = list(self._streams.values())
+        if self._current in order:
+            at = order.index(self._current) + 1
+            order = order[at:] + order[:at]
+        return next((stream for stream in order if stream.can_work), None)
+
+    async def _work(self, stream: Carried) -> None:
+        if stream is not self._current:
+            self._current = stream
+            others = [one for one in self._streams.values() if one is not stream]
+            if sum(one.held for one in others) > self._setup.memory / 2:
+                for one in others:
+                    await one.let_go()
+        self._turn = asyncio.ensure_future(stream.work())
+        try:
+            await asyncio.wait({self._turn})
+            if not self._turn.cancelled() and (error := self._turn.exception()) is not None:
+                self._fail(stream.id, error, stream.progress.unit)
+        finally:
+            turn, self._turn = self._turn, None
+            if turn.cancel():
+                await asyncio.wait({turn})
+
+    def _open(self, message: Open) -> None:
+        self._streams[message.stream] = Carried(
+            message,
+            self._dataset(message.stream.dataset),
+            self._throttle,
+            self._setup.connections,
+            self._send,
+            self._mark,
+            self._failed,
+        )
+
+    def _guard(self, stream: StreamId, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self._fail(stream, error, None)
+
+    def _fail(self, stream: StreamId, error: BaseException, unit: int | None) -> None:
+        """Closes a stream and reports why."""
+        if not isinstance(error, Exception):
+            raise error
+        self._close(stream)
+        cause, reason, code = self._blame(error)
+        unit = unit if cause == "worker" else None
+        self._send(StreamFailed(stream, cause, reason, code, unit))
+
+    def _close(self, stream: StreamId) -> None:
+        carried = self._streams.pop(stream, None)
+        if carried is None:
+            return
+        turn = self._turn if carried is self._current else None
+
+        async def close() -> None:
+            if turn is not None:
+                turn.cancel()
+                await asyncio.wait({turn})
+            await carried.close()
+
+        task = asyncio.ensure_future(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _blame(self, error: Exception) -> tuple[str, str, int]:
+        """What is at fault (as Failed has it), why, and the number of an error of the disk."""
+        match error:
+            # A transform that cannot be imported stops the dataset as a source does that is not there.
+            case SourceUnreachableError() | ConfigError():
+                self._failed(error)
+                return "source", str(error), 0
+            case DiskError():
+                cause = error.__cause__
+                code = cause.errno if isinstance(cause, OSError) else None
+                return "disk", str(error), code or 0
+            case _:
+                self._failed(error)
+                traceback.print_exception(error)
+                return "worker", traceback.format_exception_only(error)[-1].strip(), 0
+
+    async def _report_streams(self) -> None:
+        """Reports progress now and then: silence means that something hangs."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT)
+            if self._turn is not None and self._current is not None:
+                self._current.report()
+
+    # --- single shards
+
     async def make(self, make: Make) -> Made | Failed:
-        """Does one assignment. Failed: nothing of it is left on disk."""
+        """Does one assignment: a stream of its units that ends with its first shard. Failed: nothing is
+        left on disk."""
         shard = make.assignment.shard
         began = time.monotonic()
-        self.path = make.path
+        self._path = make.path
         draft = Draft(
             make.path,
             make.capacity,
@@ -89,8 +249,10 @@ class Worker:
         progress = Progress()
         heartbeat = asyncio.create_task(self._report(shard, progress))
         try:
-            remainder = await self._fill(make, draft, progress)
-            sealed = await asyncio.to_thread(draft.seal, remainder) if draft.records else Sealed()
+            remainder, set_aside = await self._fill(make, draft, progress)
+            sealed = Sealed()
+            if draft.records:
+                sealed = await asyncio.to_thread(draft.seal, remainder_text(remainder))
             return Made(
                 shard,
                 Outcome(
@@ -101,60 +263,57 @@ class Worker:
                     fetched_bytes=progress.fetched_bytes,
                     seconds=time.monotonic() - began,
                     remainder=remainder,
-                    set_aside=tuple(progress.set_aside),
+                    set_aside=set_aside,
                 ),
             )
-        # A transform that cannot be imported stops the dataset as a source does that is not there.
-        except (SourceUnreachableError, ConfigError) as error:
-            self._failed(error)
-            return Failed(shard, "source", str(error))
-        except DiskError as error:
-            code = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
-            return Failed(shard, "disk", str(error), code or 0)
         except Exception as error:
-            self._failed(error)
-            traceback.print_exc()
-            told = traceback.format_exception_only(error)[-1].strip()
-            return Failed(shard, "worker", told, unit=progress.unit)
+            cause, reason, code = self._blame(error)
+            unit = progress.unit if cause == "worker" else None
+            return Failed(shard, cause, reason, code, unit)
         finally:
             heartbeat.cancel()
             draft.abort()
-            self.path = None
+            self._path = None
 
-    async def _fill(self, make: Make, draft: Draft, progress: Progress) -> tuple[UnitSlice, ...]:
-        """Adds units to the draft until it is full; returns what did not fit."""
+    async def _fill(
+        self, make: Make, draft: Draft, progress: Progress
+    ) -> tuple[tuple[UnitSlice, ...], tuple[SetAside, ...]]:
+        """Adds units to the draft until it is full; returns what did not fit, and what cannot be used."""
         dataset = self._dataset(make.assignment.shard.dataset)
         source = dataset.read_with(make.classes)
-        units: list[UnitSlice] = []
-        for unit in make.assignment.units:
-            reason = source.refusal(unit, make.capacity)
-            if reason is None:
-                units.append(unit)
-            else:
-                progress.set_aside.append(SetAside(unit.unit, unit.key, reason))
-        streams = [dataset.streams(unit) for unit in units]
+        units = make.assignment.units
         # A unit of `files` is one record, and units come in a random order: nothing is to be mixed.
         lanes = 1 if dataset.config.source.format == "files" else LANES
-        assigned = _Assigned(
+        lanes = max(1, min(lanes, len(units)))
+
+        def work(unit: int) -> None:
+            if progress.unit != unit:
+                progress.unit = unit
+                self._mark(unit)
+
+        supply = Supply(
             dataset,
             source,
-            units,
             Reader(dataset.store, self._throttle, progress),
-            draft,
-            progress,
-            self._mark,
-            self._failed,
+            make.capacity,
+            lanes if any(map(dataset.streams, units)) else 1,
             self._setup.connections,
-            lanes if any(streams) else 1,
+            lambda: draft.room,
+            lambda: draft.num_bytes,
+            work,
+            self._failed,
         )
-        # What is not read as a stream is in memory as long as it is in hand.
-        in_memory = [
-            0 if stream else unit.size for stream, unit in zip(streams, units, strict=True)
-        ]
+        filling = Filling(supply, lanes)
+        filling.feed(0, 0, units, "end")
         try:
-            return await mix(units, assigned, draft, lanes, in_memory, WINDOW)
+            await filling.fill(draft)
+            remainder = filling.left()
         finally:
-            assigned.close()
+            supply.close()
+            await filling.let_go()
+        assert filling.part is not None, "a shard was filled"
+        skipped = filling.part.skipped
+        return remainder, tuple(SetAside(s.unit, s.key, s.reason, s.passing) for s in skipped)
 
     async def _report(self, shard: ShardId, progress: Progress) -> None:
         """Says now and then how far it is: silence means that something hangs."""
@@ -162,84 +321,3 @@ class Worker:
             await asyncio.sleep(_HEARTBEAT)
             if progress.unit is not None:
                 self._send(Working(shard, progress.fetched_bytes, progress.unit))
-
-
-class _Assigned:
-    """The units of one assignment that can be used, their bytes fetched ahead."""
-
-    def __init__(
-        self,
-        dataset: Origin,
-        source: Source,
-        units: list[UnitSlice],
-        reader: Reader,
-        draft: Draft,
-        progress: Progress,
-        mark: Callable[[int], None],
-        failed: Callable[[Exception], None],
-        connections: int,
-        lanes: int,
-    ) -> None:
-        self._dataset = dataset
-        self._source = source
-        self._units = units
-        self._reader = reader
-        self._draft = draft
-        self._progress = progress
-        self._mark = mark
-        self._failed = failed
-        # Whether a unit may be less than its object.
-        self._parted = source.ranged or dataset.config.source.manifest is not None
-        self._spans = [source.span(unit) for unit in units]
-        lanes = min(lanes, max(len(units), 1))
-        self._ahead = Ahead(self._spans, self._piece, connections, self._wanted, lanes)
-        join = dataset.config.source.join
-        self._joined = [
-            Joined(unit, join, reader, partial(self._ahead.lengthen, place))
-            for place, unit in enumerate(units)
-            if join
-        ]
-
-    async def _piece(self, place: int, start: int, stop: int) -> Buffer:
-        if self._joined:
-            return await self._joined[place].read(start, stop)
-        unit = self._units[place]
-        size = None if self._parted else unit.size
-        return await self._reader.get(unit.key, size, unit.etag, start, stop)
-
-    def _wanted(self) -> float:
-        dataset, used = self._dataset, self._ahead.used
-        if used >= PIECE:
-            dataset.growth = max(self._draft.num_bytes / used, 0.01)
-        return self._draft.room / dataset.growth
-
-    def begin(self, place: int) -> AsyncGenerator[Position, None]:
-        unit = self._units[place]
-        objects = self._joined[place].objects if self._joined else ()
-        content = UnitContent(unit, self._ahead.chunks(place), self._reader, objects)
-        return self._source.pour(unit, content, self._draft)
-
-    def work(self, place: int) -> None:
-        unit = self._units[place].unit
-        if self._progress.unit != unit:
-            self._progress.unit = unit
-            self._mark(unit)
-
-    def reached(self, place: int, position: Position) -> None:
-        _, offset = position
-        span = self._spans[place]
-        if offset and span is not None:
-            self._ahead.note(place, self._units[place].begin + offset - span[0])
-
-    def ended(self, place: int, error: UnitError | None) -> None:
-        self._ahead.leave(place)
-        if error is not None:
-            self._failed(error)
-            unit = self._units[place]
-            self._progress.set_aside.append(
-                SetAside(unit.unit, unit.key, str(error), error.passing)
-            )
-
-    def close(self) -> None:
-        """Fetches no more."""
-        self._ahead.close()

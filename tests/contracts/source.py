@@ -15,11 +15,12 @@ import pytest
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
-from cachecd.errors import SourceUnreachableError, UnitError
+from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.draft import Draft
-from cachecd.sampler.mixing import mix
+from cachecd.sampler.draft import Draft, cursors_text, remainder_text
+from cachecd.sampler.filling import Filling, slice_of
 from cachecd.sampler.sources import Position, Source, open_source
+from cachecd.stream import Cursor, Unit
 from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
 from cachecd_client.schema import Schema
 
@@ -32,6 +33,7 @@ class Shard:
 
     records: list[tuple[int, int, bytes]]
     file: bytes
+    sidecar: bytes = field(default=b"", compare=False)
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Bench:
         return self.pour_slices(units, objects)
 
     def pour_slices(self, todo: list[UnitSlice], objects: list[bytes]) -> list[Shard]:
+        """Each shard by itself, from what the shard before it left."""
         shards: list[Shard] = []
         while todo:
             draft = Draft(
@@ -99,10 +102,38 @@ class Bench:
             before = [(u.unit, u.ordinal, u.stop) for u in todo]
             todo = asyncio.run(self._fill(draft, todo, objects))
             if draft.records:
-                draft.seal(todo)
+                draft.seal(remainder_text(todo))
                 shards.append(read_back(Path(draft.path)))
             draft.abort()
             assert [(u.unit, u.ordinal, u.stop) for u in todo] != before, "no progress"
+        return shards
+
+    def stream(self, objects: list[bytes], killed: Callable[[int], bool]) -> list[Shard]:
+        """One shard after the other by a stream, which is begun anew at its cursor before each shard that
+        is `killed`."""
+        return asyncio.run(self._stream(objects, killed))
+
+    async def _stream(self, objects: list[bytes], killed: Callable[[int], bool]) -> list[Shard]:
+        listed = [Unit(number, f"{number:04d}", len(body)) for number, body in enumerate(objects)]
+        cursor, end = Cursor(), ""
+        shards: list[Shard] = []
+        filling: Filling | None = None
+        while end != "pass":
+            path = str(self.folder / f"{len(shards)}")
+            if filling is None or killed(len(shards)):
+                if filling is not None:
+                    await filling.let_go()
+                draft = Draft(path, self.capacity, self.schema, self.described, {})
+                units = [listed[lane.unit] for lane in cursor.lanes]
+                filling = Filling(_Given(self, objects), self.lanes, cursor, units)
+                rest = [slice_of(unit) for unit in listed[cursor.place :]]
+                filling.feed(0, cursor.place, rest, "end")
+            draft.go_on(path, {"number": len(shards)})
+            end = await filling.fill(draft)
+            assert filling.part is not None
+            cursor = Cursor.unpack(filling.cursor().pack())
+            draft.seal(cursors_text(filling.part.before, cursor, filling.part.skipped))
+            shards.append(read_back(Path(path)))
         return shards
 
     def described(self, schema: Schema) -> None:
@@ -111,7 +142,12 @@ class Bench:
     async def _fill(
         self, draft: Draft, todo: list[UnitSlice], objects: list[bytes]
     ) -> list[UnitSlice]:
-        return list(await mix(todo, _Given(self, todo, objects, draft), draft, self.lanes))
+        filling = Filling(_Given(self, objects), self.lanes)
+        filling.feed(0, 0, todo, "end")
+        await filling.fill(draft)
+        left = list(filling.left())
+        await filling.let_go()
+        return left
 
     def _took(self, length: int) -> None:
         self.taken += length
@@ -131,43 +167,51 @@ class Bench:
 
 @dataclass
 class _Given:
+    """As filling.Supply has it."""
+
     bench: Bench
-    units: list[UnitSlice]
     objects: list[bytes]
-    draft: Draft
+    units: list[UnitSlice] = field(default_factory=list)
 
-    async def begin(self, place: int) -> AsyncGenerator[Position, None]:
-        unit = self.units[place]
-        if reason := self.bench.source.refusal(unit, self.bench.capacity):
-            raise UnitError(reason)
-        body = self.objects[unit.unit]
+    def add(self, unit: UnitSlice) -> int:
+        self.units.append(unit)
+        return len(self.units) - 1
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        return self.bench.source.refusal(unit, self.bench.capacity)
+
+    def in_hand(self, unit: UnitSlice) -> int:
+        return 0
+
+    def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
+        unit = self.units[handle]
         gone = unit.unit in self.bench.gone
+        body = self.objects[unit.unit]
         content = Given(body, self.bench._chunks(body, unit), unit.key, gone, self.bench._took)
-        async for position in self.bench.source.pour(unit, content, self.draft):
-            yield position
+        return self.bench.source.pour(unit, content, draft)
 
-    def work(self, place: int) -> None:
+    def work(self, unit: UnitSlice) -> None:
         """Nobody watches."""
 
-    def reached(self, place: int, position: Position) -> None:
+    def reached(self, handle: int, position: Position) -> None:
         """Nothing is fetched ahead."""
 
-    def ended(self, place: int, error: UnitError | None) -> None:
+    def leave(self, handle: int, error: UnitError | None = None) -> None:
         if error is not None:
-            self.bench.set_aside[self.units[place].unit] = str(error)
+            self.bench.set_aside[self.units[handle].unit] = str(error)
 
-    def unreachable(self, place: int, error: SourceUnreachableError) -> None:
-        raise error
+    async def listed_as(self, key: str) -> tuple[str, int]:
+        raise AssertionError("the listing is always right")
 
-    def is_away(self, place: int) -> bool:
-        return False
+    def breathe(self) -> None:
+        """Nobody listens."""
 
 
 def read_back(path: Path) -> Shard:
     sidecar = Sidecar.read(f"{path}.idx")
     records = [read_record(str(path), int(offset)) for offset in sidecar.offsets]
     names = zip(sidecar.units.tolist(), sidecar.ordinals.tolist(), records, strict=True)
-    return Shard(list(names), path.read_bytes())
+    return Shard(list(names), path.read_bytes(), Path(f"{path}.idx").read_bytes())
 
 
 class SourceContract(ABC):
@@ -244,6 +288,31 @@ class SourceContract(ABC):
         poured = bench.pour_slices(slices, objects)
         assert [r for shard in poured for r in shard.records] == expected
         assert bench.set_aside == {}
+
+    @pytest.mark.parametrize(("lanes", "capacity"), [(1, 20 << 10), (3, 37 << 10), (16, CAPACITY)])
+    def test_stream_that_was_killed_goes_on_with_the_same_shards(
+        self, bench: Bench, tmp_path: Path, lanes: int, capacity: int
+    ):
+        bench.lanes, bench.capacity = lanes, capacity
+        shards = bench.stream(self.objects(), killed=lambda shard: False)
+        assert sorted(r for s in shards for r in s.records) == sorted(self.records())
+        assert len(shards) > 1
+        for name, killed in (("each", lambda _: True), ("some", lambda shard: shard % 3 == 2)):
+            (tmp_path / name).mkdir()
+            again = Bench(self.open(), tmp_path / name, capacity, lanes=lanes, schema=bench.schema)
+            others = again.stream(self.objects(), killed)
+            assert [s.file for s in others] == [s.file for s in shards]
+            assert [s.sidecar for s in others] == [s.sidecar for s in shards]
+
+    def test_stream_takes_no_byte_twice_while_its_lanes_are_open(
+        self, bench: Bench, tmp_path: Path
+    ):
+        bench.lanes = 16
+        assert len(bench.stream(self.objects(), killed=lambda shard: False)) > 1
+        (tmp_path / "one").mkdir()
+        whole = Bench(self.open(), tmp_path / "one", 1 << 30, lanes=16)
+        assert len(whole.stream(self.objects(), killed=lambda shard: False)) == 1
+        assert bench.taken == whole.taken
 
     def test_the_schema_is_found_once_and_fits_every_shard(self, bench: Bench):
         told: list[Schema] = []

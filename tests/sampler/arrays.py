@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.draft import Draft
+from cachecd.sampler.draft import Draft, remainder_text
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
@@ -89,10 +90,12 @@ class Place:
                 try:
                     if reason := source.refusal(unit, capacity):
                         raise UnitError(reason)
-                    position = unit.ordinal, unit.offset
                     content = Fetched(self, store, source, unit)
-                    async for reached in source.pour(unit, content, draft):
-                        position = reached
+                    async with aclosing(source.pour(unit, content, draft)) as positions:
+                        async for reached in positions:
+                            position = reached
+                            if draft.full:
+                                break
                 except UnitError as error:
                     self.set_aside[unit.key] = str(error)
                     continue
@@ -101,7 +104,7 @@ class Place:
                     rest = [left, *todo[at + 1 :]]
                     break
             if draft.records:
-                draft.seal(rest)
+                draft.seal(remainder_text(rest))
                 found += map(self._decoded, read_back(self.made).records)
             draft.abort()
             todo = rest

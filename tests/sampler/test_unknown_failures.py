@@ -60,7 +60,7 @@ def test_what_a_worker_itself_fails_by_names_the_unit_that_it_worked_on(odd, mon
     append = Draft.add
 
     def fail(self, record, unit, *more):
-        if unit == 1:
+        if unit.unit == 1:
             raise RuntimeError("nobody thought of this")
         return append(self, record, unit, *more)
 

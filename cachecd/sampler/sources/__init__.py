@@ -34,15 +34,15 @@ class Source(Protocol):
 
     def pour(
         self, unit: UnitSlice, content: Content, shard: Draft
-    ) -> AsyncGenerator[Position, None]:
-        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard, and gives its
-        position before each of them or, where Python never looks at one alone, each run of a bounded
-        length.
+    ) -> AsyncGenerator[Position, int | None]:
+        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard. Gives its
+        position before each record or, where Python never looks at one alone, before each run of a bounded
+        length. It may be sent the ordinal of a record: then the next run ends before that record.
 
-        It ends when the unit is done; when the shard is full, after the position of what did not fit.
-        Whoever pours the unit from a position on into another shard continues exactly there. UnitError if
-        the unit cannot be used; what was added before stays. Nothing depends on where the chunks are cut,
-        or on time.
+        It ends when the unit is done. If the shard is full, it gives the position of the record that did
+        not fit, and adds that record first when it is asked again: by then `shard` has gone on. Whoever
+        pours the unit from a position on continues exactly there. UnitError if the unit cannot be used;
+        what was added before stays. Nothing depends on where the chunks are cut, or on time.
         """
 
 

@@ -68,22 +68,22 @@ class Records:
 
     async def pour(
         self, unit: UnitSlice, content: Content, shard: Draft
-    ) -> AsyncGenerator[tuple[int, int], None]:
-        if self._sized and unit.size > shard.room:
+    ) -> AsyncGenerator[tuple[int, int], int | None]:
+        while self._sized and shard.records and unit.size > shard.room:
             shard.full = True  # need not be fetched to know that it does not fit
             yield unit.ordinal, unit.offset
-            return
         done = unit.ordinal if unit.offset else 0
         async with aclosing(self._format.read(unit, content)) as records:
             async for offset, record in records:
                 if shard.schema is None and self._transform is None and self._format.schema:
                     shard.describe(self._format.schema)
                 begins_at = done
-                yield (done, offset) if done >= unit.ordinal else (unit.ordinal, 0)
                 for result in self._results(record):
-                    if done >= unit.ordinal and not shard.add(result, unit.unit, done):
-                        yield done, offset if done == begins_at else 0
-                        return
+                    if done >= unit.ordinal:
+                        position = done, offset if done == begins_at else 0
+                        yield position
+                        while not shard.add(result, unit, done):
+                            yield position
                     done += 1
                     if done == unit.stop:
                         return

@@ -49,7 +49,7 @@ class Verbatim:
 
     async def pour(
         self, unit: UnitSlice, content: Content, shard: Draft
-    ) -> AsyncGenerator[tuple[int, int], None]:
+    ) -> AsyncGenerator[tuple[int, int], int | None]:
         chunks, packed = await unpacked(unit, content)
         frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST))
         ordinal = unit.ordinal
@@ -59,25 +59,23 @@ class Verbatim:
             await frames.pass_over(ordinal)
         run = max(shard.capacity // _RUNS, 1)
         while True:
-            yield ordinal, 0 if packed else frames.offset
+            until = yield ordinal, 0 if packed else frames.offset
             if not await frames.reach(run, shard.room):
                 # What cannot fit need not be fetched.
                 shard.refuse((frames.next_length() or 0) - _AROUND)
-                yield ordinal, 0 if packed else frames.offset
-                return
+                continue
             piece = frames.buffer[: max(run, frames.next_length() or 0)]
-            if unit.stop:
-                piece = frames.first(unit.stop - ordinal)[: len(piece)]
+            if stops := [stop for stop in (unit.stop, until) if stop]:
+                piece = frames.first(min(stops) - ordinal)[: len(piece)]
             try:
-                records, consumed, full = shard.add_frames(piece, unit.unit, ordinal, frames.offset)
+                records, consumed, full = shard.add_frames(piece, unit, ordinal, frames.offset)
             except CorruptRecordError as error:
                 raise _corrupt(error.offset, error.why) from error
             ordinal += records
             frames.drop(consumed)
             if full:
                 shard.refuse((frames.next_length() or 0) - _AROUND)
-                yield ordinal, 0 if packed else frames.offset
-                return
+                continue
             if unit.stop and ordinal == unit.stop:
                 return
             if not records or not (frames.buffer or await frames.more()):

@@ -1,0 +1,229 @@
+"""One stream in a worker: its messages, its shard in hand, and what it was granted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from cachecd.model import UnitSlice
+from cachecd.sampler.ahead import WINDOW
+from cachecd.sampler.draft import Draft, cursors_text, discard
+from cachecd.sampler.draft import Sealed as SealedFiles
+from cachecd.sampler.filling import Filling, slice_of
+from cachecd.sampler.messages import (
+    Asks,
+    Filled,
+    FromStream,
+    Grant,
+    Open,
+    Sealed,
+    StreamDescribed,
+    StreamWorking,
+    Units,
+)
+from cachecd.sampler.origin import Origin, Progress, Reader
+from cachecd.sampler.supply import Supply
+from cachecd.sampler.throttle import Throttle
+from cachecd.stream import Cursor
+from cachecd_client.schema import Schema
+
+_SKIPS = 128  # a shard ends when skipped units take this part of its capacity
+_PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are left
+
+
+class Carried:
+    """A stream that was opened. `send` reports; `working` is called with each unit that is worked on,
+    `failed` with each error that costs a unit. `window`: bytes that may be fetched ahead.
+
+    After an error the stream is to be closed.
+    """
+
+    def __init__(
+        self,
+        opened: Open,
+        dataset: Origin,
+        throttle: Throttle,
+        connections: int,
+        send: Callable[[FromStream], None],
+        working: Callable[[int], None],
+        failed: Callable[[Exception], None],
+        window: int = WINDOW,
+    ) -> None:
+        self.id = opened.stream
+        self.progress = Progress()
+        self.grants: deque[Grant] = deque()
+        self.writing: Grant | None = None
+        """The grant of the shard in hand."""
+        self._meta = {**opened.meta, "stream": opened.stream.index}
+        self._send = send
+        self._working = working
+        self._connections = connections
+        self._capacity = opened.shape.capacity
+        self._half = False  # it was reported
+        self._idle = False  # nothing can be done before another message
+        self._asked = False
+        self._sealed_bytes = 0
+        self._sealing: asyncio.Task[SealedFiles] | None = None
+        self._reported = (0, time.monotonic())  # bytes fetched, and when, at the last shard
+        self._draft = Draft(
+            "",
+            self._capacity,
+            Schema.from_json(opened.schema) if opened.schema else None,
+            lambda schema: send(StreamDescribed(self.id, schema.to_json())),
+            {},
+            opened.classes,
+            skips=self._capacity // _SKIPS,
+        )
+        self._supply = Supply(
+            dataset,
+            dataset.read_with(opened.classes),
+            Reader(dataset.store, throttle, self.progress),
+            self._capacity,
+            opened.shape.lanes,
+            connections,
+            self._room,
+            self._written,
+            self._works,
+            failed,
+            self._report_half,
+            window,
+        )
+        self._filling = Filling(
+            self._supply,
+            opened.shape.lanes,
+            opened.cursor,
+            opened.units,
+            opened.until,
+            self._capacity // _SKIPS,
+        )
+        self._ask()
+
+    # --- messages
+
+    def list_units(self, page: Units) -> None:
+        """ValueError for units that do not follow those that were listed."""
+        slices: list[UnitSlice] = [slice_of(unit) for unit in page.units]
+        self._filling.feed(page.block, page.place, slices, page.more)
+        self._asked = self._idle = False
+        self._ask()
+
+    def move_until(self, until: Cursor | None) -> None:
+        self._filling.move_until(until)
+        self._idle = False
+
+    def grant(self, granted: Grant) -> None:
+        self.grants.append(granted)
+
+    @property
+    def can_work(self) -> bool:
+        return not self._idle and (self.writing is not None or bool(self.grants))
+
+    def report(self) -> None:
+        """Sends how far the shard in hand is."""
+        if self.writing is not None and self.progress.unit is not None:
+            self._send(self._working_on())
+
+    # --- work
+
+    async def work(self) -> None:
+        """Makes the shard in hand, or the next granted; returns when it is sealed or waits for units."""
+        if self.writing is None:
+            self.writing = self.grants.popleft()
+            number = self.writing.number
+            self._draft.go_on(self.writing.path, {**self._meta, "number": number})
+            self._half = False
+        end = await self._filling.fill(self._draft)
+        self._ask()
+        self._idle = end in ("waits", "until", "pass")
+        if end == "waits":
+            return
+        part, after = self._filling.part, self._filling.cursor()
+        assert part is not None, "a shard was filled"
+        sealed = SealedFiles()
+        if self._draft.records or part.skipped or part.before != after:
+            sealed = await self._seal(cursors_text(part.before, after, part.skipped))
+        fetched, since = self._reported
+        now = time.monotonic()
+        self._reported = self.progress.fetched_bytes, now
+        outcome = Filled(
+            part.before,
+            after,
+            end,
+            sealed.records,
+            sealed.data_bytes,
+            sealed.sidecar_bytes,
+            sealed.allocated,
+            sealed.digest,
+            tuple(part.skipped),
+            self.progress.fetched_bytes - fetched,
+            now - since,
+        )
+        number, self.writing = self.writing.number, None
+        self._send(Sealed(self.id, number, outcome))
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory that were fetched ahead, or are on their way."""
+        return self._supply.held
+
+    async def let_go(self) -> None:
+        """Forgets what was fetched ahead; the stream stays where it is."""
+        await self._filling.let_go()
+
+    async def close(self) -> None:
+        """Ends all lanes, and removes what was written of the shard in hand. Idempotent.
+
+        `work` must not run any more.
+        """
+        self._supply.close()
+        if self._sealing is not None:
+            await asyncio.wait({self._sealing})
+        self._draft.abort()
+        if self.writing is not None:
+            discard(self.writing.path)
+            self.writing = None
+        self.grants.clear()
+        await self._filling.let_go()
+
+    async def _seal(self, text: dict[str, Any]) -> SealedFiles:
+        """Seals the shard in a thread. Bytes are fetched ahead meanwhile; nobody looks at the draft."""
+        self._sealed_bytes += self._draft.num_bytes
+        self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))
+        sealed = await asyncio.shield(self._sealing)
+        self._sealing = None
+        return sealed
+
+    def _room(self) -> int:
+        """The bytes that the shard in hand and the granted ones can still take."""
+        open_ = self.writing is not None and self._sealing is None
+        return (self._draft.room if open_ else 0) + len(self.grants) * self._capacity
+
+    def _written(self) -> int:
+        return self._sealed_bytes + (self._draft.num_bytes if self._sealing is None else 0)
+
+    def _ask(self) -> None:
+        short = self._filling.queued < _PAGES * self._connections
+        if short and self._filling.asks and not self._asked:
+            self._asked = True
+            self._send(Asks(self.id))
+
+    def _works(self, unit: int) -> None:
+        if self.progress.unit != unit:
+            self.progress.unit = unit
+            self._working(unit)
+            self._ask()
+
+    def _report_half(self) -> None:
+        if not self._half and self._draft.num_bytes * 2 >= self._capacity:
+            self._half = True
+            self._send(self._working_on())
+
+    def _working_on(self) -> StreamWorking:
+        assert self.writing is not None, "a shard is in hand"
+        unit = -1 if self.progress.unit is None else self.progress.unit
+        return StreamWorking(
+            self.id, self.writing.number, self.progress.fetched_bytes, unit, self._half
+        )

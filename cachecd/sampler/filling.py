@@ -1,0 +1,376 @@
+"""Fills the shards of one stream: which unit gives the next record, and where the stream is.
+
+A stream has some units in hand, its *lanes*. The lane that has given the current shard the fewest bytes
+gives the next record; counts restart with each shard. A lane stays open when a shard ends, so that the next
+shard goes on in mid-unit. What a shard holds follows from the cursor before it, the units and `until`,
+never from what arrives first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.draft import Draft, skipped_bytes
+from cachecd.sampler.sources import Position
+from cachecd.stream import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
+
+# Bytes of units in hand that cannot be begun in their middle, together; and what a unit of unknown size
+# counts.
+IN_HAND, UNKNOWN_SIZE = 64 << 20, 16 << 20
+# Seconds after which heartbeats and fetches may run; small records would pay more for that than for being
+# written.
+_BREATH = 0.001
+
+# Why a shard ended; "waits": it did not, but nothing can be done before `feed` or `move_until`.
+End = Literal["full", "pass", "until", "skips", "waits"]
+
+
+class Supply(Protocol):
+    """The contents of units, each named by the handle that `add` returned."""
+
+    def add(self, unit: UnitSlice) -> int:
+        """A unit that will be poured soon, after those that were added before."""
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        """Why the unit cannot be used, as far as its key and size tell."""
+
+    def in_hand(self, unit: UnitSlice) -> int:
+        """The bytes that the unit counts while it is in hand; 0 if it can be begun in its middle."""
+
+    def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
+        """As Source.pour. From now on the unit is in hand, until it is left."""
+
+    def work(self, unit: UnitSlice) -> None:
+        """The unit gives the next record."""
+
+    def reached(self, handle: int, position: Position) -> None:
+        """The unit has come to this position."""
+
+    def leave(self, handle: int, error: UnitError | None = None) -> None:
+        """Nothing more of the unit is needed; or it cannot be used."""
+
+    async def listed_as(self, key: str) -> tuple[str, int]:
+        """ETag and size of an object as the store has it now. UnitError."""
+
+    def breathe(self) -> None:
+        """After each step in filling a shard."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    place: Place
+    unit: UnitSlice
+    etag: int  # of the version in hand; the ETag itself is the unit's, unless that is `stale`
+    size: int
+    position: Position
+    handle: int
+    hand: int
+    stale: str = ""  # why the unit as it is listed now is not the version in hand
+    given: int = 0  # bytes of the current shard
+    records: AsyncGenerator[Position, int | None] | None = None
+
+
+@dataclass(slots=True)
+class _Queued:
+    place: Place
+    unit: UnitSlice
+    handle: int = -1  # none before `until` allows the unit
+
+
+@dataclass(slots=True)
+class Part:
+    """What the shard in hand is, beside its records: where the stream was, and the units skipped in it."""
+
+    before: Cursor
+    skipped: list[Skipped] = field(default_factory=list)
+    skipped_bytes: int = 0
+
+
+class Filling:
+    """One stream at a cursor. `units`: the units of the cursor's lanes as they are listed now, in the order
+    of the lanes; None for a unit that is not listed any more.
+
+    `most_lanes` units are in hand at most. `skips`: bytes of a shard that skipped units may take before
+    the shard ends, None for any number.
+    """
+
+    def __init__(
+        self,
+        supply: Supply,
+        most_lanes: int,
+        cursor: Cursor = Cursor(),  # noqa: B008 frozen
+        units: Sequence[Unit | None] = (),
+        until: Cursor | None = None,
+        skips: int | None = None,
+    ) -> None:
+        self._supply = supply
+        self._most_lanes = most_lanes
+        self._skips = skips
+        self._pass = cursor.pass_
+        self._opened: Place = cursor.block, cursor.place  # behind the last unit that was opened
+        self._fed: Place = self._opened  # behind the last unit that was listed here
+        self._queue: deque[_Queued] = deque()  # that may be opened
+        self._beyond: deque[_Queued] = deque()  # that `until` does not allow
+        self._more: More = "listed"
+        self._until = until
+        self._lanes = [
+            self._reopened(lane, unit) for lane, unit in zip(cursor.lanes, units, strict=True)
+        ]
+        self._active: list[_Lane] = []
+        self._hand = 0
+        self._stops: dict[int, int] = {}
+        self.part: Part | None = None
+        """The shard in hand, or the one that has just ended."""
+        self._ended = True
+        self.move_until(until)
+
+    # --- what may be filled
+
+    @property
+    def queued(self) -> int:
+        """Units that were listed here and are not opened."""
+        return len(self._queue) + len(self._beyond)
+
+    @property
+    def asks(self) -> bool:
+        """Whether more units can be listed here."""
+        return self._more == "listed"
+
+    def feed(self, block: int, place: int, units: Sequence[UnitSlice], more: More) -> None:
+        """Lists the units at (block, place) and the places behind it. ValueError if they are not those
+        that follow."""
+        if units:
+            follows = (block, place) == self._fed or (block > self._fed[0] and place == 0)
+            if not follows:
+                raise ValueError(
+                    f"units from {(block, place)} on, expected {self._fed} or a new block"
+                )
+            for nth, unit in enumerate(units, place):
+                self._beyond.append(_Queued((block, nth), unit))
+            self._fed = block, place + len(units)
+            self._admit()
+        self._more = more
+
+    def move_until(self, until: Cursor | None) -> None:
+        """The stream may go on to this cursor; None: for ever."""
+        self._until = until
+        self._stops = {}
+        if until is not None and until.pass_ == self._pass:
+            self._stops = {lane.unit: lane.record for lane in until.lanes}
+        self._admit()
+        self._count()
+
+    def _admit(self) -> None:
+        """Has the units fetched that `until` allows."""
+        until = self._until
+        while self._beyond:
+            queued = self._beyond[0]
+            if until is not None and (self._pass, *queued.place) >= (
+                until.pass_,
+                until.block,
+                until.place,
+            ):
+                return
+            queued.handle = self._supply.add(queued.unit)
+            self._queue.append(self._beyond.popleft())
+
+    def cursor(self) -> Cursor:
+        """Where the stream is."""
+        return Cursor(
+            self._pass,
+            *self._opened,
+            tuple(
+                Lane(*lane.place, lane.unit.unit, lane.etag, lane.size, *lane.position)
+                for lane in self._lanes
+            ),
+        )
+
+    def left(self) -> tuple[UnitSlice, ...]:
+        """What is left of the units that were listed here, in their order."""
+        begun = (
+            replace(lane.unit, ordinal=lane.position[0], offset=lane.position[1])
+            for lane in self._lanes
+        )
+        return *begun, *(queued.unit for queued in (*self._queue, *self._beyond))
+
+    # --- filling
+
+    async def fill(self, draft: Draft) -> End:
+        """Adds records to the draft until the shard has ended, or "waits": then it goes on where it was
+        with the next call. What the supply raises, except UnitError, ends the stream."""
+        if self._ended or self.part is None:
+            self.part, self._ended = Part(self.cursor()), False
+            for lane in self._lanes:
+                lane.given = 0
+        end = await self._fill(draft, self.part)
+        self._ended = end != "waits"
+        return end
+
+    async def _fill(self, draft: Draft, part: Part) -> End:
+        breath = time.monotonic()
+        while not draft.full:
+            while self._has_room():
+                if not self._queue:
+                    if self._more != "end" and not self._beyond:
+                        return "waits"
+                    break
+                self._open(part)
+                if self._skips is not None and part.skipped_bytes >= self._skips:
+                    return "skips"
+            if not self._active:
+                return "until" if self._lanes or self._beyond else "pass"
+            lane = min(self._active, key=lambda each: (each.given, each.place))
+            if time.monotonic() - breath > _BREATH:
+                await asyncio.sleep(0)
+                breath = time.monotonic()
+            await self._step(lane, draft, part)
+            self._supply.breathe()
+            if self._skips is not None and part.skipped_bytes >= self._skips:
+                return "skips"
+        return "full"
+
+    async def let_go(self) -> None:
+        """Ends all lanes, and forgets what was read ahead; the stream stays where it is. Idempotent."""
+        for lane in self._lanes:
+            if lane.records is not None:
+                await lane.records.aclose()
+                lane.records = None
+                self._supply.leave(lane.handle)
+                ordinal, offset = lane.position
+                lane.unit = replace(lane.unit, ordinal=ordinal, offset=offset)
+                lane.handle = self._supply.add(lane.unit)
+
+    # --- opening
+
+    def _has_room(self) -> bool:
+        """Whether the next unit is to be opened, if there is one and `until` allows it."""
+        if len(self._lanes) >= self._most_lanes:
+            return False
+        if not self._active:
+            return True
+        if self._hand >= IN_HAND:
+            return False
+        return not self._queue or self._hand + self._counts(self._queue[0].unit) <= IN_HAND
+
+    def _counts(self, unit: UnitSlice) -> int:
+        return 0 if self._stops.get(unit.unit) == 0 else self._supply.in_hand(unit)
+
+    def _open(self, part: Part) -> None:
+        """Takes the next unit in hand, or skips it."""
+        queued = self._queue.popleft()
+        (block, place), unit = queued.place, queued.unit
+        self._opened = block, place + 1
+        lane = _Lane(
+            queued.place,
+            unit,
+            etag_hash(unit.etag),
+            unit.size,
+            (unit.ordinal, unit.offset),
+            queued.handle,
+            self._supply.in_hand(unit),
+        )
+        if reason := self._supply.refusal(unit):
+            self._skip(lane, part, 0, UnitError(reason))
+            return
+        self._lanes.append(lane)
+        self._count()
+
+    def _reopened(self, lane: Lane, listed: Unit | None) -> _Lane:
+        """The lane of a cursor."""
+        stale = ""
+        if listed is None:
+            listed, stale = Unit(lane.unit, "", lane.size), "gone: it is not listed any more"
+        elif (etag_hash(listed.etag), listed.size) != (lane.etag, lane.size):
+            stale = "rewritten: the listing has another version than the one that was begun"
+        unit = replace(slice_of(listed), ordinal=lane.record, offset=lane.offset)
+        return _Lane(
+            (lane.block, lane.place),
+            unit,
+            lane.etag,
+            lane.size,
+            (lane.record, lane.offset),
+            -1 if stale else self._supply.add(unit),
+            self._supply.in_hand(unit),
+            stale,
+        )
+
+    async def _settle(self, lane: _Lane) -> None:
+        """Finds the version in hand, which is not the one that is listed. UnitError: it is skipped.
+
+        In the store it may still be; it is read on only up to `until`, where the records behind are live.
+        """
+        if not lane.unit.key or lane.unit.unit not in self._stops:
+            raise UnitError(lane.stale)
+        etag, size = await self._supply.listed_as(lane.unit.key)
+        if (etag_hash(etag), size) != (lane.etag, lane.size):
+            raise UnitError(lane.stale)
+        lane.unit, lane.stale = replace(lane.unit, etag=etag, size=size), ""
+        lane.handle = self._supply.add(lane.unit)
+
+    # --- giving
+
+    async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
+        """One record of the lane, or a run of records; or its end."""
+        size, records = draft.num_bytes, draft.records
+        self._supply.work(lane.unit)
+        try:
+            if lane.records is None:
+                if lane.stale:
+                    await self._settle(lane)
+                lane.records = self._supply.pour(lane.handle, draft)
+                lane.position = await anext(lane.records)
+            else:
+                lane.position = await lane.records.asend(self._stops.get(lane.unit.unit))
+        except StopAsyncIteration:
+            self._end(lane)
+            self._supply.leave(lane.handle)
+            return
+        except UnitError as error:
+            self._end(lane)
+            self._skip(lane, part, draft.records - records, error)
+            return
+        finally:
+            lane.given += draft.num_bytes - size
+        self._supply.reached(lane.handle, lane.position)
+        if self._stands(lane):
+            self._count()
+
+    def _end(self, lane: _Lane) -> None:
+        self._lanes.remove(lane)
+        self._count()
+
+    def _skip(self, lane: _Lane, part: Part, given: int, error: UnitError) -> None:
+        """The unit could not be used from the record on that follows the `given` ones."""
+        self._supply.leave(lane.handle, error)
+        record = lane.position[0] + given
+        unit = lane.unit
+        part.skipped.append(
+            Skipped(unit.unit, unit.key, lane.etag, record, str(error), error.passing)
+        )
+        part.skipped_bytes += skipped_bytes(unit.key)
+
+    def _stands(self, lane: _Lane) -> bool:
+        """Whether the lane has come to `until`."""
+        if self._until is not None and self._pass > self._until.pass_:
+            return True
+        stop = self._stops.get(lane.unit.unit)
+        return stop is not None and lane.position[0] >= stop
+
+    def _count(self) -> None:
+        """After a lane was opened, has ended or has come to `until`."""
+        self._active = [lane for lane in self._lanes if not self._stands(lane)]
+        self._hand = sum(lane.hand for lane in self._active)
+
+
+def slice_of(unit: Unit) -> UnitSlice:
+    """The whole unit."""
+    return UnitSlice(
+        unit.number, unit.key, unit.size, unit.etag, begin=unit.begin, label=unit.label
+    )

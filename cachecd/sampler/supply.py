@@ -1,0 +1,124 @@
+"""The contents of a stream's units, fetched ahead of their turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+
+from typing_extensions import Buffer
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
+from cachecd.sampler.draft import Draft
+from cachecd.sampler.filling import UNKNOWN_SIZE
+from cachecd.sampler.origin import Origin, Reader
+from cachecd.sampler.picked import Joined
+from cachecd.sampler.reader import UNSIZED
+from cachecd.sampler.sources import Position, Source
+from cachecd.sampler.sources.content import UnitContent
+
+
+class Supply:
+    """Units of one dataset, as `filling.Supply` describes it.
+
+    `room()` are the bytes that may still be written, `written()` those that were: no more is fetched ahead
+    than will fit. `working` is called with each unit that gives a record, `failed` with each error that
+    costs a unit, `breathe` now and then.
+    """
+
+    def __init__(
+        self,
+        dataset: Origin,
+        source: Source,
+        reader: Reader,
+        capacity: int,
+        lanes: int,
+        connections: int,
+        room: Callable[[], int],
+        written: Callable[[], int],
+        working: Callable[[int], None],
+        failed: Callable[[Exception], None],
+        breathe: Callable[[], None] = lambda: None,
+        window: int = WINDOW,
+    ) -> None:
+        self._dataset = dataset
+        self._source = source
+        self._reader = reader
+        self._capacity = capacity
+        self._room = room
+        self._written = written
+        self._working = working
+        self._failed = failed
+        self.breathe = breathe
+        # Whether a unit may be less than its object.
+        self._parted = source.ranged or dataset.config.source.manifest is not None
+        self._units: dict[int, UnitSlice] = {}
+        self._joined: dict[int, Joined] = {}
+        self._ahead = Ahead((), self._piece, connections, self._wanted, lanes, window)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory, or on their way."""
+        return self._ahead.held
+
+    def add(self, unit: UnitSlice) -> int:
+        handle = self._ahead.add(self._source.span(unit))
+        self._units[handle] = unit
+        if (join := self._dataset.config.source.join) is not None:
+            longer = partial(self._ahead.lengthen, handle)
+            self._joined[handle] = Joined(unit, join, self._reader, longer)
+        return handle
+
+    def refusal(self, unit: UnitSlice) -> str | None:
+        return self._source.refusal(unit, self._capacity)
+
+    def in_hand(self, unit: UnitSlice) -> int:
+        source = self._dataset.config.source
+        if self._dataset.streams(unit):
+            return 0
+        unknown = not unit.size or (source.format == "python" and unit.size == UNSIZED)
+        return UNKNOWN_SIZE if unknown else unit.size
+
+    def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
+        unit = self._units[handle]
+        objects = self._joined[handle].objects if handle in self._joined else ()
+        content = UnitContent(unit, self._ahead.chunks(handle), self._reader, objects)
+        return self._source.pour(unit, content, draft)
+
+    def work(self, unit: UnitSlice) -> None:
+        self._working(unit.unit)
+
+    def reached(self, handle: int, position: Position) -> None:
+        unit = self._units[handle]
+        span = self._source.span(unit)
+        if position[1] and span is not None:
+            self._ahead.note(handle, unit.begin + position[1] - span[0])
+
+    def leave(self, handle: int, error: UnitError | None = None) -> None:
+        self._ahead.leave(handle)
+        self._units.pop(handle, None)
+        self._joined.pop(handle, None)
+        if error is not None:
+            self._failed(error)
+
+    async def listed_as(self, key: str) -> tuple[str, int]:
+        found = await self._reader.find(key)
+        return found.etag, found.size
+
+    def close(self) -> None:
+        """Fetches no more."""
+        self._ahead.close()
+
+    async def _piece(self, handle: int, start: int, stop: int) -> Buffer:
+        if handle in self._joined:
+            return await self._joined[handle].read(start, stop)
+        unit = self._units[handle]
+        size = None if self._parted else unit.size
+        return await self._reader.get(unit.key, size, unit.etag, start, stop)
+
+    def _wanted(self) -> float:
+        """How many bytes that are fetched will find room."""
+        if (used := self._ahead.used) >= PIECE:
+            self._dataset.growth = max(self._written() / used, 0.01)
+        return self._room() / self._dataset.growth

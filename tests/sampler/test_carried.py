@@ -1,0 +1,275 @@
+"""A worker that carries several streams: turns, grants, what it reads ahead, and how streams end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.sampler import messages
+from cachecd.sampler.messages import (
+    Close,
+    Filled,
+    Grant,
+    Open,
+    Sealed,
+    StreamFailed,
+    StreamWorking,
+    Units,
+    Until,
+)
+from cachecd.stream import Cursor, Lane, Shape, Skipped, StreamId, Unit
+from tests.sampler.streams import Player, listed
+from tests.sampler.test_stream import _tfrecords, player, records, shards, source
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+class Bench:
+    """A worker, and streams of TFRecord files of 30 records of 2 kB each."""
+
+    def __init__(self, root: Path) -> None:
+        chance = random.Random(3)
+        self.root = root
+        self.bodies = _tfrecords([[2000] * 30 for _ in range(8)], chance)
+        self.dataset = source(root / "src", "tfrecord", self.bodies)
+        self.units = listed(self.dataset)
+
+    def player(self, index: int = 0, **more: Any) -> Player:
+        stream = StreamId("train", "g", index)
+        return player(self.root / f"{index}", self.dataset, self.units, stream=stream, **more)
+
+
+async def settle(until: Callable[[], bool] = lambda: False, turns: int = 3000) -> None:
+    """Lets the worker run, until this is so or it has nothing left to do."""
+    for _ in range(turns):
+        if until():
+            return
+        await asyncio.sleep(0.0001)
+
+
+def test_worker_turns_to_another_stream_when_one_has_no_grant(bench: Bench):
+    async def run() -> None:
+        first = bench.player(0)
+        second = bench.player(1)
+        worker = first.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        said: list[Any] = []
+
+        def heard(message: Any) -> None:
+            said.append(message)
+            of = first if message.stream == first.stream else second
+            if isinstance(message, Sealed):
+                of.made.append(message)  # type: ignore[arg-type]
+            elif type(message).__name__ == "Asks":
+                asyncio.get_running_loop().call_soon(of.feed)
+
+        worker._send = heard
+        first.open(worker)
+        second.open(worker)
+        second.schema = None
+        await settle(lambda: len(first.made) == len(second.made) == 1)
+        assert [m.stream.index for m in said if isinstance(m, Sealed)] == [0, 1]
+        await settle(turns=200)
+        assert len(first.made) == 1, "without a grant nothing is written"
+        second.grant()
+        second.grant()
+        first.grant()
+        await settle(lambda: len(first.made) + len(second.made) == 5)
+        order = [m.stream.index for m in said if isinstance(m, Sealed)]
+        assert order == [0, 1, 1, 1, 0], "a stream goes on while it has grants"
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_half_full_shard_is_reported_at_once(bench: Bench):
+    of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
+    asyncio.run(of.play())
+    half: set[int] = set()
+    for message in of.said:
+        if isinstance(message, StreamWorking) and message.half:
+            half.add(message.number)
+        if isinstance(message, Sealed) and message.outcome.end == "full":
+            assert message.number in half
+
+
+def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
+    """What is fetched and has no room stays far below the source."""
+
+    async def run() -> None:
+        of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
+        worker = of.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        grant, of.grant = of.grant, lambda: None  # type: ignore[method-assign]
+        await settle(lambda: len(of.made) == 1)
+        await settle(turns=300)
+        [carried] = worker._streams.values()
+        fetched = carried.progress.fetched_bytes
+        assert fetched < 3 * len(bench.bodies[0])
+        grant()
+        grant()
+        await settle(lambda: len(of.made) == 3)
+        await settle(turns=300)
+        assert fetched < carried.progress.fetched_bytes < 6 * len(bench.bodies[0])
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_closed_stream_leaves_nothing(bench: Bench):
+    async def run() -> None:
+        of = bench.player(shape=Shape(1, 8, 4, 4 << 20, 0), page=2)
+        worker = of.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        of.feed = lambda: None  # type: ignore[method-assign]
+        of.open(worker)
+        worker.receive(Units(of.stream, 0, 0, tuple(bench.units[:2]), "wait"))
+        await settle(lambda: bool(worker.paths) and bool(os.listdir(of.folder)))
+        assert worker.paths == [str(of.folder / "0.tfrecord")]
+        worker.receive(Close(of.stream))
+        await settle(lambda: not os.listdir(of.folder))
+        assert (os.listdir(of.folder), worker.paths) == ([], [])
+        worker.receive(Grant(of.stream, 1, str(of.folder / "1.tfrecord")))
+        worker.receive(Units(of.stream, 0, 2, (), "end"))
+        await settle(turns=100)
+        assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
+        assert not any(isinstance(m, StreamFailed | Sealed) for m in of.said)
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_stream_opened_again_begins_anew_at_its_cursor(bench: Bench):
+    async def run() -> None:
+        of = bench.player()
+        worker = of.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        await settle(lambda: len(of.made) == 2)
+        of.open(worker)
+        await settle(lambda: of.done, turns=30_000)
+        assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_stream_lets_go_of_what_it_holds_beyond_the_memory(bench: Bench):
+    """Two streams by turns, with no memory to spare: the same shards, fetched more than once."""
+
+    async def run(memory: float) -> tuple[list[Any], int]:
+        of = [bench.player(index, memory=memory) for index in (0, 1)]
+        worker = of[0].worker()
+        worker._send = lambda message: of[message.stream.index]._heard(message)  # type: ignore[union-attr]
+        serving = asyncio.ensure_future(worker.serve())
+        grants = [one.grant for one in of]
+        for one in of:
+            one.grant = lambda: None  # type: ignore[method-assign]
+            one.open(worker)
+        while not all(one.done for one in of):
+            for one, grant in zip(of, grants, strict=True):
+                made = len(one.made)
+                grant()
+                await settle(lambda one=one, made=made: len(one.made) > made)  # type: ignore[misc]
+        serving.cancel()
+        fetched = sum(made.outcome.fetched_bytes for one in of for made in one.made)
+        return [shards(one) for one in of], fetched
+
+    roomy, once = asyncio.run(run(1e9))
+    tight, more = asyncio.run(run(0))
+    assert tight == roomy
+    assert once < 1.01 * 2 * sum(map(len, bench.bodies)) < more
+
+
+def test_units_that_do_not_follow_close_the_stream(bench: Bench):
+    async def run() -> None:
+        of = bench.player()
+        failed: list[StreamFailed] = []
+        worker = of.worker()
+        worker._send = lambda m: failed.append(m) if isinstance(m, StreamFailed) else None
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        worker.receive(Units(of.stream, 0, 5, tuple(bench.units[5:]), "end"))
+        await settle(lambda: bool(failed))
+        [failure] = failed
+        assert failure.cause == "worker"
+        assert "expected (0, 0)" in failure.reason
+        assert worker._streams == {}
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_source_that_is_gone_fails_the_stream_and_leaves_nothing(bench: Bench):
+    shutil.rmtree(bench.root / "src")
+
+    async def run() -> None:
+        of = bench.player()
+        failed: list[StreamFailed] = []
+        worker = of.worker()
+        heard = of._heard
+
+        def take(message: Any) -> None:
+            failed.append(message) if isinstance(message, StreamFailed) else heard(message)
+
+        worker._send = take
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        await settle(lambda: bool(failed), turns=30_000)
+        assert (failed[0].stream, failed[0].cause) == (of.stream, "source")
+        assert os.listdir(of.folder) == []
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_disk_that_is_gone_fails_the_stream(bench: Bench):
+    async def run() -> None:
+        of = bench.player()
+        shutil.rmtree(of.folder)
+        failed: list[StreamFailed] = []
+        worker = of.worker()
+        heard = of._heard
+        worker._send = lambda m: failed.append(m) if isinstance(m, StreamFailed) else heard(m)
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        await settle(lambda: bool(failed), turns=30_000)
+        assert (failed[0].cause, failed[0].code) == ("disk", 2)
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_messages_of_streams_survive_the_pipe():
+    stream, shape = StreamId("train", "0123", 3), Shape(8, 32, 16, 64 << 20, 7)
+    cursor = Cursor(1, 2, 3, (Lane(2, 1, 9, 2**64 - 1, 100, 4, 50),))
+    unit = Unit(9, "a/\udcff", 100, "e", 5, "cat")
+    skipped = Skipped(9, "a", 2**63, 4, "why", True)
+    filled = Filled(Cursor(), cursor, "full", 1, 2, 3, 4, 2**64 - 1, (skipped,), 5, 0.5)
+    for message in (
+        Open(stream, cursor, (unit, None), cursor, shape, {"version": 1}, ("a", "b"), {"x": "y"}),
+        Open(stream, cursor, (), None, shape, None, (), {}),
+        Units(stream, 1, 2, (unit, unit), "wait"),
+        Until(stream, cursor),
+        Until(stream, None),
+        Grant(stream, 12, "/tmp/x"),
+        Close(stream),
+        messages.Asks(stream),
+        messages.StreamDescribed(stream, {"version": 1}),
+        StreamWorking(stream, 12, 3, -1, True),
+        Sealed(stream, 12, filled),
+        StreamFailed(stream, "disk", "full", 28, 5, True),
+    ):
+        assert messages.read(io.BytesIO(messages.pack(message))) == message

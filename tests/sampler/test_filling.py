@@ -1,0 +1,251 @@
+"""Which records a stream's shards hold, and where the stream is after each: against a slow model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecd.errors import UnitError
+from cachecd.model import UnitSlice
+from cachecd.sampler import filling
+from cachecd.sampler.draft import Draft
+from cachecd.sampler.filling import Filling, slice_of
+from cachecd.stream import Cursor, Lane, Skipped, Unit, etag_hash
+from tests.sampler.fills import SKIPS, FakeDraft, Fakes, Shard, Source, Stream, slow, unit_of
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> Source:
+    records = draw(st.lists(st.integers(1, 60), min_size=1, max_size=8))
+    fails_at = draw(st.none() | st.integers(0, len(records) - 1))
+    hand = draw(st.sampled_from([0, 0, 0, 30 << 20, 70 << 20]))
+    return Source(tuple(records), fails_at if draw(st.integers(0, 3)) == 0 else None, hand)
+
+
+BLOCKS = st.lists(st.lists(sources(), min_size=1, max_size=9), min_size=1, max_size=3)
+LANES = st.integers(1, 5)
+
+
+@given(BLOCKS, LANES, st.integers(1, 7))
+def test_shards_are_those_of_the_rule_however_units_are_paged(
+    blocks: list[list[Source]], lanes: int, page: int
+):
+    stream = Stream(blocks, lanes, page=page)
+    assert asyncio.run(stream.shards()) == slow(blocks, lanes)
+
+
+@given(BLOCKS, LANES, st.data())
+def test_stream_killed_at_any_shard_goes_on_with_the_same_shards(
+    blocks: list[list[Source]], lanes: int, data: st.DataObject
+):
+    expected = slow(blocks, lanes)
+    at = data.draw(st.integers(0, len(expected) - 1))
+    cursor = expected[at - 1].after if at else Cursor()
+    again = Stream(blocks, lanes, Cursor.unpack(cursor.pack()))
+    assert asyncio.run(again.shards()) == expected[at:]
+
+
+@given(BLOCKS, LANES, st.data())
+def test_stream_that_lets_go_stays_where_it_is(
+    blocks: list[list[Source]], lanes: int, data: st.DataObject
+):
+    async def run() -> list[Shard]:
+        stream = Stream(blocks, lanes)
+        found: list[Shard] = []
+        while not found or found[-1].end != "pass":
+            if data.draw(st.booleans()):
+                await stream.filling.let_go()
+            found.append(await stream.shard())
+        return found
+
+    assert asyncio.run(run()) == slow(blocks, lanes)
+
+
+@given(BLOCKS, LANES)
+def test_each_record_is_read_once_and_usable_ones_are_written(
+    blocks: list[list[Source]], lanes: int
+):
+    stream = Stream(blocks, lanes)
+    shards = asyncio.run(stream.shards())
+    written = [record for shard in shards for record in shard.records]
+    usable = [
+        (number, record)
+        for number, source in enumerate(stream.sources)
+        for record in range(len(source.records))
+        if source.fails_at is None or record < source.fails_at
+    ]
+    assert sorted(written) == usable
+    assert sorted(stream.supply.read) == usable
+    assert not stream.supply.open
+    assert sorted(stream.supply.left) == list(range(len(stream.sources)))
+
+
+@given(BLOCKS, LANES, st.data())
+def test_next_pass_up_to_until_has_what_the_shards_behind_have_not(
+    blocks: list[list[Source]], lanes: int, data: st.DataObject
+):
+    """`until` is the cursor before the oldest live shard: the next pass has each record below it once."""
+    first = slow(blocks, lanes)
+    at = data.draw(st.integers(0, len(first) - 1))
+    before = first[at - 1].after if at else Cursor()
+    until = replace(before, pass_=1)
+    stream = Stream(blocks, lanes, Cursor(1), until)
+    again = asyncio.run(stream.shards())
+    records = [record for shard in again for record in shard.records]
+    assert sorted(records) == sorted(r for shard in first[:at] for r in shard.records)
+    assert [replace(s, after=replace(s.after, pass_=0)) for s in again] == slow(
+        blocks, lanes, before
+    )
+
+
+@given(BLOCKS, LANES, st.data())
+def test_stream_goes_on_when_until_moves(
+    blocks: list[list[Source]], lanes: int, data: st.DataObject
+):
+    """In steps of any size, each record is given once, and only those below `until`."""
+    first = slow(blocks, lanes)
+    steps = sorted(data.draw(st.sets(st.integers(0, len(first) - 1), min_size=1, max_size=4)))
+
+    async def run() -> None:
+        befores = [first[at - 1].after if at else Cursor() for at in steps]
+        untils = [replace(before, pass_=1) for before in befores]
+        stream = Stream(blocks, lanes, Cursor(1), untils[0])
+        given_: list[tuple[int, int]] = []
+        for at, until in zip(steps, untils, strict=True):
+            stream.filling.move_until(until)
+            for shard in await stream.shards():
+                given_ += shard.records
+            assert sorted(given_) == sorted(r for shard in first[:at] for r in shard.records)
+        stream.filling.move_until(None)
+        for shard in await stream.shards():
+            given_ += shard.records
+        assert sorted(given_) == sorted(r for shard in first for r in shard.records)
+        assert sorted(stream.supply.read) == sorted(given_), "no record is read twice"
+
+    asyncio.run(run())
+
+
+@given(BLOCKS, LANES)
+def test_units_in_hand_are_bounded_but_always_one(blocks: list[list[Source]], lanes: int):
+    stream = Stream(blocks, lanes)
+    asyncio.run(stream.shards())
+    largest = max(source.hand for source in stream.sources)
+    assert stream.supply.most_in_hand <= max(filling.IN_HAND, largest)
+
+
+# --- one by one
+
+
+def whole(*counts: int) -> list[Source]:
+    """Units of so many records of 10 bytes."""
+    return [Source((10,) * count) for count in counts]
+
+
+def test_lanes_take_turns_by_bytes_then_by_place():
+    [shard] = asyncio.run(Stream([whole(2, 1, 2)], 2).shards())
+    assert shard.records == [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1)]
+
+
+def test_unit_of_another_page_is_waited_for_before_a_lane_gives():
+    stream = Stream([whole(3, 3)], 2, page=1)
+    filling_, draft = stream.filling, FakeDraft()
+
+    async def run() -> None:
+        assert await filling_.fill(cast(Draft, draft)) == "waits"
+        block, at, units = stream.pages[0]
+        filling_.feed(block, at, [slice_of(unit) for unit in units], "wait")
+        assert await filling_.fill(cast(Draft, draft)) == "waits"
+        assert draft.shard == []
+
+    asyncio.run(run())
+
+
+def test_units_that_do_not_follow_are_refused():
+    filling_ = Stream([whole(1, 1, 1)], 1).filling
+    filling_.feed(0, 0, [UnitSlice(0, "0", 1)], "listed")
+    for block, place in ((0, 0), (0, 2), (1, 1)):
+        with pytest.raises(ValueError, match="expected"):
+            filling_.feed(block, place, [UnitSlice(1, "1", 1)], "listed")
+    filling_.feed(1, 0, [UnitSlice(1, "1", 1)], "end")
+
+
+def test_refused_unit_is_skipped_with_its_reason():
+    stream = Stream([whole(1, 1)], 1)
+    stream.supply.refused = {0}
+    [shard] = asyncio.run(stream.shards())
+    assert (shard.records, shard.skipped) == ([(1, 0)], [(0, 0)])
+    assert stream.filling.part is not None
+    assert stream.filling.part.skipped == [Skipped(0, "0", etag_hash(""), 0, "refused")]
+
+
+def test_record_of_a_run_that_fails_counts_the_records_before():
+    """A run adds several records in one step: the unit is skipped from the first on that was not added."""
+
+    class Runs(Fakes):
+        async def pour(self, handle: int, draft: Draft) -> Any:
+            self.open.add(handle)
+            yield 0, 0
+            shard = cast(FakeDraft, draft)
+            shard.add(1, 0, 0)
+            shard.add(1, 0, 1)
+            raise UnitError("bad")
+
+    source = Source((1, 1, 1))
+    stream = Stream([[source]], 1, supply=Runs([source]))
+    [shard] = asyncio.run(stream.shards())
+    assert (shard.records, shard.skipped) == ([(0, 0), (0, 1)], [(0, 2)])
+
+
+BEGUN = Cursor(1, 0, 1, (Lane(0, 0, 0, etag_hash("old"), 40, 1, 10),))
+
+
+def begun(listed: Unit | None, until: Cursor | None, found: tuple[str, int] | None) -> Any:
+    """A stream that has begun unit 0, of ETag "old", as it goes on."""
+    source = whole(4)[0]
+    supply = Fakes([source])
+    supply.found = found
+    filling_ = Filling(supply, 2, BEGUN, [listed], until, SKIPS)
+    filling_.feed(0, 1, [], "end")
+    draft = FakeDraft()
+    end = asyncio.run(filling_.fill(cast(Draft, draft)))
+    assert filling_.part is not None
+    return draft.shard, [(s.record, s.reason.split(":")[0]) for s in filling_.part.skipped], end
+
+
+AT_2 = replace(BEGUN, lanes=(replace(BEGUN.lanes[0], record=2),))
+
+
+@pytest.mark.parametrize(
+    ("listed", "until", "found", "expected"),
+    [
+        (Unit(0, "0", 40, "old"), None, None, ([(0, 1), (0, 2), (0, 3)], [], "pass")),
+        (Unit(0, "0", 40, "new"), None, ("old", 40), ([], [(1, "rewritten")], "pass")),
+        (Unit(0, "0", 41, "old"), None, ("old", 40), ([], [(1, "rewritten")], "pass")),
+        (None, None, ("old", 40), ([], [(1, "gone")], "pass")),
+        # At `until` it is read to the record named there, if the store still has that version.
+        (Unit(0, "0", 40, "new"), AT_2, ("old", 40), ([(0, 1)], [], "until")),
+        (Unit(0, "0", 40, "new"), AT_2, ("new", 40), ([], [(1, "rewritten")], "pass")),
+        (Unit(0, "0", 40, "new"), AT_2, None, ([], [(1, "not found")], "pass")),
+        (Unit(0, "0", 40, "new"), BEGUN, None, ([], [], "until")),
+    ],
+)
+def test_unit_that_was_rewritten_is_skipped_unless_until_names_it(
+    listed: Unit | None, until: Cursor | None, found: Any, expected: Any
+):
+    assert begun(listed, until, found) == expected
+
+
+def test_assignment_leaves_what_did_not_fit_in_its_order():
+    sources_ = whole(9, 9, 9)
+    supply = Fakes(sources_)
+    units = [replace(slice_of(unit_of(n, s)), stop=8) for n, s in enumerate(sources_)]
+    filling_ = Filling(supply, 2)
+    filling_.feed(0, 0, units, "end")
+    assert asyncio.run(filling_.fill(cast(Draft, FakeDraft()))) == "full"
+    left = [(u.unit, u.ordinal, u.offset, u.stop) for u in filling_.left()]
+    assert left == [(0, 5, 50, 8), (1, 5, 50, 8), (2, 0, 0, 8)]
