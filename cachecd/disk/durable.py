@@ -1,4 +1,4 @@
-"""Small durable files: written whole under a temporary name, or appended; and state.json, egress.json."""
+"""Writes small files durably: replaces them whole, or appends. state.json and egress.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLES = 10  # of skipped units, for each reason
 
 
 def read(path: Path) -> bytes | None:
-    """The content of a file; None if there is none. DiskError."""
+    """Returns the content of a file, or None if the file does not exist. DiskError."""
     with refusing(f"cannot read {path}"):
         try:
             return path.read_bytes()
@@ -28,13 +28,11 @@ def read(path: Path) -> bytes | None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Gives the file this content: all of it, durably, or, on DiskError, none of it.
-
-    The group may read it (mode 0640).
-    """
+    """Replaces the content of a file, durably. On DiskError the old content stays, unless only the sync of
+    the directory failed. The group may read the file (mode 0640)."""
     new = path.with_name(path.name + NEW)
     with refusing(f"cannot write {path}"):
-        new.unlink(missing_ok=True)  # of a process that was killed
+        new.unlink(missing_ok=True)  # a killed process left it
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
             try:
@@ -51,10 +49,9 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes, end: int) -> int:
-    """Appends to a file behind its first `end` bytes, durably; returns where the content ends.
+    """Cuts a file to its first `end` bytes, and appends content, durably. Returns the new end.
 
-    What is behind `end` is cut off first: a line that was not written whole. DiskError: as much as was
-    written may be there or not, and the call may be repeated.
+    The cut removes a line that was not written whole. On DiskError the caller may repeat the call.
     """
     with refusing(f"cannot append to {path}"):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -71,7 +68,7 @@ def append(path: Path, content: bytes, end: int) -> int:
 
 
 def _write(fd: int, content: bytes) -> None:
-    """All of it: a disk that gets full takes a part first."""
+    """Writes all of the content. A disk that becomes full takes only a part of it at first."""
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
@@ -79,28 +76,28 @@ def _write(fd: int, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """Units that were skipped for one reason: how many, and some of their keys."""
+    """The number of units that were skipped for one reason, and some of their keys."""
 
     count: int = 0
     examples: tuple[str, ...] = ()
 
     def with_key(self, key: str) -> Skips:
-        """One more."""
+        """Counts one more unit."""
         examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, key)
         return Skips(self.count + 1, examples)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What state.json says. `heads`: of each stream, the j of its next shard and the cursor at which that
-    begins; the last entry is of the supplements. `skipped`: by reason."""
+    """The content of state.json. `heads`: for each stream the j of the next shard, and the cursor at which
+    that shard begins; the last entry is for supplements. `skipped`: by reason."""
 
     heads: tuple[tuple[int, Cursor], ...] = ()
     skipped: Mapping[str, Skips] = field(default_factory=dict)
 
 
 def write_state(path: Path, state: State) -> None:
-    """Durably. DiskError."""
+    """Replaces state.json. DiskError."""
     replace(
         path,
         _json(
@@ -117,8 +114,8 @@ def write_state(path: Path, state: State) -> None:
 
 
 def read_state(path: Path) -> State:
-    """What was written last; an empty state if nothing was. DamagedError: the streams that have no shard
-    left start over. DiskError."""
+    """Reads state.json. Returns an empty state if the file does not exist. DamagedError: streams without a
+    shard start over. DiskError."""
     text = read(path)
     if text is None:
         return State()
@@ -137,17 +134,17 @@ def read_state(path: Path) -> State:
     except (ValueError, TypeError, RecursionError):
         pass
     raise DamagedError(
-        f"{path} is damaged: found {text[:80]!r}. Streams that have no shard left start over"
+        f"{path} is damaged: found {text[:80]!r}. Streams without a shard start over"
     )
 
 
 def write_egress(path: Path, fetched: int) -> None:
-    """Durably: the bytes that were fetched in all. DiskError."""
+    """Replaces egress.json. `fetched`: bytes fetched since the cache was made. DiskError."""
     replace(path, _json({"version": 1, "fetched": fetched}))
 
 
 def read_egress(path: Path) -> int:
-    """The bytes that were fetched in all; 0 if nothing was written. DamagedError, DiskError."""
+    """Reads egress.json. Returns 0 if the file does not exist. DamagedError, DiskError."""
     text = read(path)
     if text is None:
         return 0
@@ -158,8 +155,8 @@ def read_egress(path: Path) -> int:
     except (ValueError, TypeError, RecursionError):
         pass
     raise DamagedError(
-        f'{path} is damaged: found {text[:80]!r}, expected {{"version": 1, "fetched": BYTES}}. Write the '
-        "bytes that were fetched so far into it, or remove the file to count from 0"
+        f'{path} is damaged: found {text[:80]!r}, expected {{"version": 1, "fetched": BYTES}}. Write '
+        "the fetched bytes into the file, or remove the file to count from 0"
     )
 
 

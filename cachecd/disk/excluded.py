@@ -1,7 +1,7 @@
-"""excluded.jsonl: the keys that a person took out, the only file that has them.
+"""excluded.jsonl: the keys that a person excluded.
 
-One JSON object a line, ASCII. The first line of an exclusion names its dataset and keys; a second one says
-that all of its shards are done, so that a start searches for the others only.
+Each line is a JSON object in ASCII. The first line of an exclusion has its dataset and keys. A second line
+says that its shards are done; a start searches shards only for the other exclusions.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Exclusion:
 class ExcludedFile:
     """The exclusions of all datasets, in the order in which they were made.
 
-    What is added counts only after it was synced. On DiskError nothing has changed, and the call may be
-    repeated.
+    A change counts only after it was synced. On DiskError nothing changed, and the caller may repeat the
+    call.
     """
 
     def __init__(self, path: Path) -> None:
-        """DiskError: the file cannot be read. DamagedError: one of its lines is no exclusion, so nobody
-        knows what is excluded. A last line that was not written whole is no line: nobody was answered."""
+        """Reads the file. DiskError. DamagedError: a line is not an exclusion, so a key might be missing. A
+        last line without its end is ignored: the daemon was killed before it replied."""
         self._path = path
         self._end = 0
         self._made: dict[str, Exclusion] = {}
@@ -51,24 +51,24 @@ class ExcludedFile:
             self._end += len(line)
 
     def keys(self, dataset: str) -> frozenset[str]:
-        """All excluded keys of a dataset."""
+        """Returns all excluded keys of a dataset."""
         every = (made.keys for made in self._made.values() if made.dataset == dataset)
         return frozenset(key for keys in every for key in keys)
 
     @property
     def unfinished(self) -> tuple[Exclusion, ...]:
-        """The exclusions of which nobody knows that their shards are done."""
+        """The exclusions whose shards may not be done."""
         return tuple(made for name, made in self._made.items() if name not in self._done)
 
     def add(self, exclusion: Exclusion) -> None:
-        """Durably. DiskError. One that is there already is not added again."""
+        """Appends an exclusion, unless the file has it already. DiskError."""
         if exclusion.name not in self._made:
             self._append(
                 {"exclusion": exclusion.name, "dataset": exclusion.dataset, "keys": exclusion.keys}
             )
 
     def finish(self, name: str) -> None:
-        """All shards of this exclusion are done. DiskError."""
+        """Appends that all shards of this exclusion are done. DiskError."""
         if name not in self._done:
             self._append({"exclusion": name, "done": True})
 

@@ -1,4 +1,4 @@
-"""The name of a generation's directory, a hash of what decides its records; and generation.json."""
+"""The identity of a generation, whose hash names its directory; and generation.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachecd.disk.durable import read, replace
 from cachecd.errors import DamagedError
 from cachecd.stream import Shape
 
-# What JSON has. Mappings and sequences in it are to be given without the values that are defaults.
+# A JSON value. Callers leave out keys of mappings whose values are defaults.
 Json = Any
 
 _FIXED = ("S", "stripe", "lanes", "capacity")
@@ -21,16 +21,16 @@ _FIXED = ("S", "stripe", "lanes", "capacity")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything that decides what a record of a dataset is, as the configuration gives it.
+    """The values of the configuration that decide the content of a record.
 
-    Two configurations of equal identity share a directory. A value that is the default does not enter the
-    name, so that a later release may add fields, and keeps the names.
+    Two configurations with equal identities share a directory. Default values do not enter the name: a
+    later release can add fields and keep the names.
     """
 
     url: str = ""
     endpoint: str | None = None
     id: str | None = None
-    """source.id: stands for url and endpoint, of a bucket that moves."""
+    """source.id replaces url and endpoint in the name, for a bucket that moves."""
     format: str = ""
     match: Json = None
     skip: Json = None
@@ -42,24 +42,22 @@ class Identity:
     reader: str | None = None
     options: Json = None
     transform: tuple[Json, ...] = ()
-    """The steps' names, each with its argument; of a user's step the name alone."""
+    """Each ready-made step with its argument, and the name of each user step."""
     split: Json = None
     held_out: bool = False
     partition: Json = None
     generation: int = 1
 
     def words(self) -> dict[str, Json]:
-        """The values that are not defaults, as generation.json has them."""
-        words = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        }
-        return _plain(words)
+        """Returns the values that are not defaults, for generation.json."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        words = {name: value for name, (value, default) in values.items() if value != default}
+        plain: dict[str, Json] = json.loads(json.dumps(words))
+        return plain
 
     def name(self, copy: int = 1) -> str:
-        """The name of the directory. `copy`: 2 for the one that goes on where the first has a damaged
-        listing, and so on."""
+        """Returns the name of the directory. `copy` 2 replaces a directory with a damaged listing, and so
+        on."""
         words = self.words()
         if self.id is not None:
             words = {key: words[key] for key in words if key not in ("url", "endpoint")}
@@ -70,9 +68,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What generation.json says. `made`: when the directory was made, in seconds since 1970.
+    """The content of generation.json. `made`: when the directory was made, in seconds since 1970.
 
-    `shape` is fixed when the first block of the listing ends, `schema` is known after the first record.
+    `shape` is None until the first block of the listing ends, `schema` until the first record is made.
     """
 
     identity: Mapping[str, Json]
@@ -84,7 +82,7 @@ class Generation:
 
 
 def write_generation(path: Path, generation: Generation) -> None:
-    """Durably. DiskError."""
+    """Replaces generation.json. DiskError."""
     fixed = None
     if (shape := generation.shape) is not None:
         fixed = dict(
@@ -103,8 +101,8 @@ def write_generation(path: Path, generation: Generation) -> None:
 
 
 def read_generation(path: Path) -> Generation | None:
-    """What was written last; None if there is no such file. DamagedError: without it nobody can go on with
-    the streams of this directory. DiskError."""
+    """Reads generation.json. Returns None if the file does not exist. DamagedError: the streams of this
+    directory cannot continue. DiskError."""
     text = read(path)
     if text is None:
         return None
@@ -135,9 +133,3 @@ def _shape(fixed: Mapping[str, Json] | None, seed: int) -> Shape | None:
         if type(value) is not int or value < 1:
             raise ValueError(f"found {value!r}, expected a count")
     return Shape(streams, stripe, lanes, capacity, seed)
-
-
-def _plain(words: dict[str, Json]) -> dict[str, Json]:
-    """As JSON gives it back. TypeError for what JSON does not have."""
-    plain: dict[str, Json] = json.loads(json.dumps(words))
-    return plain

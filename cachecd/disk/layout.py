@@ -1,4 +1,4 @@
-"""Where everything lies under `cache.dir`. No other module joins these paths."""
+"""The paths of everything under `cache.dir`. No other module joins these paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARD_FILE = re.compile(
 
 
 class ShardFile(NamedTuple):
-    """What the name of a file in `shards/` says. `kind`: its suffix behind number and version."""
+    """The parts of a file name in `shards/`. `kind`: the suffix after number and version."""
 
     number: int
     version: int
@@ -77,7 +77,7 @@ class Layout:
         return GenerationLayout(self.dataset(dataset) / name)
 
     def generations(self) -> Iterator[tuple[str, str]]:
-        """(dataset, generation) of every directory of a generation, configured or not, in their order.
+        """Yields (dataset, generation) of every generation directory, configured or not, in name order.
         OSError."""
         if not self.datasets.exists():
             return
@@ -129,7 +129,7 @@ class GenerationLayout:
         return self.shards / (_name(number, version) + _DATA + SIDECAR)
 
     def temporary(self, number: int, version: int = 0) -> Path:
-        """Where a shard is written; its sidecar has this name and SIDECAR."""
+        """The path at which a worker writes a shard. SIDECAR is appended for its sidecar."""
         return self.shards / (_name(number, version) + NEW)
 
     def temporary_sidecar(self, number: int, version: int = 0) -> Path:
@@ -143,7 +143,7 @@ class GenerationLayout:
 
 
 def parse(name: str) -> ShardFile | None:
-    """What a file in `shards/` is by its name; None for a file that is not ours."""
+    """Parses a file name in `shards/`. Returns None for an unknown file."""
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None

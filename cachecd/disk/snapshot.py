@@ -1,4 +1,4 @@
-"""The shard table of a generation as it was in memory. It only makes a start quick: nothing rests on it."""
+"""The shard table of a generation as it was in memory. It only makes a start quick."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cachecd.disk.durable import read, replace
 _HEADER = struct.Struct("<8sIQ16s")  # magic, version, rows, digest of the rows
 _MAGIC = b"CACHECDS"
 _VERSION = 1
+_Plain = tuple[int, int, int, int, int, int, int]  # a Row
 _ROW = np.dtype(
     [
         *(("number", "<u8"), ("version", "<u4"), ("allocated", "<u8"), ("records", "<u4")),
@@ -24,8 +25,8 @@ _ROW = np.dtype(
 
 
 class Row(NamedTuple):
-    """One version of a shard. `allocated`: bytes on disk with its sidecar; `ended`: how many units have
-    their last record in it; `digest`: its sidecar's."""
+    """One version of a shard. `allocated`: bytes on disk with the sidecar. `ended`: the number of units
+    whose last record is in the shard. `digest`: the digest in the sidecar."""
 
     number: int
     version: int
@@ -37,15 +38,15 @@ class Row(NamedTuple):
 
 
 def write_snapshot(path: Path, rows: Iterable[Row]) -> None:
-    """At exit, and every ten minutes. DiskError."""
+    """Replaces the snapshot. The daemon does so at exit and every ten minutes. DiskError."""
     packed = np.array(list(rows), _ROW).tobytes()
     header = _HEADER.pack(_MAGIC, _VERSION, len(packed) // _ROW.itemsize, _digest(packed))
     replace(path, header + packed)
 
 
-def read_snapshot(path: Path) -> Mapping[tuple[int, int], tuple[int, ...]]:
-    """The rows, as plain tuples, by number and version. None if there is no snapshot, or a damaged one, or
-    one of another version: then all sidecars are read. DiskError."""
+def read_snapshot(path: Path) -> Mapping[tuple[int, int], _Plain]:
+    """Returns the rows, as plain tuples, by number and version. A snapshot that is missing, damaged or of
+    another version has no rows: all sidecars are read then. DiskError."""
     content = read(path) or b""
     if len(content) < _HEADER.size:
         return {}

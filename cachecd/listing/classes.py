@@ -14,22 +14,22 @@ from cachecd.errors import DamagedError
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:
-    """The names of all classes that were ever found; the number of a class is its place."""
+    """The names of all classes found so far. The number of a class is its index."""
 
     names: tuple[str, ...] = ()
 
     def extended(self, found: Iterable[str]) -> ClassNames:
-        """With the names that are new, in alphabetical order after the known ones; self if none is new."""
+        """Appends the new names in alphabetical order. Returns self if no name is new."""
         new = sorted(set(found).difference(self.names))
         return ClassNames((*self.names, *new)) if new else self
 
     def encode(self) -> bytes:
-        """As `decode` reads it: ASCII, so that names that are not Unicode can be kept too."""
+        """Returns the text for `decode`. ASCII, because a name need not be Unicode."""
         return json.dumps({"version": 1, "classes": self.names}).encode("ascii")
 
     @staticmethod
     def decode(text: bytes) -> ClassNames:
-        """DamagedError if it is nothing that `encode` gives."""
+        """Reads the text of `encode`. DamagedError for any other text."""
         try:
             match json.loads(text):
                 case {"version": 1, "classes": [*names]} if all(isinstance(n, str) for n in names):

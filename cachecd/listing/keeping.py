@@ -29,19 +29,19 @@ Result = TypeVar("Result")
 
 
 class Room(Protocol):
-    """The room under the limit for what a listing writes."""
+    """Reserves room under the limit for a listing."""
 
     def reserve(self, size: int) -> None:
-        """Before the table takes at most `size` bytes more. NoRoomError, LimitTooSmallError: it may not."""
+        """Reserves `size` bytes before the table writes. NoRoomError, LimitTooSmallError."""
 
     def settle(self) -> None:
-        """After that: what was taken is on the disk, and the rest is not needed."""
+        """Ends the reservation: the table has written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a complete listing changed. `gone`: the numbers of all units that the source does not list now,
-    ascending."""
+    """The changes that a complete listing found: counts of new and rewritten units, and the numbers of all
+    units that the source no longer lists."""
 
     new: int
     rewritten: int
@@ -51,8 +51,8 @@ class Changes:
 class Listing:
     """One listing of a source, over as many attempts as it takes.
 
-    Each page is synced, and stays, whatever happens later. What was seen is one bit a unit, in memory.
-    Retries are the caller's: it reads again, either the whole source or the rest.
+    Each page is synced. In memory the listing keeps one bit for each unit. The caller retries: it
+    calls `read` again, with the pages of the whole source or of the rest.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Listing:
         judges: bool = False,
         block_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`thread`: the one thread of the table. `judges`: this is the first listing since a start; if it
-        shows that more than half of the known units were rewritten, it is refused, and no ETag is replaced.
-        `block_ended` is called whenever more units may be fed."""
-        self.listed = 0  # units, in this attempt
+        """`thread`: an executor with one thread, which made the table. `judges`: this is the first listing
+        since a start. If it shows that more than half of the known units were rewritten, it is refused,
+        and no ETag is replaced. `block_ended` is called when more units can be fed."""
+        self.listed = 0  # units in this attempt
         self._table = table
         self._thread = thread
         self._room = room
@@ -77,12 +77,12 @@ class Listing:
         self._begun = False
 
     async def read(self, pages: AsyncIterator[Sequence[ObjectInfo]]) -> Changes:
-        """Reads pages of units up to the listing's end. The pages of a later attempt may begin anew, or go
-        on behind the last page that was taken.
+        """Reads pages of units up to the end of the listing. A later attempt may begin anew, or continue
+        after the last page that was read.
 
-        If it fails, what is listed so far is made a block, so that it can be fed; and what the pages, the
-        room or the disk have raised is raised: SourceError, NoRoomError, LimitTooSmallError, DiskError.
-        RewrittenError: this listing is refused; a later one is another Listing.
+        If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
+        SourceError, NoRoomError, LimitTooSmallError, DiskError. RewrittenError: the listing is refused; the
+        caller makes another Listing.
         """
         self.listed = 0
         try:
@@ -94,39 +94,42 @@ class Listing:
                     await self._add(page[start : start + MOST_AT_ONCE])
             if not self.listed and len(self._table):
                 raise SourceUnreachableError(
-                    f"the source is empty, {len(self._table)} units were listed before: is it mounted? "
-                    "What is known of it stays as it is"
+                    f"the source is empty, but {len(self._table)} units were listed before. Is the source "
+                    "mounted? The listing is unchanged"
                 )
-            await self._write(self._table.finish, self._table.closing_cost)
+            await self._close(self._table.finish)
         except RewrittenError:
-            with contextlib.suppress(DiskError):  # then the next listing does it
+            with contextlib.suppress(DiskError):  # the next listing drops them too
                 await self._run(self._table.forget_deferred)
             raise
         except Exception:
             with contextlib.suppress(DiskError, NoRoomError, LimitTooSmallError):
-                await self._write(self._table.close_block, self._table.closing_cost)
+                await self._close(self._table.close_block)
             raise
         return Changes(
             len(self._table) - self._known, self._rewritten.count, self._seen.missing(self._known)
         )
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
-        found = await self._run(lambda: self._table.compare(page))
+        changes = await self._run(lambda: self._table.compare(page))
         self.listed += len(page)
-        if self.listed > len(self._table) + len(found.new) + _MOST_REPEATED:
+        if self.listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
             raise SourceUnreachableError(
-                f"the source has listed {self.listed} units, of which only "
-                f"{len(self._table) + len(found.new)} differ: its listing goes round in circles"
+                f"the source listed {self.listed} units, but only "
+                f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
             )
-        self._rewritten.add([row[-1] for row in found.rewritten])
+        self._rewritten.add([row[-1] for row in changes.rewritten])
         if self._defers and 2 * self._rewritten.count > self._known:
             raise RewrittenError(
                 f"more than half of the {self._known} units that were listed before have another ETag, "
                 "size or label now"
             )
-        if found.cost:
-            await self._write(lambda: self._table.add(found, defer=self._defers), found.cost)
-        self._seen.add(found.numbers)
+        if changes.cost:
+            await self._write(lambda: self._table.add(changes, defer=self._defers), changes.cost)
+        self._seen.add(changes.numbers)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        await self._write(close, await self._run(self._table.closing_cost))
 
     async def _write(self, write: Callable[[], None], cost: int) -> None:
         self._room.reserve(cost)
@@ -143,7 +146,7 @@ class Listing:
 
 
 class _Bits:
-    """A set of numbers from 0 on, one bit each."""
+    """A set of unit numbers, one bit for each number."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -161,7 +164,7 @@ class _Bits:
         np.bitwise_or.at(self._bits, places, masks)
 
     def missing(self, end: int) -> NDArray[np.int64]:
-        """The numbers below `end` that are not in the set."""
+        """Returns the numbers below `end` that are not in the set."""
         bits = np.unpackbits(self._bits, count=None, bitorder="little")[:end]
         missing = np.ones(end, np.bool_)
         missing[: len(bits)] = bits == 0

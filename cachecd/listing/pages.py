@@ -1,4 +1,4 @@
-"""Pages of units for feeding: the units of one stream, in the order in which it reads them."""
+"""Pages of units for feeding: the units of one stream, in reading order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ More = Literal["listed", "end"]
 class Page:
     """Units of a stream at consecutive places of one block, from (block, place) on.
 
-    None in place of an excluded unit: its place is passed over. `more`: "listed" if the stream has units
-    after these, in this block or in later ones, else "end".
+    An excluded unit is None: the stream passes over its place. `more` is "listed" if the stream has units
+    after these, in this block or in later blocks, else "end".
     """
 
     block: int
@@ -36,10 +36,10 @@ def units_of(
     count: int = MOST_AT_ONCE,
     excluded: Container[str] = frozenset(),
 ) -> Page:
-    """The next units of a stream from (block, place) on: at most `count`, which is at most MOST_AT_ONCE,
-    and of one block. A place behind the last unit of a block means the first unit of the next.
+    """Returns the next units of a stream from (block, place) on: at most `count`, all from one block.
+    `count` is at most MOST_AT_ONCE. A place behind a block's last unit means the next block's first unit.
 
-    Only of blocks that are synced. `excluded`: keys that are not to be fed. DiskError, DamagedError.
+    Only synced blocks are read. `excluded`: keys that are not fed. DiskError, DamagedError.
     """
     ends = table.ends
     while block < len(ends) and place >= shape.units_in(stream, block, ends):

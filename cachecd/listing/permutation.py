@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from cachecd_client._core import PERMUTATION_VERSION, Permutation
 
-# Cursors count places of this order: with another permutation they would mean other units.
+# Cursors count places in this order. With another permutation they would name other units.
 assert PERMUTATION_VERSION == 1
 
 
 class BlockOrder:
-    """Which unit is at which place of one block, in O(1) time and memory.
+    """Maps places of one block to units, in O(1) time and memory.
 
-    The order follows from the seed, the block's number and its size, on every machine and in every
-    release.
+    Seed, block number and block size decide the order, on every machine and in every release.
     """
 
     def __init__(self, seed: int, block: int, ends: Sequence[int]) -> None:
@@ -24,12 +23,12 @@ class BlockOrder:
         self._permutation = Permutation(ends[block] - self._begin, _key(seed, block))
 
     def unit(self, g: int) -> int:
-        """The number of the unit at place g, which counts over all blocks. IndexError outside the block."""
+        """Returns the number of the unit at place g of the generation. IndexError outside the block."""
         return self._begin + self._permutation[g - self._begin]
 
 
 def _key(seed: int, block: int) -> int:
-    """Distinct for each seed and block; seeds have 64 bits."""
+    """Returns another key for each seed and block."""
     text = f"{seed} {block}".encode()
     return int.from_bytes(
         hashlib.blake2b(text, digest_size=8, person=b"block order").digest(), "little"

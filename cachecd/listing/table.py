@@ -20,7 +20,7 @@ MOST_AT_ONCE = 1024  # units of a page, and of a look-up
 
 _PAGE = 4096  # bytes
 _CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
-# `rewritten`: new ETags and sizes that wait for the end of a listing. `totals`: one row.
+# `rewritten`: changes that wait for the end of a listing. `totals`: one row.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 PRAGMA user_version={VERSION};
@@ -40,17 +40,17 @@ _UPDATE = "UPDATE units SET size = ?, etag = ?, label = ? WHERE number = ?"
 _DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, number) VALUES (?, ?, ?, ?)"
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
-
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a page would change in a table. Valid until the table changes.
+    """The changes that a page makes to a table. Valid until the table changes.
 
-    `numbers`: of all units of the page, in its order. `new` and `rewritten`: rows for the units that the
-    table does not have, and for those whose ETag, size or label is another now. `cost`: the most that the
-    file and its journal grow by while the page is added; less stays.
+    `numbers`: the numbers of the page's units, in page order. `new`: rows of units that are not in the
+    table. `rewritten`: new values of units whose ETag, size or label changed. `grown`: bytes by which the
+    source grows. `cost`: the most bytes by which file and journal grow while the page is added; the
+    journal's are freed again.
     """
 
     numbers: tuple[int, ...]
@@ -63,15 +63,15 @@ class Difference:
 class Table:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
-    A unit keeps its number for ever. A block counts only after the transaction that ended it was synced.
-    One connection, for the thread that made the table.
+    A unit keeps its number for ever. A block is visible only after the transaction that ended the block was
+    synced. The table has one connection: only the thread that made the table may call it.
 
-    Every method raises DiskError if the disk refuses; the table is then as it was, and the call may be
-    repeated. DamagedError: the file is damaged, and another one is to take its place.
+    Every method raises DiskError if the disk refuses. The table is then unchanged, and the caller may
+    repeat the call. DamagedError: the file is damaged; the caller replaces it.
     """
 
     def __init__(self, path: Path, blocks: int = 0) -> None:
-        """Opens the file, or creates it. DamagedError also if it has fewer than `blocks` blocks."""
+        """Opens or creates the file. DamagedError also if the file has fewer than `blocks` blocks."""
         self._path = path
         self._journal = path.with_name(path.name + "-journal")
         self._db: sqlite3.Connection | None = None
@@ -86,7 +86,7 @@ class Table:
             )
 
     def __len__(self) -> int:
-        """Units listed so far."""
+        """The number of units."""
         return self._length
 
     @property
@@ -96,17 +96,17 @@ class Table:
 
     @property
     def completed(self) -> int:
-        """How many listings came to their end."""
+        """The number of listings that reached their end."""
         return self._completed
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all units whose size is known."""
+        """The bytes of all units. A unit of unknown size counts 0."""
         return self._bytes
 
     @property
     def allocated(self) -> int:
-        """Bytes that the file and its journal occupy on disk."""
+        """The bytes that file and journal occupy on disk."""
         total = 0
         with self._refusing():
             for path in (self._path, self._journal):
@@ -123,8 +123,8 @@ class Table:
     # --- reading
 
     def units(self, numbers: Sequence[int]) -> list[Unit]:
-        """The units of these numbers, at most MOST_AT_ONCE, in this order. IndexError for a number that
-        is not listed."""
+        """Returns the units with these numbers, in the same order. At most MOST_AT_ONCE numbers.
+        IndexError: a number is not listed."""
         if numbers and not 0 <= min(numbers) <= max(numbers) < self._length:
             raise IndexError(f"found a unit beyond the {self._length} that are listed")
         marks = ",".join("?" * len(numbers))
@@ -136,7 +136,7 @@ class Table:
             raise DamagedError(f"{self._path}: it has no unit {error}") from None
 
     def find(self, key: str) -> list[Unit]:
-        """All units of one object, in its order; none if it is not listed."""
+        """Returns all units of one object, ordered by `begin`. Empty if the object is not listed."""
         rows = self._rows(
             f"SELECT {_COLUMNS} FROM units WHERE key = ? ORDER BY begin", (_stored(key),)
         )
@@ -145,8 +145,8 @@ class Table:
     # --- listing
 
     def compare(self, page: Sequence[ObjectInfo]) -> Difference:
-        """What a page, at most MOST_AT_ONCE units, would change. Of a unit that it names twice, the first
-        counts. SourceError: a size or a place that no object has."""
+        """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, the
+        first one counts. SourceError: a unit has an impossible size or `begin`."""
         known = self._known(page)
         numbers, new, rewritten = [], list[Row](), dict[int, Row]()
         looked_at = set[int]()
@@ -162,7 +162,7 @@ class Table:
             numbers.append(number)
             if number == length:
                 new.append((number, *name, *about))
-                known[name] = (number, *about)  # named again, it is as it was
+                known[name] = (number, *about)  # a second unit of this name changes nothing
                 length, grown = length + 1, grown + unit.size
             elif about != tuple(before) and number < self._length and number not in looked_at:
                 rewritten[number] = (*about, number)
@@ -173,9 +173,9 @@ class Table:
         return Difference(tuple(numbers), *rows, grown, cost)
 
     def add(self, page: Difference, *, defer: bool = False) -> None:
-        """Writes what a page changes in one synced transaction; blocks end where they are full.
+        """Writes the changes of a page in one synced transaction. Ends blocks that are full.
 
-        New ETags, sizes and labels take the place of the old ones; with `defer` they wait for `finish`.
+        New ETags, sizes and labels replace the old ones. With `defer`, `finish` replaces them.
         """
         if not page.new and not page.rewritten:
             return
@@ -191,14 +191,14 @@ class Table:
         self._bytes += grown
 
     def close_block(self) -> None:
-        """Ends the open block, if it has units: the listing failed, and what is listed can be fed."""
+        """Ends the open block if it has units. After a failed listing its units can be fed then."""
         if self._length > (self._ends[-1] if self._ends else 0):
             with self._transaction() as db:
                 db.execute("INSERT INTO blocks VALUES (?)", (self._length,))
             self._ends = (*self._ends, self._length)
 
     def finish(self) -> None:
-        """The listing came to its end: what was deferred is written, and the open block ends."""
+        """Ends a complete listing: writes the deferred changes, and ends the open block."""
         while rows := self._rows(
             "SELECT size, etag, label, number FROM rewritten ORDER BY number LIMIT ?",
             (MOST_AT_ONCE,),
@@ -219,13 +219,12 @@ class Table:
             db.execute("UPDATE totals SET completed = completed + 1")
         self._completed += 1
 
-    @property
     def closing_cost(self) -> int:
-        """The most that `close_block` or `finish` makes the file and its journal grow by."""
+        """The most bytes by which `close_block` or `finish` makes file and journal grow."""
         return self._cost((), ((0, "", "", 0),) * MOST_AT_ONCE)
 
     def forget_deferred(self) -> None:
-        """Drops what was deferred: its listing is not going to end."""
+        """Drops deferred changes: the listing that deferred them will not end."""
         if self._rows("SELECT 1 FROM rewritten LIMIT 1"):
             with self._transaction() as db:
                 db.execute("DELETE FROM rewritten")
@@ -238,12 +237,13 @@ class Table:
         text = sum(4 * (2 * len(row[1]) + len(row[4]) + len(row[5])) for row in new)
         text += sum(4 * (len(row[1]) + len(row[2])) for row in rewritten)
         changed = len(new) + len(rewritten)
-        # At worst each unit changes a page of the units and one of their index, and both are journaled.
+        # In the worst case each unit changes one page of the table and one page of the index. The journal
+        # holds both pages.
         journaled = min(pages, 3 * changed + 64)
         return text + 128 * changed + 64 * _PAGE + journaled * (_PAGE + 8)
 
     def _known(self, page: Sequence[ObjectInfo]) -> dict[tuple[str | bytes, int], tuple[Any, ...]]:
-        """Of the page's units that are listed: number, size, ETag and label by key and begin."""
+        """Returns (number, size, ETag, label) by (key, begin) for the page's units that are listed."""
         if not page or not self._length:
             return {}
         names = [value for unit in page for value in (_stored(unit.key), unit.begin)]
@@ -262,7 +262,7 @@ class Table:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Synced when it ends; after an error the file is as it was."""
+        """Commits and syncs at its end. After an error the file is unchanged."""
         with self._refusing():
             db = self._connection()
             db.execute("BEGIN IMMEDIATE")
@@ -273,8 +273,8 @@ class Table:
         if self._db is not None:
             return self._db
         self._db = db = sqlite3.connect(self._path, isolation_level=None)
-        # Truncated and synced, a journal cannot come back after a power failure, as one that was unlinked
-        # may: what is committed is durable.
+        # SQLite syncs a truncated journal. An unlinked journal may come back after a power failure, and
+        # would roll back a committed transaction.
         db.execute("PRAGMA journal_mode=TRUNCATE")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA temp_store=MEMORY")
@@ -304,7 +304,7 @@ class Table:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns an error within into a DiskError. The next call opens the file anew, and rolls back."""
+        """Turns an error into a DiskError. The next call opens the file anew and rolls back."""
         try:
             yield
         except BaseException as error:
@@ -316,22 +316,22 @@ class Table:
                 raise
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code == sqlite3.SQLITE_ERROR:
-                raise  # a mistake of ours
+                raise  # the SQL is wrong
             kind = DamagedError if code in _DAMAGE else DiskError
             raise kind(f"{self._path}: {error}") from error
 
 
 def _ends_within(ends: Sequence[int], length: int) -> list[int]:
-    """The ends of further blocks that `length` units fill."""
-    found: list[int] = []
-    begin = ends[-1] if ends else 0
-    while (begin := begin + (FIRST_BLOCK << (len(ends) + len(found)))) <= length:
-        found.append(begin)
-    return found
+    """Returns the ends of the further blocks that `length` units fill."""
+    more: list[int] = []
+    end = ends[-1] if ends else 0
+    while (end := end + (FIRST_BLOCK << (len(ends) + len(more)))) <= length:
+        more.append(end)
+    return more
 
 
 def _stored(text: str) -> str | bytes:
-    """SQLite's texts are Unicode, and a name need not be: its bytes are stored then, as no text is."""
+    """Returns a value that SQLite can store: the text, or its bytes if the text is not Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:

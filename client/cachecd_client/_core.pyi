@@ -180,8 +180,8 @@ class Sidecar:
         """Ordinal of each record within its unit; uint32 [records]."""
     def __len__(self) -> int: ...
 
-def read_sidecar_head(path: str) -> tuple[str, int, int, int]:
-    """(meta, records, data_bytes, digest) of a sidecar; reads and verifies no more than its head."""
+def read_sidecar_head(path: str) -> tuple[str, int, int, int, int]:
+    """(meta, records, data_bytes, digest, units in the table) of a sidecar; verifies no more than that."""
 
 def write_sidecar(path: str, meta: str, data_bytes: int, offsets: NDArray[np.uint64]) -> int:
     """Writes a sidecar for a foreign TFRecord file (one unit without key); returns its bytes."""

@@ -180,7 +180,7 @@ nb::tuple PyReadSidecarHead(nb::object path) {
     head = ReadSidecarHead(name);
   }
   return nb::make_tuple(MetaText(name, head.meta), head.header.records, head.header.data_bytes,
-                        head.header.digest);
+                        head.header.digest, head.header.units);
 }
 
 uint64_t PyWriteSidecar(nb::object path, const std::string& meta, uint64_t data_bytes,

@@ -79,7 +79,7 @@ def test_head_is_read_without_the_rest(sidecar, shard):
     sidecar.write_bytes(whole[:-1] + b"?")
     digest = slow_digest(UNITS, [0] * 3, [0, 1, 2])
     head = _core.read_sidecar_head(str(sidecar))
-    assert head == ('{"a": "é"}', 3, shard.stat().st_size, digest)
+    assert head == ('{"a": "é"}', 3, shard.stat().st_size, digest, len(UNITS))
     sidecar.write_bytes(whole[:60] + b"?" + whole[61:])
     with pytest.raises(CorruptSidecarError, match="meta CRC"):
         _core.read_sidecar_head(str(sidecar))

@@ -1,0 +1,210 @@
+"""Publishes shards, marks them, copies them without excluded records, and unlinks them.
+
+Every change is durable when the function returns. On DiskError the caller may repeat the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout
+from cachecd.disk.sidecar import read_head
+from cachecd.errors import DamagedError, NameTakenError
+from cachecd_client._core import ShardWriter, Sidecar
+from cachecd_client.errors import CorruptError
+
+Name = tuple[int, int]  # number, version
+_BLOCK = 4096
+
+
+def publish(layout: GenerationLayout, number: int, version: int = 0) -> int:
+    """Renames a sealed shard and its sidecar, both synced, to their final names. Returns their allocated
+    bytes.
+
+    The sidecar is renamed first, so a visible shard always has a sidecar. A shard without records is a
+    sidecar alone. The caller publishes the shards of one stream in order. NameTakenError: another file has
+    one of the names. On any other DiskError neither name is taken, unless the disk refuses even that.
+    """
+    new, new_sidecar = layout.temporary(number, version), layout.temporary_sidecar(number, version)
+    shard, sidecar = layout.shard(number, version), layout.sidecar(number, version)
+    for path in (shard, sidecar):
+        if os.path.lexists(path):
+            raise NameTakenError(
+                f"{path} exists, but the daemon did not write it: move it out of {layout.shards}"
+            )
+    with refusing(f"cannot publish {shard}"):
+        empty = read_head(new_sidecar).records == 0
+        if empty:
+            new.unlink(missing_ok=True)
+        os.rename(new_sidecar, sidecar)
+        try:
+            if not empty:
+                os.rename(new, shard)
+            sync_directory(layout.shards)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(sidecar, new_sidecar)
+                if not empty:
+                    os.rename(shard, new)
+            raise
+    return allocated(layout, number, version)
+
+
+def discard(
+    layout: GenerationLayout, number: int, version: int = 0, *, halves: bool = False
+) -> None:
+    """Removes the temporary files of a shard that will not be published. `halves`: also removes files with
+    the final names, after `publish` failed with an error other than NameTakenError."""
+    paths = [layout.temporary(number, version), layout.temporary_sidecar(number, version)]
+    if halves:
+        paths += [layout.shard(number, version), layout.sidecar(number, version)]
+    for path in paths:
+        with refusing(f"cannot remove {path}"):
+            path.unlink(missing_ok=True)
+
+
+def allocated(layout: GenerationLayout, number: int, version: int) -> int:
+    """Returns the allocated bytes of a version, with its sidecar and without marks."""
+    total = 0
+    for path in (layout.shard(number, version), layout.sidecar(number, version)):
+        with refusing(f"cannot look at {path}"), contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_blocks * 512
+    return total
+
+
+# --- marks
+
+
+def mark_bad(layout: GenerationLayout, number: int, version: int) -> None:
+    """Marks a version as quarantined. The daemon replies after that."""
+    _mark(layout.bad(number, version), [layout.sidecar(number, version)])
+    _sync(layout)
+
+
+def mark_retired(layout: GenerationLayout, numbers: Iterable[int]) -> None:
+    """Marks numbers as retired. `unlink` removes a mark with the last file of its number."""
+    for number in numbers:
+        sidecars = (layout.sidecar(number, version) for version in range(MOST_VERSIONS))
+        _mark(layout.old(number), sidecars)
+    _sync(layout)
+
+
+def _mark(mark: Path, sidecars: Iterable[Path]) -> None:
+    """Makes the mark a hard link to the first sidecar that exists: a full disk has room for a link. Without
+    a sidecar the mark is an empty file."""
+    with refusing(f"cannot write {mark}"):
+        if os.path.lexists(mark):
+            return
+        for sidecar in sidecars:
+            with contextlib.suppress(FileNotFoundError):
+                os.link(sidecar, mark, follow_symlinks=False)
+                return
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+
+
+# --- the next version of a shard
+
+
+def drop_data(layout: GenerationLayout, number: int, version: int) -> None:
+    """Removes a quarantined shard that no lease names, to make room for its next version. The sidecar
+    stays: it says what the next version holds."""
+    with refusing(f"cannot remove {layout.shard(number, version)}"):
+        layout.shard(number, version).unlink(missing_ok=True)
+    _sync(layout)
+
+
+def copy_without(
+    layout: GenerationLayout, number: int, version: int, keys: Collection[bytes]
+) -> None:
+    """Writes the next version of a shard, without the records of these keys, under its temporary name.
+
+    Nothing is fetched. The copy is never larger than the shard, and its room is allocated first.
+    DamagedError: a record or the sidecar is corrupt.
+    """
+    shard, new = layout.shard(number, version), layout.temporary(number, version + 1)
+    discard(layout, number, version + 1)
+    try:
+        with refusing(f"cannot copy {shard}"):
+            sidecar = Sidecar.read(str(layout.sidecar(number, version)))
+            # The writer counts both files in whole blocks.
+            sizes = (shard.stat().st_size, layout.sidecar(number, version).stat().st_size)
+            capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
+            writer = ShardWriter(str(new), capacity, len(sidecar.meta.encode()))
+            try:
+                _copy(shard, sidecar, keys, writer)
+                writer.finish(sidecar.meta)
+            finally:
+                writer.abort()  # without effect after finish
+    except CorruptError as error:
+        raise DamagedError(str(error)) from error
+
+
+def _copy(shard: Path, sidecar: Sidecar, keys: Collection[bytes], writer: ShardWriter) -> None:
+    kept = set()
+    for index, (unit, key, begin, etag) in enumerate(sidecar.table):
+        if key not in keys:
+            kept.add(index)
+            writer.describe(unit, key, begin, etag)
+    starts = sidecar.offsets.tolist()
+    stops = [*starts[1:], sidecar.data_bytes]
+    units = (sidecar.indices.tolist(), sidecar.units.tolist(), sidecar.ordinals.tolist())
+    with open(shard, "rb") as file:
+        for start, stop, index, unit, ordinal in zip(starts, stops, *units, strict=True):
+            frame = file.read(stop - start)
+            if index in kept:
+                copied, consumed, _ = writer.append_frames(frame, unit, ordinal, str(shard), start)
+                if (copied, consumed) != (1, stop - start):
+                    raise DamagedError(f"{shard}: the record at byte {start} is damaged")
+
+
+# --- the end of a shard
+
+
+def unlink(layout: GenerationLayout, names: Iterable[Name]) -> None:
+    """Removes all files of these versions, and the marks of numbers without files.
+
+    The shard is removed before its sidecar, because a start ignores a sidecar alone. A number's mark is
+    removed after its files are gone durably: otherwise a power failure might bring a retired shard back.
+    """
+    names = list(names)
+    for number, version in names:
+        for path in (
+            layout.shard(number, version),
+            layout.sidecar(number, version),
+            layout.bad(number, version),
+        ):
+            with refusing(f"cannot remove {path}"):
+                path.unlink(missing_ok=True)
+    _sync(layout)
+    for number in {number for number, _ in names}:
+        mark = layout.old(number)
+        files = (
+            path
+            for version in range(MOST_VERSIONS)
+            for path in (layout.shard(number, version), layout.sidecar(number, version))
+        )
+        with refusing(f"cannot remove {mark}"):
+            if os.path.lexists(mark) and not any(map(os.path.lexists, files)):
+                mark.unlink()
+
+
+def remove_generation(layout: GenerationLayout) -> None:
+    """Removes a directory without shards. DiskError if the directory has an unknown file."""
+    with refusing(f"cannot remove {layout.root}"):
+        if layout.shards.exists():
+            layout.shards.rmdir()
+        journal = layout.listing.with_name(layout.listing.name + "-journal")
+        for path in (layout.snapshot, layout.state, layout.listing, journal, layout.identity):
+            path.unlink(missing_ok=True)
+            path.with_name(path.name + ".new").unlink(missing_ok=True)
+        layout.root.rmdir()
+        sync_directory(layout.root.parent)
+
+
+def _sync(layout: GenerationLayout) -> None:
+    with refusing(f"cannot sync {layout.shards}"):
+        sync_directory(layout.shards)

@@ -1,0 +1,78 @@
+"""Reads sidecars: a shard's place in its stream, its figures, its units."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachecd.disk.filesystem import refusing
+from cachecd.errors import DamagedError, DiskError
+from cachecd.stream import Cursor, Skipped
+from cachecd_client import _core
+from cachecd_client.errors import CorruptError
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a sidecar, which is all that a start reads.
+
+    `before` and `after`: the cursors of the shard's stream; None for a supplement. `ended`: the number of
+    units whose last record is in this shard.
+    """
+
+    records: int
+    data_bytes: int
+    digest: int
+    before: Cursor | None
+    after: Cursor | None
+    ended: int
+    skipped: tuple[Skipped, ...]
+
+
+def read_head(path: Path) -> Head:
+    """Reads only the header and the meta text of a sidecar. DamagedError: the sidecar is damaged or
+    missing. DiskError: the disk refuses to read it."""
+    with _damaged(path):
+        text, records, data_bytes, digest, units = _core.read_sidecar_head(str(path))
+        meta = json.loads(text)
+        before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
+        skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
+        return Head(
+            records, data_bytes, digest, before, after, units - _open(before, after), skipped
+        )
+
+
+def holds(path: Path, keys: Collection[bytes]) -> bool:
+    """Returns whether a shard has a record of one of these keys. Raises the errors of `read_head`."""
+    with _damaged(path):
+        return any(key in keys for _, key, *_ in _core.Sidecar.read(str(path)).table)
+
+
+def _open(before: Cursor | None, after: Cursor | None) -> int:
+    """Returns the number of units that have records in the shard and are not at their end."""
+    if before is None or after is None:
+        return 0
+    begun = {(lane.block, lane.place): lane.record for lane in before.lanes}
+    return sum(lane.record > begun.get((lane.block, lane.place), 0) for lane in after.lanes)
+
+
+def _cursor(packed: str | None) -> Cursor | None:
+    return None if packed is None else Cursor.unpack(packed)
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Raises DamagedError for damage, and DiskError for a disk that fails."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path} is missing") from error
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror or error}") from error
+    except (CorruptError, ValueError, TypeError, AttributeError) as error:
+        with refusing(f"cannot read {path}"):  # the core reports EIO as damage
+            path.read_bytes()
+        raise DamagedError(f"{path}: {error}") from error

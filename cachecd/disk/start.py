@@ -1,0 +1,357 @@
+"""Takes the inventory of a generation's directory at a start: shards, heads of streams, leftovers.
+
+Sidecars are the truth. If the snapshot has a shard and the files have their sizes, the sidecar is not read.
+Only `remove_leftovers` changes the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from cachecd.disk import publish
+from cachecd.disk.durable import State
+from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.layout import GenerationLayout, parse
+from cachecd.disk.publish import Name
+from cachecd.disk.sidecar import Head, holds, read_head
+from cachecd.disk.snapshot import read_snapshot
+from cachecd.errors import DamagedError
+from cachecd.stream import Cursor, Shape
+
+_DATA, _SIDECAR = ".tfrecord", ".tfrecord.idx"
+
+
+class ShardEntry(NamedTuple):
+    """The current version of a shard number that has files.
+
+    `status`: "live"; "old" (the number is marked as retired); "damaged" or "excluded" (the shard must be
+    made again); "lost" (the sidecar is missing or damaged: records, data_bytes, ended and digest are 0).
+    `elders`: (version, allocated bytes) of older versions that leases name.
+    """
+
+    number: int
+    version: int
+    allocated: int
+    records: int
+    data_bytes: int
+    ended: int
+    digest: int
+    status: str
+    elders: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Files that no lease names and no generation needs: whole versions of shards, and single files of
+    publications or unlinks that did not end."""
+
+    names: tuple[Name, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The contents of a generation's directory. `heads`: for each stream the j of the next shard, and the
+    cursor at which that shard begins; the last entry is for supplements. `read`: the number of sidecars
+    that were read."""
+
+    shards: tuple[ShardEntry, ...]
+    heads: tuple[tuple[int, Cursor], ...]
+    leftovers: Leftovers
+    read: int
+
+
+def take_inventory(
+    layout: GenerationLayout,
+    shape: Shape,
+    state: State,
+    leased: Collection[Name],
+    excluded: Collection[str] = (),
+    progress: Callable[[int], None] = lambda read: None,
+) -> Inventory:
+    """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: the
+    excluded keys of the dataset. `progress` is called with the number of sidecars read so far.
+
+    DiskError: the disk refuses to read. A start fails then, because sound shards would seem lost.
+    """
+    keys = frozenset(key.encode("utf-8", "surrogatepass") for key in excluded)
+    return _Inspection(layout, shape, leased, keys, progress).take(state)
+
+
+def remove_leftovers(layout: GenerationLayout, leftovers: Leftovers) -> None:
+    """Removes the leftovers, durably. DiskError: the caller may repeat the call."""
+    for path in leftovers.files:
+        with refusing(f"cannot remove {path}"):
+            path.unlink(missing_ok=True)
+    if leftovers.files:
+        with refusing(f"cannot sync {layout.shards}"):
+            sync_directory(layout.shards)
+    if leftovers.names:
+        publish.unlink(layout, leftovers.names)
+
+
+def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:
+    """Returns all versions of shards that have a record of one of these keys. A shard with a damaged
+    sidecar is returned too, because it may have such a record. DiskError."""
+    encoded = frozenset(key.encode("utf-8", "surrogatepass") for key in keys)
+    files, holders = _Files(), []
+    files.read(layout)
+    for name in sorted(files.sidecars):
+        try:
+            holder = holds(layout.sidecar(*name), encoded)
+        except DamagedError:
+            holder = True
+        if holder:
+            holders.append(name)
+    return holders
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files in `shards/` by number and version: sizes of shard files, sidecars, allocated bytes of
+    both, marks, temporary files. `versions` has only numbers with a version other than 0."""
+
+    sizes: dict[Name, int] = field(default_factory=dict)
+    sidecars: set[Name] = field(default_factory=set)
+    allocated: dict[Name, int] = field(default_factory=dict)
+    versions: dict[int, set[int]] = field(default_factory=dict)
+    bad: set[Name] = field(default_factory=set)
+    old: set[int] = field(default_factory=set)
+    temporary: list[tuple[Name, str]] = field(default_factory=list)
+
+    def read(self, layout: GenerationLayout) -> None:
+        """Inspects every file, and ignores unknown ones. A start with very many shards spends its time in
+        this loop."""
+        sizes, sidecars, allocated = self.sizes, self.sidecars, self.allocated
+        with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
+            for entry in entries:
+                text = entry.name
+                kind = text[10:]
+                # Nearly all files have version 0. `parse` is slow.
+                if kind in (_DATA, _SIDECAR) and text.isascii() and text[:10].isdigit():
+                    name = (int(text[:10]), 0)
+                elif (file := parse(text)) is not None:
+                    name, kind = (file.number, file.version), file.kind
+                else:
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                if kind == _DATA:
+                    sizes[name] = status.st_size
+                elif kind == _SIDECAR:
+                    sidecars.add(name)
+                else:
+                    self._add(name, kind)
+                    continue
+                allocated[name] = allocated.get(name, 0) + status.st_blocks * 512
+                if name[1]:
+                    self.versions.setdefault(name[0], set()).add(name[1])
+
+    def _add(self, name: Name, kind: str) -> None:
+        if kind == ".bad":
+            self.bad.add(name)
+        elif kind == ".old":
+            self.old.add(name[0])
+        else:
+            self.temporary.append((name, kind))
+
+    def of(self, number: int) -> list[Name]:
+        """Returns all versions of a number, ascending."""
+        versions = self.versions.get(number, set())
+        if (number, 0) in self.allocated:
+            versions = {0, *versions}
+        return [(number, version) for version in sorted(versions)]
+
+
+class _Inspection:
+    """One inventory of one directory."""
+
+    def __init__(
+        self,
+        layout: GenerationLayout,
+        shape: Shape,
+        leased: Collection[Name],
+        excluded: frozenset[bytes],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._layout, self._shape = layout, shape
+        self._leased, self._excluded = leased, excluded
+        self._progress = progress
+        self._files = _Files()
+        self._shards: list[ShardEntry] = []
+        self._dropped: list[Name] = []
+        self._halves: set[Name] = set()  # a publication or an unlink did not end
+        self._stray: list[Path] = []
+        self._read = 0
+
+    def take(self, state: State) -> Inventory:
+        files, layout, rows = self._files, self._layout, read_snapshot(self._layout.snapshot)
+        files.read(layout)
+        for name, kind in files.temporary:
+            new = layout.temporary(*name)
+            self._stray.append(new if kind == ".new" else layout.temporary_sidecar(*name))
+        # Every other number is a plain pair of files.
+        odd = (
+            {n for n, _ in files.sizes.keys() ^ files.sidecars} | files.old | files.versions.keys()
+        )
+        odd |= {n for n, _ in files.bad}
+        numbers = sorted({n for n, _ in files.allocated})
+        sizes, allocated, shards = files.sizes, files.allocated, self._shards
+        for number in numbers:
+            name = (number, 0)
+            row = rows.get(name)
+            # number, version, allocated, records, data_bytes, ended, digest
+            if (
+                row is not None
+                and row[2] == allocated.get(name)
+                and row[4] == sizes.get(name)
+                and number not in odd
+            ):
+                shards.append(ShardEntry(*row, "live"))
+            else:
+                self._look_at(number)
+        for number in files.old.difference(numbers):
+            self._stray.append(layout.old(number))
+        for name in files.bad.difference(files.allocated):
+            self._stray.append(layout.bad(*name))
+        return Inventory(
+            tuple(shards),
+            self._heads(state),
+            Leftovers(tuple(self._dropped), tuple(self._stray)),
+            self._read,
+        )
+
+    def _look_at(self, number: int) -> None:
+        """Inspects a number that is not a plain pair of files, or not in the snapshot."""
+        files = self._files
+        versions = files.of(number)
+        current = self._current(versions)
+        elders = []
+        for name in versions:
+            if name in self._leased and name != current:
+                elders.append((name[1], files.allocated[name]))
+            elif name != current:
+                self._dropped.append(name)
+                if name not in files.sizes or name not in files.sidecars:
+                    self._halves.add(name)
+        if current is not None:
+            self._add_current(current, elders)
+        elif elders:  # no version is whole, but leases name one: it stays, and is not served again
+            self._add((number, elders[-1][0]), None, "old", elders[:-1])
+
+    def _current(self, versions: list[Name]) -> Name | None:
+        """Returns the current version of a number: the highest whole version, else one that can be made
+        again, else one that lost its sidecar. None: a publication or an unlink did not end."""
+        files = self._files
+        for name in reversed(versions):
+            if name in files.sidecars and (name in files.sizes or self._is_empty(name)):
+                return name
+        for name in reversed(versions):
+            if name in files.sidecars and name in files.bad:  # `drop_data` removed the shard file
+                return name
+        # A shard file alone, above all whole shards of its stream, was never published.
+        stream, j = self._shape.split(versions[0][0])
+        for name in reversed(versions):
+            if name in files.sizes and (j < self._newest.get(stream, -1) or name in self._leased):
+                return name
+        return None
+
+    def _add_current(self, name: Name, elders: list[tuple[int, int]]) -> None:
+        files, number = self._files, name[0]
+        if number in files.old:
+            if elders or name in self._leased:
+                self._add(name, self._head(name), "old", elders)
+            else:
+                self._dropped.append(name)
+            return
+        head = self._head(name)
+        if head is None:
+            status = "lost"
+        elif files.sizes.get(name, 0) != head.data_bytes:
+            status = "damaged"
+        elif name in files.bad:
+            excluded = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
+            status = "excluded" if excluded else "damaged"
+        else:
+            status = "live"
+        self._add(name, head, status, elders)
+
+    def _add(
+        self, name: Name, head: Head | None, status: str, elders: list[tuple[int, int]]
+    ) -> None:
+        known = (head.records, head.data_bytes, head.ended, head.digest) if head else (0, 0, 0, 0)
+        allocated = self._files.allocated[name]
+        self._shards.append(ShardEntry(*name, allocated, *known, status, tuple(elders)))
+
+    def _is_empty(self, name: Name) -> bool:
+        """Returns whether the sidecar alone is a whole shard, because the shard has no records."""
+        head = self._head(name)
+        return head is not None and head.records == 0
+
+    def _head(self, name: Name) -> Head | None:
+        """Reads the head of the sidecar. None if the sidecar is missing or damaged."""
+        if name not in self._files.sidecars:
+            return None
+        try:
+            head = read_head(self._layout.sidecar(*name))
+        except DamagedError:
+            return None
+        finally:
+            self._read += 1
+            self._progress(self._read)
+        return head
+
+    @cached_property
+    def _newest(self) -> dict[int, int]:
+        """The highest j of each stream for which both files exist."""
+        newest: dict[int, int] = {}
+        for number, _ in self._files.sizes.keys() & self._files.sidecars:
+            stream, j = self._shape.split(number)
+            newest[stream] = max(newest.get(stream, -1), j)
+        return newest
+
+    def _heads(self, state: State) -> tuple[tuple[int, Cursor], ...]:
+        """Returns the heads. A stream continues after its newest shard with a readable sidecar. The next
+        number is above every number that has a shard, a mark or a lease."""
+        streams = self._shape.streams + 1
+        known = [*state.heads[:streams]]
+        known += [(0, Cursor())] * (streams - len(known))
+        used = {shard.number for shard in self._shards} | self._files.old
+        used.update(number for number, _ in self._files.bad)
+        used.update(number for number, _ in self._leased)
+        used.update(name[0] for name in self._dropped if name not in self._halves)
+        following = {stream: j for stream, (j, _) in enumerate(known)}
+        cursors: dict[int, Cursor] = {streams - 1: Cursor()}
+        seen = set[int]()
+        for number in sorted(used, reverse=True):
+            stream, j = self._shape.split(number)
+            if stream not in seen:
+                seen.add(stream)
+                following[stream] = max(following[stream], j + 1)
+            if stream not in cursors:
+                if j < known[stream][0]:  # state.json knows a later cursor
+                    cursors[stream] = known[stream][1]
+                elif (after := self._after(number)) is not None:
+                    cursors[stream] = after
+            if len(seen) == len(cursors) == streams:
+                break
+        return tuple(
+            (following[stream], cursors.get(stream, cursor))
+            for stream, (_, cursor) in enumerate(known)
+        )
+
+    def _after(self, number: int) -> Cursor | None:
+        """Returns the cursor after a shard, or None if no sidecar of the shard can be read."""
+        for name in self._files.of(number):
+            if name not in self._halves:
+                head = self._head(name)
+                if head is not None and head.after is not None:
+                    return head.after
+        return None

@@ -1,0 +1,151 @@
+"""A life of shards, killed before each operation; cut off from power after each; refused each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cachecd.disk.layout import GenerationLayout
+from tests.disk.lives import begin, check, live
+from tests.disk.shards import directory
+from tests.faults.disk import FaultyDisk
+from tests.faults.victims import Victims
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "d").mkdir()
+    return FaultyDisk(folder / "control", folder / "d")
+
+
+@pytest.fixture(scope="module")
+def victims(disk):
+    with Victims(disk, "tests.disk.lives") as victims:
+        yield victims
+
+
+@pytest.fixture
+def copies(tmp_path, disk):
+    """Any number of directories at the beginning of the life."""
+    template = directory(tmp_path)
+    begin(template)
+    made = []
+
+    def copy(root=disk.root) -> GenerationLayout:
+        folder = root / f"{tmp_path.name}-{len(made)}"
+        made.append(folder)
+        shutil.copytree(template.root, folder)
+        return GenerationLayout(folder)
+
+    yield copy
+    for folder in made:
+        shutil.rmtree(folder)
+
+
+def test_killed_anywhere_no_whole_shard_is_lost(victims, copies):
+    changes = victims.changes("live_in", str(copies().root))
+    assert len(changes) > 40
+    for index, *_ in changes:
+        layout = copies()
+        victims.kill_at(index, "live_in", str(layout.root))
+        check(layout)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_refused_anywhere_no_whole_shard_is_lost(victims, copies, code):
+    changes = victims.changes("live_in", str(copies().root))
+    for index, *_ in changes:
+        layout = copies()
+        assert victims.fail_at(index, code, "live_in", str(layout.root)) in (0, 1)
+        check(layout)
+
+
+def test_disk_that_gives_nothing_back_is_no_damage(disk, victims, copies):
+    """A start fails then: it must not take sound shards for lost."""
+    layout = copies()
+    for operation in ("read", "open"):
+        disk.fail(operation, "*.tfrecord.idx", errno.EIO)
+        assert victims.run("start_in", str(layout.root)) == 1
+        disk.reset()
+    assert victims.run("start_in", str(layout.root)) == 0
+
+
+class Crash(BaseException):
+    """The power is gone."""
+
+
+class Power:
+    """Names that were created, renamed or removed since their directory was synced: a power failure may
+    take back the last of them."""
+
+    def __init__(self, monkeypatch, folder: Path, steps: int) -> None:
+        self.left = steps
+        self.undo: list = []
+        self._kept = folder / "kept"
+        self._kept.mkdir()
+        self._real = {name: getattr(os, name) for name in ("rename", "unlink", "link", "fsync")}
+        for name in self._real:
+            monkeypatch.setattr(os, name, getattr(self, name))
+
+    def rename(self, old, new) -> None:
+        self._step()
+        self._real["rename"](old, new)
+        self.undo.append(lambda: self._real["rename"](new, old))
+
+    def unlink(self, path) -> None:
+        self._step()
+        kept = self._kept / str(len(os.listdir(self._kept)))
+        self._real["link"](path, kept)
+        self._real["unlink"](path)
+        self.undo.append(lambda: self._real["link"](kept, path))
+
+    def link(self, old, new, **options) -> None:
+        self._step()
+        self._real["link"](old, new, **options)
+        self.undo.append(lambda: self._real["unlink"](new))
+
+    def fsync(self, fd) -> None:
+        self._step()
+        self._real["fsync"](fd)
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            self.undo.clear()
+
+    def lose(self, count: int) -> None:
+        """The last `count` changes of names never reached the disk."""
+        for _ in range(count):
+            self.undo.pop()()
+
+    def _step(self) -> None:
+        if self.left == 0:
+            raise Crash
+        self.left -= 1
+
+
+def test_power_failure_anywhere_breaks_no_promise(copies, tmp_path, monkeypatch):
+    steps, ended, losses = 0, False, 0
+    while not ended:
+        lost = pending = 0
+        while lost <= pending:  # as many of the last changes as were not synced
+            layout, kept = copies(tmp_path), []
+            folder = tmp_path / f"power-{steps}-{lost}"
+            folder.mkdir()
+            with monkeypatch.context() as patched:
+                power = Power(patched, folder, steps)
+                try:
+                    live(layout, kept.append)
+                    ended = True
+                except Crash:
+                    pass
+                pending = len(power.undo)
+                power.lose(lost)
+            check(layout, kept)
+            lost += 1
+            losses += lost > 1
+        steps += 1
+    assert steps > 20
+    assert losses > 20

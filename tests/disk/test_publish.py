@@ -1,0 +1,165 @@
+"""Shards appear whole, are marked, copied without records, and go."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from cachecd.disk import publish
+from cachecd.errors import DamagedError, DiskError, NameTakenError
+from cachecd_client import _core
+from tests.disk.shards import contents, directory, make, payload, tree, write
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return directory(tmp_path)
+
+
+def test_published_shard_has_both_names(layout, monkeypatch):
+    seen = []
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda *paths: (rename(*paths), seen.append(tree(layout))))
+    write(layout, 5)
+    occupied = publish.publish(layout, 5)
+    shard, sidecar = "0000000005.tfrecord", "0000000005.tfrecord.idx"
+    assert seen == [["0000000005.new", sidecar], [shard, sidecar]], (
+        "never a shard without its sidecar"
+    )
+    paths = (layout.shard(5), layout.sidecar(5))
+    assert occupied == sum(path.stat().st_blocks * 512 for path in paths)
+    assert len(contents(layout, 5)) == 6
+
+
+def test_shard_without_records_is_a_sidecar_alone(layout):
+    write(layout, 5, records=0)
+    publish.publish(layout, 5)
+    assert tree(layout) == ["0000000005.tfrecord.idx"]
+
+
+@pytest.mark.parametrize("name", ["shard", "sidecar"])
+def test_nothing_is_overwritten(layout, name):
+    write(layout, 5)
+    taken = getattr(layout, name)(5)
+    taken.write_bytes(b"of somebody")
+    with pytest.raises(NameTakenError, match=str(taken)):
+        publish.publish(layout, 5)
+    publish.discard(layout, 5)
+    assert tree(layout) == [taken.name]
+    assert taken.read_bytes() == b"of somebody"
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_refused_publication_leaves_no_shard(layout, monkeypatch, call):
+    write(layout, 5)
+    real, calls = getattr(os, call), []
+
+    def second_fails(*arguments):
+        calls.append(arguments)
+        if len(calls) == (2 if call == "rename" else 1):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, second_fails)
+        with pytest.raises(DiskError, match="cannot publish"):
+            publish.publish(layout, 5)
+    assert tree(layout) == ["0000000005.new", "0000000005.new.idx"]
+    publish.discard(layout, 5, halves=True)
+    assert tree(layout) == []
+
+
+def test_marks_need_no_room(layout):
+    make(layout, 4)
+    publish.mark_bad(layout, 4, 0)
+    publish.mark_bad(layout, 4, 0)
+    publish.mark_retired(layout, [4])
+    for mark in (layout.bad(4), layout.old(4)):
+        assert mark.samefile(layout.sidecar(4))
+
+
+def test_shard_without_a_sidecar_can_be_marked(layout):
+    make(layout, 4)
+    layout.sidecar(4).unlink()
+    publish.mark_bad(layout, 4, 0)
+    publish.mark_retired(layout, [4])
+    assert tree(layout) == ["0000000004.bad", "0000000004.old", "0000000004.tfrecord"]
+
+
+def test_mark_of_a_number_stays_until_its_last_file_goes(layout):
+    make(layout, 4)
+    make(layout, 4, version=1)
+    make(layout, 4, version=2)
+    publish.mark_bad(layout, 4, 0)
+    publish.mark_retired(layout, [4])
+    publish.unlink(layout, [(4, 0), (4, 2)])
+    assert tree(layout) == ["0000000004.1.tfrecord", "0000000004.1.tfrecord.idx", "0000000004.old"]
+    publish.unlink(layout, [(4, 1)])
+    assert tree(layout) == []
+    publish.unlink(layout, [(4, 1)])
+
+
+def test_copy_lacks_the_excluded_records_only(layout):
+    write(layout, 4, units=[(7, "a"), (8, "b"), (9, "c")], records=4)
+    publish.publish(layout, 4)
+    before = _core.Sidecar.read(str(layout.sidecar(4)))
+    publish.copy_without(layout, 4, 0, {b"b"})
+    assert publish.publish(layout, 4, 1) <= publish.allocated(layout, 4, 0)
+    every = contents(layout, 4)
+    assert contents(layout, 4, 1) == [row for row in every if row[0] != 8]
+    after = _core.Sidecar.read(str(layout.sidecar(4, 1)))
+    assert after.meta == before.meta
+    assert after.table == [row for row in before.table if row[1] != b"b"]
+    write(layout, 6, units=[(100, "b")], records=4)
+    publish.publish(layout, 6)
+    assert (
+        after.digest + _core.Sidecar.read(str(layout.sidecar(6))).digest
+    ) % 2**64 == before.digest, "digests name content, wherever it is"
+    assert payload(8, 0) not in layout.shard(4, 1).read_bytes()
+
+
+def test_copy_of_nothing_is_a_sidecar_alone(layout):
+    make(layout, 4)
+    publish.copy_without(layout, 4, 0, {b"key-4-0", b"key-4-1"})
+    publish.publish(layout, 4, 1)
+    assert not layout.shard(4, 1).exists()
+    assert contents(layout, 4, 1) == []
+
+
+@pytest.mark.parametrize("place", [5, -1])
+def test_corrupt_record_is_never_copied(layout, place):
+    make(layout, 4)
+    content = bytearray(layout.shard(4).read_bytes())
+    content[place] ^= 1
+    layout.shard(4).write_bytes(content)
+    with pytest.raises(DamagedError):
+        publish.copy_without(layout, 4, 0, {b"other"})
+    assert not layout.temporary(4, 1).exists()
+    layout.sidecar(4).write_bytes(b"damaged")
+    with pytest.raises(DamagedError):
+        publish.copy_without(layout, 4, 0, {b"other"})
+
+
+def test_truncated_shard_is_never_copied(layout):
+    make(layout, 4)
+    os.truncate(layout.shard(4), layout.shard(4).stat().st_size - 1)
+    with pytest.raises(DamagedError):
+        publish.copy_without(layout, 4, 0, {b"other"})
+
+
+def test_empty_directory_is_removed(layout):
+    for path in (layout.identity, layout.listing, layout.state, layout.snapshot):
+        path.write_bytes(b"x")
+    publish.remove_generation(layout)
+    assert not layout.root.exists()
+
+
+@pytest.mark.parametrize("place", [".", "shards"])
+def test_directory_with_an_unknown_file_stays(layout, place):
+    (layout.root / place / "mine").write_bytes(b"x")
+    layout.identity.write_bytes(b"x")
+    with pytest.raises(DiskError, match="not empty"):
+        publish.remove_generation(layout)
+    assert (layout.root / place / "mine").exists()
