@@ -79,6 +79,11 @@ class Policy:
             self._repair.make(gen, None, False, now, out)
 
     def _apply(self, event: ev.Event, now: float, out: list[do.Command]) -> None:
+        subject = event.command if isinstance(event, ev.Done | ev.DiskRefused) else event
+        name = getattr(subject, "generation", None)
+        known = name is None or name in self._generations
+        if not (known or isinstance(subject, ev.GenerationFound | ev.DamageReported | do.MarkBad)):
+            return  # its directory was removed meanwhile
         match event:
             case ev.AcquireAsked():
                 self.restraint.wanted_at = now
@@ -219,6 +224,8 @@ class Policy:
                 self._unlinked(self._generations[name], names, out)
             case do.RemoveGeneration(name):
                 gen = self._generations.pop(name)
+                waiting = [each for some in gen.quarantine.verifying.values() for each in some]
+                out += [do.ReplyDone(request) for request in waiting if request]
                 self.room.others.remove(gen)
                 if dataset_of := self.datasets.get(name.dataset):
                     dataset_of.older.remove(gen)

@@ -15,9 +15,12 @@ from tests.policy.workers import Directory, Object
 
 DAY = 86400.0
 SLACK = 100_000  # for manifests, which take nothing here
-WILD = {"work": 300, "command": 300, "list": 30, "job": 60, "kill": 4, "leave": 4, "change": 15,
-        "fault": 8, "damage": 4, "exclude": 3, "limit": 2, "configure": 2, "fail": 2, "death": 4,
-        "refuse": 3, "time": 20}  # fmt: skip
+# How often each kind of event comes.
+WILD = {
+    "work": 160, "command": 160, "list": 25, "job": 90, "kill": 14, "leave": 8, "change": 18,
+    "fault": 14, "damage": 14, "exclude": 8, "limit": 5, "configure": 5, "fail": 2, "death": 6,
+    "refuse": 8, "time": 20,
+}  # fmt: skip
 
 
 class Scenario(Simulated):
@@ -40,19 +43,20 @@ class Scenario(Simulated):
         self.rng = rng = random.Random(seed)
         self.now, self.requests, self.etags, self.epochs = 0.0, 0, 0, Counter()
         self.capacity = rng.choice([12, 25, 50])
-        shards = rng.randint(5, 14)
+        shards = rng.randint(5, 14) if rng.random() < 0.85 else rng.randint(20, 50)
         sets = [["a"], ["a"], ["a", "b"], ["a", "val"], ["a", "b", "val"]]
         self.names = ["a"] if wait else rng.choice(sets)
         self.limit = self.whole_limit = (
             (self.capacity + 3) * shards * len(self.names) * (20 if wait else 1)
         )
         self.before_cut = 0  # what there was, and what was granted, when the limit was lowered
+        self.generations = -1
         self.boots, self.excluded = 0, set()  # keys that the policy said are excluded
+        self.faulty = rng.choice([0, 0, 0.1]) if not wait else 0
         self.rules: dict[str, Rules] = {}
         for name in self.names:
-            share = (
-                rng.choice([0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99, 1.1, 1.3]) if name != "val" else 4
-            )
+            part = rng.choice([0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99, 1.1, 1.3, 1.6, 2, 3])
+            share = part if name != "val" else 4
             self.make_source(name, (self.capacity + 3) * shards / max(share, 0.2 if wait else 0))
             unit = self.capacity + 3
             self.rules[name] = Rules(
@@ -83,6 +87,13 @@ class Scenario(Simulated):
             source[f"{len(source):04d}"] = made = self.new_object(4 * size)
             total += sum(made.records)
 
+    def grow_source(self) -> None:
+        """As many objects again, at most, are new."""
+        for name, source in self.sources.items():
+            self.style = (1, self.capacity / 2)
+            for key in list(source)[: self.rng.choice([0, 3, 300])] if name != "val" else ():
+                source[f"{key}-new"] = self.new_object()
+
     def new_object(self, most: float = math.inf) -> Object:
         low, high = self.style
         size = min(math.exp(self.rng.uniform(math.log(low), math.log(high))), most)
@@ -91,13 +102,14 @@ class Scenario(Simulated):
             left = max(1, int(size) - sum(records))
             records.append(self.rng.randint(1, max(1, min(self.capacity // 3, left))))
         self.etags += 1
-        return Object(self.etags, tuple(records[1:]))
+        fault = (True, 0) if self.rng.random() < self.faulty else None
+        return Object(self.etags, tuple(records[1:]), fault)
 
     def new_generation(self, name: str) -> None:
-        count = sum(generation.dataset == name for generation in self.disk.directories)
+        count = self.generations = self.generations + 1
         split = self.rules[name].split if self.rng.random() < 0.8 else f"split {count}"
         self.rules[name] = rules = self.rules[name]._replace(generation=f"{count:03d}", split=split)
-        block = self.rng.choice([2, 4, 8, 16])
+        block = self.rng.choice([2, 8, 16, 32, 64])
         self.disk.directories[GenerationId(name, rules.generation)] = Directory(split, block, rules)
 
     def start(self) -> None:
@@ -230,6 +242,16 @@ class Scenario(Simulated):
         for lease in set(self.disk.manifests) - set(self.jobs.values()):
             self.send(ev.LeaseUnheld(lease))
         self.send(ev.Tick())
+
+    def fill(self, rounds: int) -> None:
+        """Some undisturbed epochs."""
+        for _ in range(rounds):
+            for name in self.names:
+                self.work(200)
+                self.list(name, 30)
+                self.train(name, "j", whole=True)
+            while self.run_command():
+                pass
 
     def wild(self) -> None:
         """One event of any kind."""

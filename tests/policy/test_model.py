@@ -145,8 +145,11 @@ class Promises(Scenario):
 
 def run(seed: int) -> None:
     scenario = Promises(seed)
+    scenario.fill(scenario.rng.choice([0, 10, 40]))
     for _ in range(EVENTS):
         scenario.wild()
+    scenario.calm()
+    scenario.grow_source()
     scenario.calm()
 
 
