@@ -210,6 +210,7 @@ class Leases:
             return
         figures = Boundary(
             live=gen.table.live_bytes,
+            shards=gen.table.num_live,
             held=gen.table.live_bytes + gen.reserved,
             share=self._room.share(dataset),
             first=self._room.first(dataset),

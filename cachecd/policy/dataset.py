@@ -60,7 +60,7 @@ class Dataset:
     def may_grow(self, j: int, first: int, share: int) -> bool:
         """Whether `grow` lets a stream make its shard j now. `first`: what counts of `grow.first`."""
         gen, rules = self.generation, self.rules
-        if rules.pin:
+        if rules.pin or not gen.table.num_live:
             return True
         if self.waits(self.epoch + 1, share):
             return j < self.target(self.epoch + 1)

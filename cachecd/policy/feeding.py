@@ -54,8 +54,10 @@ class Feeding:
         """Grants every shard for which there is need and room."""
         gen = dataset.generation
         while (stream := self._next(dataset, now)) is not None:
-            if not gen.retire_supplements(out) or not self._room.make_room(dataset, out):
+            if not self._room.make_room(dataset, out):
                 return
+            if gen.supplements.abandon():
+                out.append(do.CloseStream(gen.stream_id(len(gen.streams))))
             name = gen.stream_id(stream.index)
             if not stream.open:
                 cursor, until = stream.begin(gen.blocks), stream.allowed_until(gen.blocks)
@@ -109,6 +111,7 @@ class Feeding:
     def settle(self, gen: Generation, out: list[do.Command]) -> None:
         """Has workers know each new `until`, and forget streams that have nothing to feed."""
         for stream in gen.streams:
+            self._publish(gen, stream, out)
             if not stream.open or stream.closing:
                 continue
             until = stream.allowed_until(gen.blocks)
@@ -143,6 +146,8 @@ class Feeding:
 
     def _publish(self, gen: Generation, stream: Stream, out: list[do.Command]) -> None:
         if stream.sealed and not stream.publishing and not stream.closing:
+            if not gen.retire_supplements(out):
+                return  # a supplement may hold a record of this shard
             stream.publishing = True
             number = gen.blocks.shape.number(stream.index, stream.next)
             out.append(do.PublishShard(gen.stream_id(stream.index), number))

@@ -175,11 +175,9 @@ class Generation:
         self.retire(older, out)
 
     def retire_supplements(self, out: list[do.Command]) -> bool:
-        """Supplements go before any stream goes on. True once none is left."""
+        """Supplements go before a stream publishes its next shard. True once none is left."""
         index = self.table.streams
         self.retire([number for number, _ in self.table.live_of(index)], out)
-        if self.supplements.abandon():
-            out.append(do.CloseStream(self.stream_id(index)))
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
     def marked(self, numbers: Iterable[int], out: list[do.Command]) -> None:

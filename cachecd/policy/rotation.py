@@ -14,11 +14,13 @@ from dataclasses import dataclass
 class Boundary:
     """The figures of a dataset when an epoch begins.
 
-    `live`: bytes of live shards. `held`: live, retired and reserved bytes. `first`: what counts of
-    `grow.first`. `full`: no room for one more shard. `feeds`: a stream or a supplement needs room.
+    `live`: bytes of live shards, of which `shards` have records. `held`: live and reserved bytes.
+    `first`: what counts of `grow.first`. `full`: no room for one more shard. `feeds`: a stream or a
+    supplement needs room.
     """
 
     live: int
+    shards: int
     held: int
     share: int
     first: int
@@ -69,6 +71,8 @@ class Rotation:
             # Above the share, the last shard may go beyond the amount: at least one goes.
             if retired >= most or (retired + allocated > most and not now.excess):
                 break
+            if len(chosen) + 1 >= now.shards:
+                break  # the next set needs one: its job holds the last set until then
             chosen.append(number)
             retired += allocated
         self.sealed = 0

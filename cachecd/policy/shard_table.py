@@ -121,7 +121,7 @@ class ShardTable:
     def __init__(self, streams: int) -> None:
         self.streams = streams
         self.total = self.live_bytes = self.ended = 0
-        self.live_in = [0] * (streams + 1)  # live and quarantined shards of each stream
+        self.num_live = 0  # live and quarantined shards with records
         self.files_in = [0] * (streams + 1)  # numbers with files of each stream
         self._columns = [_Column() for _ in range(streams + 1)]
         self._elders: dict[Name, _Elder] = {}
@@ -192,7 +192,8 @@ class ShardTable:
             column.rows = np.zeros(column.size, _ROW)
             column.rows[places[mine] - column.base] = every[mine]
             live = np.isin(column.rows["status"], _LIVE)
-            self.files_in[stream], self.live_in[stream] = int(mine.sum()), int(live.sum())
+            self.files_in[stream] = int(mine.sum())
+            self.num_live += int((column.rows["records"][live] > 0).sum())
             self.total += int(column.rows["allocated"].sum())
             self.live_bytes += int(column.rows["allocated"][live].sum())
             self.ended += int(column.rows["ended"][live].sum())
@@ -365,6 +366,6 @@ class ShardTable:
         if row["status"] != Status.GONE:
             self.total += by * int(row["allocated"])
         if row["status"] in _LIVE:
-            self.live_in[stream] += by
+            self.num_live += by * bool(row["records"])
             self.live_bytes += by * int(row["allocated"])
             self.ended += by * int(row["ended"])

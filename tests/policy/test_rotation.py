@@ -5,7 +5,15 @@ from dataclasses import replace
 from cachecd.policy.rotation import Boundary, Rotation
 
 FULL = Boundary(
-    live=90, held=90, share=100, first=20, refresh=0.25, footprint=10, full=True, feeds=True
+    live=90,
+    shards=9,
+    held=90,
+    share=100,
+    first=20,
+    refresh=0.25,
+    footprint=10,
+    full=True,
+    feeds=True,
 )
 OLDEST = [(number, 10) for number in range(9)]
 
@@ -68,6 +76,11 @@ def test_nothing_goes_if_nothing_replaces_it():
 def test_one_shard_goes_at_the_floor():
     # live 76, floor 75: the one shard that may always go.
     assert retired(Rotation(sealed=90, delivered=90), replace(FULL, live=76)) == [0]
+
+
+def test_last_shard_stays():
+    boundary = replace(FULL, shards=1, live=10, held=90, share=30)
+    assert retired(Rotation(sealed=90, delivered=90), boundary, OLDEST[:1]) == []
 
 
 def test_above_the_share_unread_shards_go_down_to_it():

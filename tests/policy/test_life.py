@@ -1,0 +1,504 @@
+"""Single situations in the life of a cache, step by step: simulated.py carries out the commands."""
+
+from __future__ import annotations
+
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.policy import Policy
+from cachecd.policy.values import GenerationId, Resume, Rules
+from tests.policy.simulated import Simulated
+from tests.policy.workers import Directory, Object
+
+A = GenerationId("a", "one")
+DAY = 86400.0
+# Shards of 10 bytes with their sidecar; two records of 4 fit. A footprint is 3 more.
+RULES = Rules("a", "one", first=20, shard_size=10, streams=1)
+FOOTPRINT = 13
+
+
+class Cache(Simulated):
+    """A cache whose commands are carried out when the test wants it."""
+
+    def __init__(self, units: int = 8, limit: int = 1000, **rules: object) -> None:
+        super().__init__()
+        self.now, self.replies, self.limit = 0.0, {}, limit
+        self.rules = {"a": RULES._replace(**rules)}
+        self.sources["a"] = {f"{n:03d}": Object(n, (4,)) for n in range(units)}
+        self.disk.directories[A] = Directory("", 1000, self.rules["a"])
+        self.start()
+
+    def start(self, **bounds: object) -> None:
+        self.policy = Policy()
+        self.configure(**bounds)
+        for event in list(self.found()):
+            self.send(event)
+        self.send(ev.Measured(0, 100_000))
+        self.send(ev.Started())
+
+    def configure(self, **bounds: object) -> None:
+        rules = tuple(self.rules.values())
+        self.send(ev.Configured(self.limit + 100_000, rules, block=1, boot=f"{self.now}", **bounds))
+
+    def send(self, event: ev.Event) -> list[do.Command]:
+        commands = self.policy.handle(event, self.now)
+        for command in commands:
+            if hasattr(command, "request"):
+                self.replies[command.request] = command
+            else:
+                self.pending.append(command)
+        return commands
+
+    def run(self, but: tuple[type, ...] = ()) -> None:
+        """Carries out all commands but some, and has the workers work, until nothing happens."""
+        moved = True
+        while moved:
+            moved = False
+            for command in [c for c in self.pending if not isinstance(c, but)]:
+                self.pending.remove(command)
+                for event in self.carry_out(command):
+                    self.send(event)
+                moved = True
+            for name in [*self.workers, *self.making]:
+                worker = self.workers.get(name)
+                events = list(worker.work(100)) if worker else [self.supplement(name)]
+                for event in events:
+                    self.send(event)
+                    moved = True
+            for command in list(self.remaking):
+                self.send(self.remake(command))
+                moved = True
+
+    def list_all(self, name: GenerationId = A) -> None:
+        self.directory(name).list(sorted(self.sources[name.dataset]), 1 << 30)
+        self.send(self.listed(name))
+        self.run()
+
+    def acquire(self, epoch: int, job: str = "job", rank: int = 0, ranks: int = 1, **more: object):
+        self.send(ev.AcquireAsked(f"{job}{epoch}.{rank}", "a", job, epoch, rank, ranks, **more))
+        self.run()
+        return self.replies[f"{job}{epoch}.{rank}"]
+
+    def hold(self, lease: str, rank: int = 0) -> None:
+        self.send(ev.RankHolds("held", lease, rank))
+        self.run()
+
+    def epoch(self, epoch: int, job: str = "job") -> str:
+        """Takes the set of an epoch, holds it, delivers it, and gives it back."""
+        lease = self.acquire(epoch, job).lease
+        self.hold(lease)
+        self.send(ev.Delivered(lease, 1.0))
+        return lease
+
+    def end(self, lease: str) -> None:
+        self.send(ev.LeaseUnheld(lease))
+        self.run()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.send(ev.Measured(0, 100_000))
+        self.send(ev.Tick())
+        self.run()
+
+    def live(self, name: GenerationId = A) -> list[int]:
+        return sorted(number for number, _ in self.disk.directories[name].live())
+
+    def under_way(self, *kinds: type) -> list[do.Command]:
+        return [command for command in self.pending if isinstance(command, kinds)]
+
+
+def a_whole_cache(**more: object) -> Cache:
+    cache = Cache(**more)
+    cache.list_all()
+    assert cache.live() == [0, 2, 4, 6]  # two records each; stream 1 makes supplements
+    return cache
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+
+def test_whole_dataset_has_each_record_once_and_stops():
+    cache = a_whole_cache()
+    records = [r[:3] for s in cache.disk.directories[A].live().values() for r in s.records]
+    assert len(records) == len(set(records)) == 8
+    assert not cache.workers, "a stream with nothing to feed is closed"
+
+
+def test_stream_goes_on_only_after_retiring_is_durable():
+    cache = a_whole_cache()
+    shard = cache.disk.directories[A].shards[2, 0]
+    shard.intact = shard.sidecar = False
+    cache.send(ev.DamageReported("r", A, 2, 0))
+    cache.run(but=(do.Unlink, do.MarkRetired))
+    assert cache.under_way(do.Unlink)
+    assert 8 not in cache.live(), "shards 0 and 2 might come back with a kill"
+    cache.run()
+    assert cache.live() == [4, 6, 8, 10]
+
+
+def test_an_unlink_does_not_speak_for_a_mark_that_is_not_durable():
+    cache = a_whole_cache()
+    shard = cache.disk.directories[A].shards[2, 0]
+    shard.intact = False
+    cache.send(ev.DamageReported("r", A, 2, 0))
+    cache.run(but=(do.RemakeShard,))
+    cache.pending.clear()
+    cache.send(ev.RemakeFailed(A, 2, "the store refuses"))
+    cache.hold(cache.acquire(0).lease)  # it names 0, 4 and 6
+    shard.sidecar = False
+    cache.send(ev.DamageReported("s", A, 2, 0))
+    cache.run(but=(do.MarkRetired,))
+    assert (2, 0) not in cache.disk.directories[A].shards
+    assert 8 not in cache.live(), "shard 0 might come back with a kill"
+    cache.run()
+    assert cache.live() == [4, 6, 8, 10]
+
+
+def test_head_of_a_stream_without_shards_survives_a_kill():
+    cache = a_whole_cache()
+    shard = cache.disk.directories[A].shards[6, 0]
+    shard.intact = shard.sidecar = False
+    cache.send(ev.DamageReported("r", A, 6, 0))
+    cache.run(but=(do.OpenStream,))
+    assert not cache.disk.directories[A].shards
+    cache.start()
+    cache.run()
+    assert cache.live() == [8, 10, 12, 14], "no number comes twice"
+    assert cache.disk.directories[A].shards[8, 0].after.pass_ == 1, "the next pass"
+
+
+def test_shard_that_is_made_again_is_retired_after_that():
+    cache = a_whole_cache()
+    cache.disk.directories[A].shards[0, 0].intact = False
+    cache.send(ev.DamageReported("r", A, 0, 0))
+    cache.run(but=(do.RemakeShard,))
+    shard = cache.disk.directories[A].shards[2, 0]
+    shard.intact = shard.sidecar = False
+    cache.send(ev.DamageReported("s", A, 2, 0))
+    cache.run(but=(do.RemakeShard,))
+    assert (0, 0) in cache.disk.directories[A].shards
+    cache.run()
+    assert cache.live() == [4, 6, 8, 10]
+
+
+def test_supplement_retires_before_a_stream_goes_on():
+    cache = Cache()
+    cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
+    cache.list_all()
+    cache.sources["a"]["003"] = Object(3, (4,))
+    cache.list_all()
+    cache.pass_time(2 * DAY)
+    cache.list_all()
+    assert 1 in cache.live(), "the supplement"
+    cache.sources["a"]["new"] = Object(100, (4,))
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    cache.run(but=(do.Unlink, do.MarkRetired))
+    assert 8 not in cache.live(), "the next pass may come to what the supplement holds"
+    cache.run()
+    assert 1 not in cache.live()
+
+
+def test_what_always_fails_is_tried_more_and_more_rarely():
+    cache = Cache()
+    cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
+    cache.list_all()
+    tries = []
+    for day in range(1, 30):
+        cache.now = day * 1.01 * DAY
+        cache.list_all()
+        cache.send(ev.Tick())
+        tries += [day] * len(cache.under_way(do.MakeSupplement)) or [day] * len(cache.making)
+        cache.run()
+    made = cache.policy.datasets["a"].generation.supplements.wait[3][0]
+    assert made == 7, "days, at most"
+
+
+def test_unit_in_hand_at_two_deaths_is_condemned():
+    cache = Cache(limit=1000)
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    for _ in range(2):
+        while not cache.under_way(do.GrantShard):
+            cache.pending[:] = [
+                c for c in cache.pending if not [cache.send(e) for e in cache.carry_out(c)]
+            ]
+            cache.now += 100
+            cache.send(ev.Tick())
+        stream = cache.under_way(do.GrantShard)[0].stream
+        cache.pending.clear()
+        cache.send(ev.Failed(stream, "worker", "killed", 5))
+    cache.now += 100
+    opened = [c for c in cache.send(ev.Tick()) if isinstance(c, do.OpenStream)]
+    assert [condemned.unit for condemned in opened[0].condemned] == [5]
+
+
+def test_refused_publish_sends_the_stream_back():
+    cache = Cache()
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    cache.run(but=(do.PublishShard,))
+    publish = cache.under_way(do.PublishShard)[0]
+    cache.pending.remove(publish)
+    cache.send(ev.PublishRefused(publish.stream, publish.number, False, "no space left"))
+    cache.run()
+    cache.pass_time(5)
+    assert cache.live() == [0, 2, 4, 6]
+
+
+# --- leases ----------------------------------------------------------------------------------------
+
+
+def test_ranks_of_a_job_share_one_lease():
+    cache = a_whole_cache()
+    one, two = cache.acquire(0, rank=0, ranks=2), cache.acquire(0, rank=1, ranks=2)
+    assert one.lease == two.lease
+
+
+def test_grant_stands_until_all_ranks_hold_it():
+    cache = a_whole_cache()
+    lease = cache.acquire(0, rank=0, ranks=2).lease
+    cache.hold(lease, 0)
+    cache.end(lease)
+    assert lease in cache.disk.manifests, "rank 1 may still come"
+    cache.hold(lease, 1)
+    cache.end(lease)
+    assert lease not in cache.disk.manifests
+
+
+def test_restart_gives_grace_only_to_leases_never_held():
+    cache = a_whole_cache()
+    held, never = cache.acquire(0, "x").lease, cache.acquire(0, "y").lease
+    cache.hold(held)
+    cache.start()
+    cache.end(held)
+    cache.end(never)
+    assert set(cache.disk.manifests) == {never}
+    cache.now += 31
+    cache.end(never)
+    assert not cache.disk.manifests
+
+
+def test_shard_quarantined_before_the_grant_is_not_granted():
+    cache = a_whole_cache()
+    cache.send(ev.AcquireAsked("q", "a", "job", 0))
+    write = cache.under_way(do.WriteManifest)[0]
+    cache.disk.directories[A].shards[0, 0].intact = False
+    cache.send(ev.DamageReported("d", A, 0, 0))
+    cache.run(but=(do.WriteManifest,))
+    assert isinstance(cache.replies["d"], do.ReplyDone)
+    cache.carry_out(write)
+    cache.send(ev.Done(write))
+    assert isinstance(cache.replies["q"], do.ReplyWaiting)
+
+
+def test_bad_requests_are_refused():
+    cache = a_whole_cache()
+    cache.send(ev.AcquireAsked("1", "no", "job", 0))
+    assert cache.replies["1"].code == "unknown-dataset"
+    cache.send(ev.AcquireAsked("2", "a", "job", 0, 2, 2))
+    assert cache.replies["2"].code == "bad-request"
+    resume = Resume("one", (), "", 0, 10**9, 2**64)
+    cache.send(ev.AcquireAsked("3", "a", "job", 0, resume=resume))
+    assert cache.replies["3"].code == "bad-request"
+    cache.send(ev.RankHolds("4", "gone", 0))
+    assert cache.replies["4"].code == "lease-lost"
+
+
+def test_empty_source_is_refused():
+    cache = Cache(units=0)
+    cache.list_all()
+    assert cache.acquire(0).code == "impossible"
+
+
+def test_resumed_run_gets_its_set_again():
+    cache = a_whole_cache()
+    lease = cache.disk.manifests[cache.acquire(0).lease]
+    cache.sources["a"]["new"] = Object(100, (4,))
+    cache.list_all()
+    resume = Resume("one", lease.intervals, lease.fingerprint, 0, 1, 0)
+    again = cache.disk.manifests[cache.acquire(5, "again", resume=resume).lease]
+    assert (again.fingerprint, again.intervals) == (lease.fingerprint, lease.intervals)
+    fresh = cache.disk.manifests[cache.acquire(5, "fresh").lease]
+    assert fresh.num_records == 9
+
+
+def test_new_generation_begins_where_a_resumed_run_was():
+    cache = Cache()
+    resume = Resume("one", (), "", 77, 1, 8 + 4)  # place 12 of 8 units
+    cache.acquire(5, resume=resume)
+    cache.list_all()
+    shape = cache.directory(A).shape
+    assert (shape.seed, shape.streams) == (77, 1)
+    first = min(cache.disk.directories[A].shards)
+    assert cache.disk.directories[A].shards[first].before.place == 4
+
+
+# --- growth, rotation, room --------------------------------------------------------------------------
+
+
+def a_full_cache(**more: object) -> Cache:
+    cache = Cache(units=100, limit=8 * FOOTPRINT, **more)
+    cache.list_all()
+    return cache
+
+
+def test_each_epoch_replaces_what_was_delivered():
+    cache = a_full_cache(refresh=0.5, first=1)
+    before, old = cache.live(), cache.epoch(0)
+    lease = cache.epoch(1)
+    cache.end(old)
+    after = cache.live()
+    assert after[0] > before[0], "the oldest went"
+    cache.end(lease)
+
+
+def test_retired_shard_stays_until_its_lease_ends():
+    cache = a_full_cache(refresh=0.5, first=1)
+    old = cache.epoch(0)
+    oldest = cache.live()[0]
+    cache.acquire(1)
+    assert oldest not in cache.live()
+    assert (oldest, 0) in cache.disk.directories[A].shards
+    cache.end(old)
+    assert (oldest, 0) not in cache.disk.directories[A].shards
+
+
+def test_nothing_goes_while_the_egress_limit_is_reached():
+    cache = a_full_cache(refresh=0.5, first=1)
+    cache.configure(egress_limit=10)
+    cache.send(ev.Measured(0, 100_000, fetched=10))
+    before = cache.live()
+    old = cache.epoch(0)
+    cache.acquire(1)
+    cache.end(old)
+    assert cache.live() == before
+
+
+def test_without_jobs_nothing_is_fetched_after_idle():
+    cache = Cache()
+    cache.configure(idle=60.0)
+    cache.send(ev.Tick())
+    cache.now = 61
+    cache.list_all()
+    assert not cache.live()
+    cache.acquire(0)
+    assert cache.live()
+
+
+def test_nothing_is_begun_while_draining():
+    cache = Cache()
+    cache.send(ev.Draining())
+    cache.list_all()
+    assert not cache.live()
+
+
+def test_lowered_limit_is_reached_from_epoch_to_epoch():
+    cache = a_full_cache(first=1)
+    cache.limit = 5 * FOOTPRINT
+    cache.configure()
+    lease = ""
+    for epoch in range(6):
+        old, lease = lease, cache.acquire(epoch).lease
+        cache.hold(lease)  # and nothing is delivered
+        cache.end(old)
+    cache.end(lease)
+    assert cache.used() <= cache.limit
+
+
+def test_older_generation_is_leased_until_first_and_gives_its_room():
+    cache = a_full_cache(first=30)
+    two = GenerationId("a", "two")
+    cache.rules["a"] = cache.rules["a"]._replace(generation="two")
+    cache.disk.directories[two] = Directory("", 1000, cache.rules["a"])
+    before = cache.live()
+    cache.start()
+    assert cache.disk.manifests[cache.acquire(0, "x").lease].generation == "one"
+    for lease in list(cache.disk.manifests):
+        cache.hold(lease)
+        cache.end(lease)
+    cache.list_all(two)
+    assert cache.disk.manifests[cache.acquire(1, "x").lease].generation == "two"
+    left = cache.live() if A in cache.disk.directories else []
+    assert left == before[len(before) - len(left) :], "the oldest go first"
+
+
+def test_changed_split_refuses_a_job_that_holds_a_set():
+    cache = a_whole_cache()
+    cache.hold(cache.acquire(0).lease)
+    two = GenerationId("a", "two")
+    cache.rules["a"] = cache.rules["a"]._replace(generation="two", split="eval 0.1")
+    cache.disk.directories[two] = Directory("eval 0.1", 1000, cache.rules["a"])
+    cache.start()
+    assert cache.acquire(1).code == "split-changed"
+    assert isinstance(cache.acquire(0, "other"), do.ReplyWaiting), "no lease crosses it"
+
+
+def test_room_for_a_page_is_under_the_limit():
+    cache = a_full_cache()
+    free = cache.limit - cache.used()
+    cache.send(ev.RoomAsked("page", free - FOOTPRINT + 1))
+    assert not cache.pending.pop().granted, "one footprint is kept back"
+    cache.send(ev.RoomAsked("page", free - FOOTPRINT))
+    assert cache.pending.pop().granted
+
+
+def test_pinned_set_that_does_not_fit_is_refused_with_a_figure():
+    cache = Cache(units=100, limit=8 * FOOTPRINT, pin=True)
+    cache.list_all()
+    reply = cache.acquire(0)
+    assert reply.code == "impossible"
+    assert "raise cache.limit" in reply.message
+
+
+def test_pinned_set_is_leased_only_when_whole():
+    cache = Cache(pin=True)
+    assert isinstance(cache.acquire(0), do.ReplyWaiting)
+    cache.list_all()
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
+
+
+# --- quarantine --------------------------------------------------------------------------------------
+
+
+def test_false_report_costs_nothing():
+    cache = a_whole_cache()
+    cache.send(ev.DamageReported("r", A, 0, 0))
+    cache.run()
+    assert isinstance(cache.replies["r"], do.ReplyDone)
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
+
+
+def test_damaged_shard_is_made_again_while_a_lease_names_it():
+    cache = a_whole_cache()
+    lease = cache.acquire(0).lease
+    cache.hold(lease)
+    cache.disk.directories[A].shards[2, 0].intact = False
+    cache.send(ev.DamageReported("r", A, 2, 0))
+    cache.run()
+    assert {(2, 0), (2, 1)} <= set(cache.disk.directories[A].shards)
+    again = cache.disk.manifests[cache.acquire(1).lease]
+    assert again.versions == ((2, 1),)
+    assert again.fingerprint == cache.disk.manifests[lease].fingerprint, "it names content"
+    cache.end(lease)
+    assert (2, 0) not in cache.disk.directories[A].shards
+
+
+def test_excluded_record_is_copied_away_before_the_reply():
+    cache = a_whole_cache()
+    cache.send(ev.ExcludeAsked("x", "a", ("003",)))
+    cache.run(but=(do.MarkBad,))
+    assert "x" not in cache.replies
+    cache.run()
+    assert isinstance(cache.replies["x"], do.ReplyDone)
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 7
+
+
+def test_disk_that_refuses_a_manifest_makes_the_rank_wait():
+    cache = a_whole_cache()
+    cache.send(ev.AcquireAsked("q", "a", "job", 0))
+    write = cache.under_way(do.WriteManifest)[0]
+    cache.pending.remove(write)
+    cache.send(ev.DiskRefused(write, "no space left"))
+    assert cache.replies["q"].reason == "no space left"
+    cache.now += 5
+    assert isinstance(cache.acquire(0, "again"), do.ReplyGranted)
