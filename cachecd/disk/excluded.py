@@ -7,7 +7,6 @@ says that its shards are done; a start searches shards only for the other exclus
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +61,9 @@ class ExcludedFile:
 
     def add(self, exclusion: Exclusion) -> None:
         """Appends an exclusion, unless the file has it already. DiskError."""
-        if exclusion.name not in self._made:
-            self._append(
-                {"exclusion": exclusion.name, "dataset": exclusion.dataset, "keys": exclusion.keys}
-            )
+        name, dataset, keys = exclusion.name, exclusion.dataset, exclusion.keys
+        if name not in self._made:
+            self._append({"exclusion": name, "dataset": dataset, "keys": keys})
 
     def finish(self, name: str) -> None:
         """Appends that all shards of this exclusion are done. DiskError."""
@@ -81,11 +79,9 @@ class ExcludedFile:
         match json.loads(line):
             case {"exclusion": str(name), "done": True}:
                 self._done.add(name)
-            case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]} if _texts(keys):
+            case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:
+                if not all(isinstance(key, str) for key in keys):
+                    raise ValueError("a key is no text")
                 self._made[name] = Exclusion(name, dataset, tuple(keys))
             case _:
                 raise ValueError("no exclusion")
-
-
-def _texts(keys: Iterable[object]) -> bool:
-    return all(isinstance(key, str) for key in keys)

@@ -85,9 +85,8 @@ def write_generation(path: Path, generation: Generation) -> None:
     """Replaces generation.json. DiskError."""
     fixed = None
     if (shape := generation.shape) is not None:
-        fixed = dict(
-            zip(_FIXED, (shape.streams, shape.stripe, shape.lanes, shape.capacity), strict=True)
-        )
+        values = (shape.streams, shape.stripe, shape.lanes, shape.capacity)
+        fixed = dict(zip(_FIXED, values, strict=True))
     content = {
         "version": 1,
         "identity": generation.identity,
@@ -128,8 +127,8 @@ def read_generation(path: Path) -> Generation | None:
 def _shape(fixed: Mapping[str, Json] | None, seed: int) -> Shape | None:
     if fixed is None:
         return None
-    streams, stripe, lanes, capacity = (fixed[name] for name in _FIXED)
-    for value in (streams, stripe, lanes, capacity):
-        if type(value) is not int or value < 1:
-            raise ValueError(f"found {value!r}, expected a count")
+    values = [fixed[name] for name in _FIXED]
+    if not all(type(value) is int and value > 0 for value in values):
+        raise ValueError(f"found {values}, expected counts")
+    streams, stripe, lanes, capacity = values
     return Shape(streams, stripe, lanes, capacity, seed)

@@ -171,12 +171,8 @@ def unlink(layout: GenerationLayout, names: Iterable[Name]) -> None:
     removed after its files are gone durably: otherwise a power failure might bring a retired shard back.
     """
     names = list(names)
-    for number, version in names:
-        for path in (
-            layout.shard(number, version),
-            layout.sidecar(number, version),
-            layout.bad(number, version),
-        ):
+    for name in names:
+        for path in (layout.shard(*name), layout.sidecar(*name), layout.bad(*name)):
             with refusing(f"cannot remove {path}"):
                 path.unlink(missing_ok=True)
     _sync(layout)

@@ -40,9 +40,8 @@ def read_head(path: Path) -> Head:
         meta = json.loads(text)
         before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
         skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
-        return Head(
-            records, data_bytes, digest, before, after, units - _open(before, after), skipped
-        )
+        ended = max(0, units - _open(before, after))
+        return Head(records, data_bytes, digest, before, after, ended, skipped)
 
 
 def holds(path: Path, keys: Collection[bytes]) -> bool:

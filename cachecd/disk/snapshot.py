@@ -52,9 +52,8 @@ def read_snapshot(path: Path) -> Mapping[tuple[int, int], _Plain]:
         return {}
     magic, version, count, digest = _HEADER.unpack_from(content)
     packed = content[_HEADER.size :]
-    if (magic, version) != (_MAGIC, _VERSION) or digest != _digest(packed):
-        return {}
-    if len(packed) != count * _ROW.itemsize:
+    known = (magic, version, digest) == (_MAGIC, _VERSION, _digest(packed))
+    if not known or len(packed) != count * _ROW.itemsize:
         return {}
     return {row[:2]: row for row in np.frombuffer(packed, _ROW).tolist()}
 

@@ -102,7 +102,7 @@ def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:
     encoded = frozenset(key.encode("utf-8", "surrogatepass") for key in keys)
     files, holders = _Files(), []
     files.read(layout)
-    for name in sorted(files.sidecars):
+    for name in sorted({*files.sidecars, *((number, 0) for number in files.plain_sidecars)}):
         try:
             holder = holds(layout.sidecar(*name), encoded)
         except DamagedError:
@@ -114,9 +114,13 @@ def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:
 
 @dataclass(slots=True)
 class _Files:
-    """The files in `shards/` by number and version: sizes of shard files, sidecars, allocated bytes of
-    both, marks, temporary files. `versions` has only numbers with a version other than 0."""
+    """The files in `shards/`. `plain_*`: of plain pairs of version 0, by number, the size of the shard file
+    and the 512-byte blocks of both files. The others by number and version: sizes of shard files, sidecars,
+    allocated bytes of both, marks, temporary files."""
 
+    plain_sizes: dict[int, int] = field(default_factory=dict)
+    plain_blocks: dict[int, int] = field(default_factory=dict)
+    plain_sidecars: dict[int, int] = field(default_factory=dict)
     sizes: dict[Name, int] = field(default_factory=dict)
     sidecars: set[Name] = field(default_factory=set)
     allocated: dict[Name, int] = field(default_factory=dict)
@@ -128,46 +132,60 @@ class _Files:
     def read(self, layout: GenerationLayout) -> None:
         """Inspects every file, and ignores unknown ones. A start with very many shards spends its time in
         this loop."""
-        sizes, sidecars, allocated = self.sizes, self.sidecars, self.allocated
+        sizes, blocks, sidecars = self.plain_sizes, self.plain_blocks, self.plain_sidecars
         with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
             for entry in entries:
                 text = entry.name
                 kind = text[10:]
-                # Nearly all files have version 0. `parse` is slow.
                 if kind in (_DATA, _SIDECAR) and text.isascii() and text[:10].isdigit():
-                    name = (int(text[:10]), 0)
+                    status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    number = int(text[:10])
+                    if kind == _DATA:
+                        sizes[number] = status.st_size
+                        blocks[number] = status.st_blocks
+                    else:
+                        sidecars[number] = status.st_blocks
                 elif (file := parse(text)) is not None:
-                    name, kind = (file.number, file.version), file.kind
-                else:
-                    continue
-                status = entry.stat(follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                if kind == _DATA:
-                    sizes[name] = status.st_size
-                elif kind == _SIDECAR:
-                    sidecars.add(name)
-                else:
-                    self._add(name, kind)
-                    continue
-                allocated[name] = allocated.get(name, 0) + status.st_blocks * 512
-                if name[1]:
-                    self.versions.setdefault(name[0], set()).add(name[1])
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        self._add((file.number, file.version), file.kind, status)
+        odd = sizes.keys() ^ sidecars.keys() | self.old | self.versions.keys()
+        for number in odd | {number for number, _ in self.bad}:
+            self.move(number)
 
-    def _add(self, name: Name, kind: str) -> None:
+    def move(self, number: int) -> None:
+        """Moves a number from the plain pairs to the others."""
+        name = (number, 0)
+        if number in self.plain_sizes:
+            self.sizes[name] = self.plain_sizes.pop(number)
+        if number in self.plain_sidecars:
+            self.sidecars.add(name)
+        if name in self.sizes or name in self.sidecars:
+            blocks = self.plain_blocks.pop(number, 0) + self.plain_sidecars.pop(number, 0)
+            self.allocated.setdefault(name, blocks * 512)
+            self.versions.setdefault(number, set()).add(0)
+
+    def _add(self, name: Name, kind: str, status: os.stat_result) -> None:
         if kind == ".bad":
             self.bad.add(name)
         elif kind == ".old":
             self.old.add(name[0])
-        else:
+        elif kind.startswith(".new"):
             self.temporary.append((name, kind))
+        else:
+            if kind == _DATA:
+                self.sizes[name] = status.st_size
+            else:
+                self.sidecars.add(name)
+            self.allocated[name] = self.allocated.get(name, 0) + status.st_blocks * 512
+            self.versions.setdefault(name[0], set()).add(name[1])
 
     def of(self, number: int) -> list[Name]:
         """Returns all versions of a number, ascending."""
-        versions = self.versions.get(number, set())
-        if (number, 0) in self.allocated:
-            versions = {0, *versions}
-        return [(number, version) for version in sorted(versions)]
+        self.move(number)
+        return [(number, version) for version in sorted(self.versions.get(number, ()))]
 
 
 class _Inspection:
@@ -197,24 +215,17 @@ class _Inspection:
         for name, kind in files.temporary:
             new = layout.temporary(*name)
             self._stray.append(new if kind == ".new" else layout.temporary_sidecar(*name))
-        # Every other number is a plain pair of files.
-        odd = (
-            {n for n, _ in files.sizes.keys() ^ files.sidecars} | files.old | files.versions.keys()
-        )
-        odd |= {n for n, _ in files.bad}
-        numbers = sorted({n for n, _ in files.allocated})
-        sizes, allocated, shards = files.sizes, files.allocated, self._shards
+        numbers = sorted({*files.plain_sizes, *files.versions})
+        sizes, blocks, sidecars = files.plain_sizes, files.plain_blocks, files.plain_sidecars
         for number in numbers:
-            name = (number, 0)
-            row = rows.get(name)
+            row = rows.get((number, 0))
             # number, version, allocated, records, data_bytes, ended, digest
             if (
                 row is not None
-                and row[2] == allocated.get(name)
-                and row[4] == sizes.get(name)
-                and number not in odd
+                and row[4] == sizes.get(number)
+                and row[2] == (blocks[number] + sidecars[number]) * 512
             ):
-                shards.append(ShardEntry(*row, "live"))
+                self._shards.append(ShardEntry(*row, "live"))
             else:
                 self._look_at(number)
         for number in files.old.difference(numbers):
@@ -222,7 +233,7 @@ class _Inspection:
         for name in files.bad.difference(files.allocated):
             self._stray.append(layout.bad(*name))
         return Inventory(
-            tuple(shards),
+            tuple(self._shards),
             self._heads(state),
             Leftovers(tuple(self._dropped), tuple(self._stray)),
             self._read,
@@ -251,7 +262,11 @@ class _Inspection:
         again, else one that lost its sidecar. None: a publication or an unlink did not end."""
         files = self._files
         for name in reversed(versions):
-            if name in files.sidecars and (name in files.sizes or self._is_empty(name)):
+            if name in files.sizes:
+                is_whole = name in files.sidecars
+            else:  # a shard without records is a sidecar alone
+                is_whole = (head := self._head(name)) is not None and head.records == 0
+            if is_whole:
                 return name
         for name in reversed(versions):
             if name in files.sidecars and name in files.bad:  # `drop_data` removed the shard file
@@ -290,11 +305,6 @@ class _Inspection:
         allocated = self._files.allocated[name]
         self._shards.append(ShardEntry(*name, allocated, *known, status, tuple(elders)))
 
-    def _is_empty(self, name: Name) -> bool:
-        """Returns whether the sidecar alone is a whole shard, because the shard has no records."""
-        head = self._head(name)
-        return head is not None and head.records == 0
-
     def _head(self, name: Name) -> Head | None:
         """Reads the head of the sidecar. None if the sidecar is missing or damaged."""
         if name not in self._files.sidecars:
@@ -312,7 +322,8 @@ class _Inspection:
     def _newest(self) -> dict[int, int]:
         """The highest j of each stream for which both files exist."""
         newest: dict[int, int] = {}
-        for number, _ in self._files.sizes.keys() & self._files.sidecars:
+        pairs = {number for number, _ in self._files.sizes.keys() & self._files.sidecars}
+        for number in pairs.union(self._files.plain_sizes):
             stream, j = self._shape.split(number)
             newest[stream] = max(newest.get(stream, -1), j)
         return newest
