@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from cachecd.disk import publish
-from cachecd.disk.durable import State, write_state
+from cachecd.disk.durable import State, read_egress, read_state, write_egress, write_state
+from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.snapshot import Row, write_snapshot
 from cachecd.disk.start import Inventory, Leftovers, remove_leftovers, take_inventory
@@ -36,14 +37,31 @@ def live(layout: GenerationLayout, kept: Callable[[str], None] = lambda promise:
     publish.mark_retired(layout, [0])
     kept("0 is not live")
     write_state(layout.state, STATE)
+    kept("the state is written")
     publish.unlink(layout, [(0, 0)])
     kept("0 is gone")
+    for fetched in (5, 6):
+        write_egress(egress(layout), fetched)
+        kept(f"{fetched} bytes were fetched")
+    exclusions = ExcludedFile(excluded(layout))
+    exclusions.add(Exclusion("x", "train", ("key-4-1",)))
+    kept("a key is excluded")
+    exclusions.finish("x")
+    kept("the exclusion is done")
     rows = [
         Row(shard.number, *shard[1:7])
         for shard in take_inventory(layout, SHAPE, STATE, ()).shards
         if shard.status == "live"
     ]
     write_snapshot(layout.snapshot, rows)
+
+
+def egress(layout: GenerationLayout) -> Path:
+    return layout.root / "egress.json"
+
+
+def excluded(layout: GenerationLayout) -> Path:
+    return layout.root / "excluded.jsonl"
 
 
 def live_in(root: str) -> None:
@@ -78,6 +96,14 @@ def check(layout: GenerationLayout, kept: Collection[str] = ()) -> Inventory:
     assert "4 is made again" not in kept or shards[4].version == 1
     assert "0 is not live" not in kept or status.get(0) != "live"
     assert "0 is gone" not in kept or 0 not in shards
+    assert read_state(layout.state) in (STATE, *([State()] * ("the state is written" not in kept)))
+    least = max(
+        (fetched for fetched in (5, 6) if f"{fetched} bytes were fetched" in kept), default=0
+    )
+    assert least <= read_egress(egress(layout)) <= 6
+    exclusions = ExcludedFile(excluded(layout))
+    assert "a key is excluded" not in kept or exclusions.keys("train") == {"key-4-1"}
+    assert "the exclusion is done" not in kept or not exclusions.unfinished
     remove_leftovers(layout, found.leftovers)
     again = take_inventory(layout, SHAPE, State(), (), {"key-4-1"})
     assert (again.shards, again.heads) == (found.shards, found.heads)

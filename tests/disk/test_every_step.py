@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,45 +81,72 @@ class Crash(BaseException):
 
 
 class Power:
-    """Names that were created, renamed or removed since their directory was synced: a power failure may
-    take back the last of them."""
+    """What is not synced yet. A power failure loses what was written into files, and may take back the last
+    names that were created, renamed or removed in a directory."""
 
     def __init__(self, monkeypatch, folder: Path, steps: int) -> None:
         self.left = steps
-        self.undo: list = []
+        self.undo: list[tuple[str, Callable[[], object]]] = []
+        self._synced: dict[int, int] = {}  # sizes of files that were written to, by inode
         self._kept = folder / "kept"
-        self._kept.mkdir()
-        self._real = {name: getattr(os, name) for name in ("rename", "unlink", "link", "fsync")}
+        self._kept.mkdir(parents=True)
+        self._real = {
+            name: getattr(os, name) for name in ("rename", "unlink", "link", "fsync", "write")
+        }
         for name in self._real:
             monkeypatch.setattr(os, name, getattr(self, name))
 
     def rename(self, old, new) -> None:
         self._step()
+        before = self._keep(new) if os.path.lexists(new) else None
         self._real["rename"](old, new)
-        self.undo.append(lambda: self._real["rename"](new, old))
+
+        def undo() -> None:
+            self._real["rename"](new, old)
+            if before is not None:
+                self._real["link"](before, new)
+
+        self._note(new, undo)
 
     def unlink(self, path) -> None:
         self._step()
-        kept = self._kept / str(len(os.listdir(self._kept)))
-        self._real["link"](path, kept)
+        kept = self._keep(path)
         self._real["unlink"](path)
-        self.undo.append(lambda: self._real["link"](kept, path))
+        self._note(path, lambda: self._real["link"](kept, path))
 
     def link(self, old, new, **options) -> None:
         self._step()
         self._real["link"](old, new, **options)
-        self.undo.append(lambda: self._real["unlink"](new))
+        self._note(new, lambda: self._real["unlink"](new))
+
+    def write(self, fd, content) -> int:
+        self._step()
+        status = os.fstat(fd)
+        self._synced.setdefault(status.st_ino, status.st_size)
+        return self._real["write"](fd, content)
 
     def fsync(self, fd) -> None:
         self._step()
         self._real["fsync"](fd)
-        if os.path.isdir(f"/proc/self/fd/{fd}"):
-            self.undo.clear()
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        self._synced.pop(os.fstat(fd).st_ino, None)
+        self.undo = [each for each in self.undo if each[0] != path]
 
-    def lose(self, count: int) -> None:
-        """The last `count` changes of names never reached the disk."""
+    def fail(self, count: int, layout: GenerationLayout) -> None:
+        """The power fails: the last `count` changes of names never reached the disk."""
         for _ in range(count):
-            self.undo.pop()()
+            self.undo.pop()[1]()
+        for path in layout.root.rglob("*"):
+            if (size := self._synced.get(path.stat().st_ino)) is not None:
+                os.truncate(path, size)
+
+    def _keep(self, path) -> Path:
+        kept = self._kept / str(len(os.listdir(self._kept)))
+        self._real["link"](path, kept)
+        return kept
+
+    def _note(self, path, undo: Callable[[], object]) -> None:
+        self.undo.append((os.path.dirname(path), undo))
 
     def _step(self) -> None:
         if self.left == 0:
@@ -133,7 +161,6 @@ def test_power_failure_anywhere_breaks_no_promise(copies, tmp_path, monkeypatch)
         while lost <= pending:  # as many of the last changes as were not synced
             layout, kept = copies(tmp_path), []
             folder = tmp_path / f"power-{steps}-{lost}"
-            folder.mkdir()
             with monkeypatch.context() as patched:
                 power = Power(patched, folder, steps)
                 try:
@@ -142,7 +169,7 @@ def test_power_failure_anywhere_breaks_no_promise(copies, tmp_path, monkeypatch)
                 except Crash:
                     pass
                 pending = len(power.undo)
-                power.lose(lost)
+                power.fail(lost, layout)
             check(layout, kept)
             lost += 1
             losses += lost > 1
