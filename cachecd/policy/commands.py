@@ -27,7 +27,7 @@ class ReadCursor(NamedTuple):
 
 
 class OpenStream(NamedTuple):
-    """Give a stream to a worker. -> Failed, some day"""
+    """Give a stream to a worker; one that has it already begins anew. -> Failed, some day"""
 
     stream: StreamId
     cursor: Cursor
@@ -50,10 +50,11 @@ class GrantShard(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Take a stream from its worker, and remove all of it that is not published. -> StreamClosed; no other
-    event of the stream comes after that until it is opened again."""
+    """Take a stream from its worker, with what is not sealed; `discard`: remove its sealed shards too that
+    are not published. -> StreamClosed; what the worker reported before that comes before that"""
 
     stream: StreamId
+    discard: bool
 
 
 class PublishShard(NamedTuple):

@@ -130,8 +130,9 @@ class HalfFull(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A shard is finished and synced, under its temporary name. If `after` equals `before`, there is no
-    shard: the worker found nothing to write. For a supplement, `left` did not fit."""
+    """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
+    skipped, there is no file: the worker found nothing to write. For a supplement, `left` did not fit.
+    """
 
     stream: StreamId
     number: int
@@ -143,7 +144,8 @@ class Sealed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left.
+    """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left. Commands
+    to the worker about the stream are void.
 
     `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, with `unit`
     in hand). `passing`: nothing says that it was the unit's fault."""
@@ -156,7 +158,7 @@ class Failed(NamedTuple):
 
 
 class StreamClosed(NamedTuple):
-    """CloseStream is done: no file of the stream is left that was not published."""
+    """CloseStream is done."""
 
     stream: StreamId
 

@@ -57,16 +57,17 @@ class Feeding:
             if not self._room.make_room(dataset, out):
                 return
             if gen.supplements.abandon():
-                out.append(do.CloseStream(gen.stream_id(len(gen.streams))))
+                out.append(do.CloseStream(gen.stream_id(len(gen.streams)), True))
             name = gen.stream_id(stream.index)
-            if not stream.open:
-                cursor, until = stream.begin(gen.blocks), stream.allowed_until(gen.blocks)
-                assert cursor is not None
-                assert until is not None
-                stream.open, stream.until = True, until
+            cursor, until = stream.begin(gen.blocks), stream.allowed_until(gen.blocks)
+            assert cursor is not None
+            assert until is not None
+            anew = stream.reopen or cursor != stream.tip  # a worker ends with its pass
+            if not stream.open or (anew and not stream.granted):
+                stream.opened(until)
                 out.append(do.OpenStream(name, cursor, until, stream.condemned))
             number = gen.blocks.shape.number(stream.index, stream.wanted)
-            stream.granted += 1
+            stream.granted.append(stream.wanted)
             out.append(do.GrantShard(name, number))
 
     def _next(self, dataset: Dataset, now: float) -> Stream | None:
@@ -77,7 +78,7 @@ class Feeding:
         free = {
             number(stream.index, stream.wanted): stream
             for stream in feeding
-            if stream.granted < 2
+            if len(stream.granted) < 2
             and not stream.closing
             and (stream.open or now >= stream.retry_at)
             and stream.begin(gen.blocks) is not None
@@ -116,16 +117,16 @@ class Feeding:
                 continue
             until = stream.allowed_until(gen.blocks)
             if until is not None and until != stream.until:
-                stream.until = until
+                stream.until, stream.fresh = until, False
                 out.append(do.SetUntil(gen.stream_id(stream.index), until))
             idle = not stream.sealed and not gen.blocks.waits and gen.is_settled(stream)
             if idle and stream.begin(gen.blocks) is None:
-                self._close(gen, stream, out)
+                self._close(gen, stream, False, out)
 
-    def _close(self, gen: Generation, stream: Stream, out: list[do.Command]) -> None:
-        if not stream.closing:
-            stream.closing = True
-            out.append(do.CloseStream(gen.stream_id(stream.index)))
+    def _close(self, gen: Generation, stream: Stream, discard: bool, out: list[do.Command]) -> None:
+        stream.closing += 1
+        stream.discards = stream.discards or discard
+        out.append(do.CloseStream(gen.stream_id(stream.index), discard))
 
     # --- results
 
@@ -140,16 +141,17 @@ class Feeding:
                     out.append(do.PublishShard(event.stream, event.number))
             return
         stream = gen.streams[index]
-        if not stream.closing and stream.granted:
-            stream.finish(event)
+        _, j = gen.blocks.shape.split(event.number)
+        if not stream.discards and j in stream.granted:
+            stream.finish(j, event)
             self._publish(gen, stream, out)
 
     def _publish(self, gen: Generation, stream: Stream, out: list[do.Command]) -> None:
-        if stream.sealed and not stream.publishing and not stream.closing:
+        if stream.sealed and not stream.publishing and not stream.discards:
             if not gen.retire_supplements(out):
                 return  # a supplement may hold a record of this shard
             stream.publishing = True
-            number = gen.blocks.shape.number(stream.index, stream.next)
+            number = stream.sealed[0].number
             out.append(do.PublishShard(gen.stream_id(stream.index), number))
 
     def published(self, dataset: Dataset, event: Published, out: list[do.Command]) -> None:
@@ -160,7 +162,7 @@ class Feeding:
             sealed, gen.supplements.sealed = gen.supplements.sealed, None
             gen.supplements.next += 1
         else:
-            sealed = gen.streams[index].published()
+            sealed = gen.streams[index].published(gen.blocks.shape.split(event.number)[1])
         assert sealed is not None
         gen.table.add(event.number, sealed.facts._replace(allocated=event.allocated))
         dataset.rotation.note_sealed(event.allocated)
@@ -175,10 +177,10 @@ class Feeding:
         if not event.excluded:
             self._disk.begin(now, event.reason)
         if index < len(gen.streams):
-            self._close(gen, gen.streams[index], out)
+            self._close(gen, gen.streams[index], True, out)
         elif gen.supplements.abandon():
             gen.supplements.try_again()
-            out.append(do.CloseStream(event.stream))
+            out.append(do.CloseStream(event.stream, True))
 
     def failed(self, dataset: Dataset, event: Failed, now: float) -> None:
         """A worker lost a stream."""
@@ -199,11 +201,11 @@ class Feeding:
             stream.note_failure(now)
             if event.unit is not None:
                 stream.note_death(event.unit, event.reason, event.passing)
-        stream.closed(sealed_too=False)
+        stream.closed()
 
     def closed(self, gen: Generation, index: int) -> None:
-        """A stream is closed, and everything of it that was not published is gone."""
+        """CloseStream is done."""
         if index == len(gen.streams):
             gen.supplements.closed()
         else:
-            gen.streams[index].closed(sealed_too=True)
+            gen.streams[index].closed()

@@ -49,7 +49,8 @@ class Generation:
         self.fix(shape)
         *heads, supplements = found.heads
         for stream, head in zip(self.streams, heads, strict=True):
-            stream.next, stream.cursor = head.next, head.cursor
+            stream.next = stream.behind = head.next
+            stream.cursor = head.cursor
         self.supplements.next = supplements.next
         self.table.load((each.number, each.facts, _FOUND[each.status]) for each in found.shards)
         for shard in found.shards:

@@ -201,11 +201,11 @@ class Policy:
 
     # --- results
 
-    def _half_full(self, stream: StreamId, number: int) -> None:
-        gen = self.datasets[stream.dataset].generation
-        if stream.index < len(gen.streams):
-            each = gen.streams[stream.index]
-            each.half = number == gen.blocks.shape.number(each.index, each.next + len(each.sealed))
+    def _half_full(self, name: StreamId, number: int) -> None:
+        gen = self.datasets[name.dataset].generation
+        for stream in gen.streams[name.index : name.index + 1]:
+            _, j = gen.blocks.shape.split(number)
+            stream.half = stream.half or (bool(stream.granted) and stream.granted[0] == j)
 
     def _done(self, command: do.Command, out: list[do.Command]) -> None:
         match command:

@@ -88,9 +88,11 @@ class Stream:
 
     `next`: the j of the next shard to be published, which begins at `cursor`. `sealed` are finished
     shards that are not published yet, in order; `publishing`: the first of them is being published.
-    `granted`: how many more shards have their room and are not sealed; `half`: the first of them is half
-    full. `open`: a worker has the stream; `closing`: it is to forget the stream, and the room of what it
-    had granted returns when it has. `tail`: the oldest shard and the cursor before it.
+    `granted`: the j of those that have their room and are not sealed, in order; `half`: the first of them
+    is half full. `behind`: the j after the last sealed shard. `open`: a worker has the stream; `reopen`: it
+    is to begin anew, at the right cursor; `fresh`: it has done nothing since it was opened. `closing`: how
+    many answers to CloseStream are due; `discards`: sealed shards go too. `tail`: the oldest shard and the
+    cursor before it.
     """
 
     index: int
@@ -98,10 +100,14 @@ class Stream:
     cursor: Cursor = field(default_factory=Cursor)
     sealed: deque[Sealed] = field(default_factory=deque)
     publishing: bool = False
-    granted: int = 0
+    granted: deque[int] = field(default_factory=deque)
+    behind: int = 0
     half: bool = False
     open: bool = False
-    closing: bool = False
+    reopen: bool = False
+    fresh: bool = False
+    closing: int = 0
+    discards: bool = False
     until: Cursor | None = None  # as the worker knows it
     tail: tuple[int, Cursor] | None = None
     reading_tail: int | None = None
@@ -121,12 +127,12 @@ class Stream:
     @property
     def wanted(self) -> int:
         """The j of the first shard that has no room yet."""
-        return self.next + len(self.sealed) + self.granted
+        return self.granted[-1] + 1 if self.granted else self.behind
 
     @property
     def reserved(self) -> int:
         """How many shards have reserved room."""
-        return len(self.sealed) + self.granted
+        return len(self.sealed) + len(self.granted)
 
     def allowed_until(self, blocks: Blocks) -> Cursor | None:
         """The cursor up to which the stream may go on; None while that is unknown, or nothing follows.
@@ -164,35 +170,48 @@ class Stream:
                 self.tail = None
             self.changed()
 
-    def finish(self, event: Sealed) -> None:
-        """A shard is sealed."""
-        self.granted -= 1
+    def finish(self, j: int, event: Sealed) -> None:
+        """Shard j is sealed."""
+        self.granted.remove(j)
         self.half, self.failures, self.retry_at = False, 0, 0.0
         self.deaths.clear()
         skipped = {skip.unit for skip in event.skipped}
         self.condemned = tuple(each for each in self.condemned if each.unit not in skipped)
         self.changed()
-        if event.after == event.before:
-            self.stalled = True
-        else:
+        if event.after != event.before or event.skipped:
             self.sealed.append(event)
+            self.behind, self.reopen = j + 1, False
+        elif self.fresh and not self.granted:
+            self.stalled = True
+        else:  # its pass has ended, or it did not know the newest `until`
+            self.reopen = True
+        self.fresh = False
 
-    def published(self) -> Sealed:
-        """The first sealed shard is published."""
+    def opened(self, until: Cursor) -> None:
+        """A worker gets the stream."""
+        self.open, self.fresh, self.reopen, self.until = True, True, False, until
+
+    def published(self, j: int) -> Sealed:
+        """The first sealed shard, j, is published."""
         sealed = self.sealed.popleft()
         if self.oldest is None:
-            self.oldest, self.tail = self.next, (self.next, sealed.before)
-        self.next, self.cursor, self.publishing = self.next + 1, sealed.after, False
+            self.oldest, self.tail = j, (j, sealed.before)
+        self.next, self.cursor, self.publishing = j + 1, sealed.after, False
         self.changed()
         return sealed
 
-    def closed(self, sealed_too: bool) -> None:
-        """No worker has the stream any more; with `sealed_too`, its sealed shards are gone too."""
-        self.granted, self.half, self.open, self.closing = 0, False, False, False
-        self._begin, self.until = None, None
-        if sealed_too:
+    def closed(self) -> None:
+        """The worker has the stream no more, as CloseStream asked or because it failed."""
+        self.closing = max(0, self.closing - 1)
+        if self.closing:
+            return
+        self.granted.clear()
+        self.half = self.open = self.reopen = False
+        self._begin = None
+        if self.discards:
             self.sealed.clear()
-            self.publishing = False
+            self.behind = self.next
+            self.publishing = self.discards = False
 
     def note_failure(self, now: float) -> None:
         """Its worker failed: the stream is opened again after a while that doubles."""

@@ -74,7 +74,8 @@ class Simulated:
     def seal(
         self, name: StreamId, number: int, shard: Shard, left: tuple[Piece, ...] = ()
     ) -> ev.Sealed:
-        self.sealed.setdefault(name, []).append((number, shard))
+        if shard.after != shard.before or shard.skipped or shard.records:
+            self.sealed.setdefault(name, []).append((number, shard))
         facts = self.facts(shard, 0)
         return ev.Sealed(name, number, shard.before, shard.after, facts, shard.skipped, left)
 
@@ -84,7 +85,9 @@ class Simulated:
         return ShardFacts(shard.size, len(shard.records), data, shard.ended, digest, version)
 
     def lose_worker(self, name: StreamId) -> None:
-        """Its drafts are gone; what is sealed stays."""
+        """Its drafts are gone, and the commands to it; what is sealed stays."""
+        void = do.OpenStream | do.SetUntil | do.GrantShard | do.MakeSupplement
+        self.pending = [c for c in self.pending if not (isinstance(c, void) and c.stream == name)]
         self.workers.pop(name, None)
         self.making.pop(name, None)
 
@@ -184,9 +187,10 @@ class Simulated:
                 if stream in self.workers:
                     self.workers[stream].granted.append(number)
                 return []
-            case do.CloseStream(stream):
+            case do.CloseStream(stream, discard):
                 self.lose_worker(stream)
-                self.sealed.pop(stream, None)
+                if discard:
+                    self.sealed.pop(stream, None)
                 return [ev.StreamClosed(stream)]
             case do.PublishShard(stream, number):
                 return [self.publish(stream, number)]

@@ -124,8 +124,6 @@ class Worker:
             if draft.end:
                 shard = draft.shard()
                 self.draft = None
-                if shard.after == shard.before:
-                    return  # it waits for `until`, or to be closed
                 self.granted.pop(0)
                 self.cursor = shard.after
                 yield self.world.seal(self.name, number, shard)
@@ -137,8 +135,6 @@ class Draft:
     def __init__(self, worker: Worker, cursor: Cursor) -> None:
         self.worker, self.before = worker, cursor
         self.dir, self.s = worker.world.directory(worker.name), worker.name.index
-        if not cursor.lanes and not self.dir.first and self._next(cursor) is None:
-            self.before = cursor = cursor.next_pass()
         self.pass_, self.block, self.place = cursor.pass_, cursor.block, cursor.place
         self.lanes = [[lane, 0] for lane in cursor.lanes]  # Lane, bytes given to this shard
         self.records: list[tuple[int, int, int, int]] = []
