@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from cachecd.disk import publish
-from cachecd.disk.durable import State
-from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.durable import State, write_state
+from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import GenerationLayout, parse
 from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
@@ -84,16 +84,15 @@ def take_inventory(
     return _Inspection(layout, shape, leased, keys, progress).take(state)
 
 
-def remove_leftovers(layout: GenerationLayout, leftovers: Leftovers) -> None:
-    """Removes the leftovers, durably. DiskError: the caller may repeat the call."""
-    for path in leftovers.files:
+def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: State) -> None:
+    """Removes the leftovers, durably. `state`: the content of state.json, which gets the inventory's heads
+    before the last shard of a stream is removed. DiskError: the caller may repeat the call."""
+    for path in inventory.leftovers.files:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
-    if leftovers.files:
-        with refusing(f"cannot sync {layout.shards}"):
-            sync_directory(layout.shards)
-    if leftovers.names:
-        publish.unlink(layout, leftovers.names)
+    if names := inventory.leftovers.names:
+        write_state(layout.state, replace(state, heads=inventory.heads))
+        publish.unlink(layout, names)
 
 
 def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:

@@ -104,7 +104,7 @@ def check(layout: GenerationLayout, kept: Collection[str] = ()) -> Inventory:
     exclusions = ExcludedFile(excluded(layout))
     assert "a key is excluded" not in kept or exclusions.keys("train") == {"key-4-1"}
     assert "the exclusion is done" not in kept or not exclusions.unfinished
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     again = take_inventory(layout, SHAPE, State(), (), {"key-4-1"})
     assert (again.shards, again.heads) == (found.shards, found.heads)
     assert again.leftovers == Leftovers()

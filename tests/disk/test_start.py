@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cachecd.disk import publish
-from cachecd.disk.durable import State
+from cachecd.disk.durable import Skips, State, read_state
 from cachecd.disk.snapshot import Row, write_snapshot
 from cachecd.disk.start import find_holders, remove_leftovers, take_inventory
 from cachecd.stream import Cursor, Lane
@@ -87,7 +87,7 @@ def test_temporary_files_are_leftovers(layout):
     found = start(layout)
     assert statuses(found) == {(0, 0): "live"}
     assert found.heads[0] == (1, cursor(3)), "the number was never used"
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert tree(layout) == ["0000000000.tfrecord", "0000000000.tfrecord.idx"]
 
 
@@ -98,7 +98,7 @@ def test_half_a_publication_is_a_leftover(layout, half):
     found = start(layout)
     assert statuses(found) == {(0, 0): "live"}
     assert found.heads[0] == (1, cursor(3))
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert tree(layout) == ["0000000000.tfrecord", "0000000000.tfrecord.idx"]
 
 
@@ -150,7 +150,7 @@ def test_next_version_takes_the_place_of_the_first(layout):
     assert found.leftovers.names == ()
     found = start(layout)
     assert found.leftovers.names == ((0, 0),)
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert tree(layout)[:2] == ["0000000000.1.tfrecord", "0000000000.1.tfrecord.idx"]
     assert not layout.bad(0).exists()
 
@@ -162,7 +162,7 @@ def test_half_a_next_version_is_a_leftover(layout):
     layout.shard(0, 1).unlink()
     found = start(layout)
     assert statuses(found) == {(0, 0): "damaged"}
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert tree(layout) == ["0000000000.bad", "0000000000.tfrecord", "0000000000.tfrecord.idx"]
 
 
@@ -173,10 +173,10 @@ def test_retired_shard_stays_while_it_is_leased(layout):
     assert statuses(found) == {(0, 0): "old"}
     assert found.leftovers.names == ((3, 0),)
     assert found.heads[0] == (2, cursor(6)), "the newest shard says where its stream was"
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert statuses(start(layout, leased={(0, 0)})) == {(0, 0): "old"}
     found = start(layout)
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert tree(layout) == []
 
 
@@ -202,7 +202,7 @@ def test_mark_without_a_file_is_a_leftover_and_uses_its_number(layout):
     publish.mark_retired(layout, [9])
     found = start(layout)
     assert found.heads[0] == (4, cursor(3))
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert not layout.old(9).exists()
 
 
@@ -220,7 +220,7 @@ def test_unknown_files_are_never_touched(layout):
     (layout.shards / "0000000003.tfrecord").mkdir()
     (layout.shards / "0000000006.tfrecord").symlink_to("/nowhere")
     found = start(layout)
-    remove_leftovers(layout, found.leftovers)
+    remove_leftovers(layout, found, State())
     assert statuses(found) == {(0, 0): "live"}
     assert len(tree(layout)) == 5
 
@@ -235,3 +235,13 @@ def test_holders_of_keys_are_found(layout):
     layout.sidecar(9).write_bytes(b"damaged")
     assert find_holders(layout, {"b"}) == [(0, 0), (9, 0)]
     assert find_holders(layout, {"\udcff", "a"}) == [(0, 0), (3, 0), (9, 0)]
+
+
+def test_cursor_of_a_stream_outlives_its_last_shard(layout):
+    make(layout, 0, 3)
+    publish.mark_retired(layout, [0, 3])
+    remove_leftovers(layout, start(layout), State((), {"gone": Skips(1, ("k",))}))
+    assert tree(layout) == []
+    state = read_state(layout.state)
+    assert state.skipped == {"gone": Skips(1, ("k",))}
+    assert start(layout, state=state).heads[0] == (2, cursor(6))
