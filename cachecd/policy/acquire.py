@@ -55,7 +55,7 @@ class Leases:
             out.append(do.ReplyWaiting(event.request, 0, 0, message))
             return
         state = self.by_id[known]
-        state.asked(event.local_rank, now)
+        state.renew(event.local_rank, now)
         if state.written:
             coverage = dataset.generation.coverage
             out.append(do.ReplyGranted(event.request, known, coverage))
@@ -143,8 +143,8 @@ class Leases:
             dataset.resume = resume
 
     def _set_again(self, dataset: Dataset, resume: Resume) -> tuple[Generation, ShardSet] | None:
-        """The set that a resumed run had, if all of it is there and may be leased. A retired shard is there
-        while another lease of the same set stands."""
+        """The set of a resumed run, if all of its shards may be leased. A retired shard may, while another
+        lease of the same set exists."""
         inherited = any(
             state.lease.fingerprint == resume.fingerprint for state in self.by_id.values()
         )
@@ -204,7 +204,7 @@ class Leases:
     # --- an epoch begins
 
     def boundary(self, dataset: Dataset, fetches: bool, out: list[do.Command]) -> None:
-        """Rotates; `fetches`: something may be fetched, and so replace what goes."""
+        """Retires shards as an epoch begins. `fetches`: new shards can replace them."""
         gen = dataset.generation
         if dataset.rules.pin:
             return
@@ -249,10 +249,10 @@ class Leases:
             gen.table.hold(lease.intervals, lease.versions)
 
     def generation_of(self, lease: Lease) -> Generation | None:
-        """The generation that a lease names, if it is there and has the lease's S."""
+        """The generation of a lease, if it is on disk and has the same S."""
         name = GenerationId(lease.dataset, lease.generation)
-        found = (gen for gen in self._room.generations if gen.id == name)
-        return next((gen for gen in found if gen.table.streams == lease.streams), None)
+        same = (gen for gen in self._room.generations if gen.id == name)
+        return next((gen for gen in same if gen.table.streams == lease.streams), None)
 
     def written(self, lease: str, out: list[do.Command]) -> None:
         """A manifest is on disk: the ranks that asked may lock it, unless a shard of it was quarantined

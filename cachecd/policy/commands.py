@@ -1,4 +1,4 @@
-"""What the policy decides: the commands that the daemon carries out.
+"""The decisions of the policy: commands that the daemon carries out.
 
 Behind the arrow stands the event that reports the result. Each command that writes to the disk comes
 back as `Done(command)`, once it is durable, unless another event is named, or as `DiskRefused(command)`.
@@ -50,8 +50,8 @@ class GrantShard(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Take a stream from its worker, with what is not sealed; `discard`: remove its sealed shards too that
-    are not published. -> StreamClosed; what the worker reported before that comes before that"""
+    """Take a stream from its worker and remove its drafts. `discard`: also remove its sealed shards, unless
+    published. -> StreamClosed, after everything that the worker reported before"""
 
     stream: StreamId
     discard: bool
@@ -65,7 +65,7 @@ class PublishShard(NamedTuple):
 
 
 class FindMissing(NamedTuple):
-    """Find what the live shards lack, from unit `begin` on. -> MissingFound"""
+    """Find the records that the live shards lack, from unit `begin` on. -> MissingFound"""
 
     generation: GenerationId
     begin: int
@@ -87,7 +87,7 @@ class MarkRetired(NamedTuple):
 
 
 class WriteState(NamedTuple):
-    """Write state.json: the heads of all streams, then that of the supplements."""
+    """Write state.json: the heads of all streams, then the head of the supplements."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
@@ -182,7 +182,7 @@ class ReplyGranted(NamedTuple):
 
 
 class ReplyDone(NamedTuple):
-    """What was asked is done."""
+    """The request is done."""
 
     request: str
 

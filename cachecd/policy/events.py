@@ -28,7 +28,7 @@ class Configured(NamedTuple):
 
 
 class ShardFound(NamedTuple):
-    """A number of which a start found files. `status` as on disk: "live", "old" (it has a mark `.old`),
+    """A shard number that has files at a start. `status` as on disk: "live", "old" (it has a mark `.old`),
     "damaged" or "excluded" (a mark `.bad` without a later version), "lost" (its sidecar is lost).
     `elders`: (version, allocated bytes) of older versions."""
 
@@ -58,7 +58,7 @@ class LeaseFound(NamedTuple):
 
 
 class ExclusionFound(NamedTuple):
-    """An exclusion of which a start does not know that its shards are done."""
+    """An exclusion whose shards were not done before the start."""
 
     exclusion: str
 
@@ -68,9 +68,9 @@ class Started(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What everything under cache.dir but shards occupies (`other`), with what it may grow by until the
-    next measurement (`slack`). The file system has `spare` bytes and room for `spare_files` left. So many
-    bytes were `fetched` in all, over restarts. `refused`: why cache.dir cannot be worked on, or ""."""
+    """Everything under cache.dir but shards occupies `other` bytes, and may grow by `slack` until the next
+    measurement. The file system has room for `spare` bytes and `spare_files` files. `fetched`: bytes
+    fetched in all, over restarts. `refused`: why cache.dir cannot be used, or ""."""
 
     other: int
     slack: int = 0
@@ -102,8 +102,9 @@ class Draining(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What is listed of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
-    first listing goes on. `completed`: how many listings were complete. `reason`: why it fails, or ""."""
+    """The listing of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
+    first listing is still running. `completed`: the number of complete listings. `reason`: why the listing
+    fails, or ""."""
 
     generation: GenerationId
     ends: tuple[int, ...]
@@ -182,8 +183,8 @@ class PublishRefused(NamedTuple):
 
 
 class MissingFound(NamedTuple):
-    """What the live shards of a whole dataset lack of listed, not excluded units of which no version is
-    live. Ascending; `more`: there is more than this."""
+    """Records that the shards without a mark `.old` lack, of listed units that are not excluded and have no
+    other version in them. Ascending; `more`: there are more."""
 
     generation: GenerationId
     pieces: tuple[Piece, ...]

@@ -22,8 +22,8 @@ _MOST_LANES = 16
 def shape_of(
     streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
 ) -> Shape:
-    """The shape of a new generation, from what is listed when its first block ends; `resumed`: S of the
-    run that resumes."""
+    """The shape of a new generation. `units`: the units of its first block. `resumed`: S of the run that
+    resumes."""
     count = max(1, min(streams, units // 8, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8
@@ -94,7 +94,7 @@ class Feeding:
         return free[first] if may else None
 
     def supplement(self, dataset: Dataset, now: float, out: list[do.Command]) -> None:
-        """A whole dataset tries again what it lacks."""
+        """Has a whole dataset search and make the records that it lacks."""
         gen = dataset.generation
         supplements = gen.supplements
         if not gen.is_whole or supplements.closing:

@@ -59,10 +59,10 @@ class Generation:
             if shard.status == "lost":
                 self._lost.append(shard.number)
             elif shard.status in ("damaged", "excluded"):
-                self.quarantine.found(shard.number, shard.status == "excluded")
+                self.quarantine.adopt(shard.number, shard.status == "excluded")
 
     def started(self, out: list[do.Command]) -> None:
-        """All leases are known: unlinks what none of them names, retires what is lost."""
+        """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
         self.unlink(self.table.unheld(), out)
         for number in self._lost:
             self.lose(number, out)
@@ -156,7 +156,7 @@ class Generation:
             if self.quarantine.retire_later(number):
                 continue
             self.table.set_status(number, Status.RETIRING)
-            if self.table.is_held(number):
+            if self.table.needs_mark(number):
                 marks.append(number)
             else:
                 free.append((number, self.table.facts(number).version))
@@ -205,7 +205,7 @@ class Generation:
             out.append(do.Unlink(self.id, tuple(names)))
 
     def heads(self) -> tuple[Head, ...]:
-        """Where each stream goes on behind what is published, and then the supplements."""
+        """The head of each stream behind its published shards, then the head of the supplements."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         return (*heads, Head(self.supplements.next, Cursor()))
 

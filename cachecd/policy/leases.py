@@ -17,7 +17,7 @@ from cachecd.policy.values import Lease, Rules
 # A rank that was granted a lease locks its manifest at once; half a minute covers one that is stopped in
 # between by a full machine.
 GRACE = 30.0
-# A manifest's bytes, besides those of each interval and version.
+# Bytes of a manifest, and of each of its intervals and versions.
 _MANIFEST, _INTERVAL = 1024, 32
 
 
@@ -40,7 +40,7 @@ class LeaseState:
         """Whether all ranks reported that they hold it."""
         return len(self.held_by) >= self.lease.ranks
 
-    def asked(self, rank: int, now: float) -> None:
+    def renew(self, rank: int, now: float) -> None:
         """A rank asks for it, for the first time or again: the grace starts anew."""
         self.held_by.discard(rank)
         self.grace_until = now + GRACE

@@ -29,7 +29,7 @@ class Pause:
         return bool(self.refused) or now < self.until
 
     def begin(self, now: float, reason: str) -> None:
-        """It failed. What was under way during a pause, and fails too, makes it no longer."""
+        """A try failed. Tries that began before the pause do not prolong it."""
         self.reason = reason
         if now >= self.until:
             self._length = min(max(_SHORTEST, 2 * self._length), _LONGEST)

@@ -1,8 +1,8 @@
-"""The policy: `handle(event, now)` is the one way in, a list of commands the one way out. Pure.
+"""The policy: it takes events by `handle(event, now)` and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
-Room returns only with Published (for what the shard really takes), Failed, StreamClosed or Unlink: used
-and reserved bytes never exceed the limit.
+Reserved room is freed only by Published (but for the bytes of the shard), Failed, StreamClosed or Unlink:
+used and reserved bytes never exceed the limit.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Policy:
                 self._feeding.refused(self.datasets[stream.dataset], event, now, out)
             case ev.MissingFound(name):
                 gen = self._generations[name]
-                gen.supplements.found(event, gen.completed, now, gen.is_whole)
+                gen.supplements.note_missing(event, gen.completed, now, gen.is_whole)
             case ev.DamageReported(_, name):
                 self._repair.reported(self._generations.get(name), event, out)
             case ev.ShardVerified(name):

@@ -41,7 +41,7 @@ class Quarantine:
         """Bytes reserved for next versions."""
         return sum(work.reserved for work in self.work.values())
 
-    def found(self, number: int, excluded: bool) -> None:
+    def adopt(self, number: int, excluded: bool) -> None:
         """A start found a mark `.bad` without a later version."""
         self.work[number] = _Work(excluded, marked=True)
 

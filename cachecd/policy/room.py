@@ -1,7 +1,7 @@
-"""The cache's bytes: what is used and reserved under the limit, and who gets the rest. Pure.
+"""The bytes of the cache: used, reserved and free bytes under the limit, and who gets free bytes. Pure.
 
-All figures are allocated bytes. A footprint is reserved before a shard is granted, so that what is used
-and reserved never exceeds the limit, nor what there was when the limit was lowered.
+All figures are allocated bytes. A footprint is reserved before a shard is granted. So used and reserved
+bytes never exceed the limit; after the limit was lowered, they never grow above it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Room:
         return shards + self.measured.other + max(self.measured.slack, self._written)
 
     def measure(self, event: Measured) -> None:
-        """What is no shard was measured."""
+        """Other files than shards were measured."""
         self.measured, self._written = event, 0
         self._files_then = sum(generation.table.total for generation in self.generations)
 
     @property
     def spare(self) -> float:
-        """What the file system has left, less what shards have taken since that was measured."""
-        # What is reserved may be on disk already: then it counts twice, which errs on the safe side.
+        """Free bytes of the file system, less the bytes that shards took since the measurement."""
+        # A reservation that is on disk already counts twice, which errs on the safe side.
         grown = sum(generation.held for generation in self.generations) - self._files_then
         return self.measured.spare - grown - self._written
 
@@ -64,8 +64,8 @@ class Room:
         return files and self.used + size <= self.limit and size <= self.spare
 
     def write(self, size: int, in_slack: bool) -> bool:
-        """Counts what is no shard and is about to be written, if there is room; `in_slack`: at most the
-        slack, which has its room under any limit."""
+        """Reserves room for another file than a shard. `in_slack`: room in the slack will do, which is
+        reserved under any limit."""
         if in_slack and self._written + size <= self.measured.slack:
             self._written += size
             return True
@@ -82,7 +82,7 @@ class Room:
     # --- shares
 
     def claim(self, dataset: Dataset, endless: bool = False) -> Claim:
-        """What a dataset claims of the limit; `endless`: whatever it needs."""
+        """The claim of a dataset; `endless`: as if its need had no bound."""
         gen, rules = dataset.generation, dataset.rules
         whole = gen.is_whole
         most = need(
@@ -127,7 +127,7 @@ class Room:
         givers = [
             each for each in self.datasets.values() if each is not dataset and not each.leases
         ]
-        # What is retired and not gone yet counts as given.
+        # Shards that are retired and not unlinked yet count as given.
         for generation in [*self.others, *(each.generation for each in givers)]:
             short -= generation.table.total - generation.table.live_bytes
         for generation in self.others:

@@ -27,7 +27,7 @@ _FACTS = ShardFacts._fields  # the row begins with them, but for the version
 
 
 class Status(IntEnum):
-    """What is to become of a shard number.
+    """The status of a shard number.
 
     GONE: no file is left. LIVE: the next lease names it. QUARANTINED: damaged, or it holds an excluded
     record. RETIRING: no later lease names it, but a start might still take it for live, because its
@@ -89,7 +89,7 @@ class _Column:
         return index
 
     def slice(self, first: int, last: int) -> NDArray[np.void]:
-        """The rows of shards first to last, as far as they are there."""
+        """The rows of shards first to last; fewer where the column does not reach."""
         rows = self.rows[: self.size]
         return rows[max(0, first - self.base) : max(0, last + 1 - self.base)]
 
@@ -126,10 +126,10 @@ class ShardTable:
         self._columns = [_Column() for _ in range(streams + 1)]
         self._elders: dict[Name, _Elder] = {}
 
-    # --- what is there
+    # --- reading
 
     def status(self, number: int) -> Status:
-        """What is to become of a number."""
+        """The status of a number."""
         j, stream = divmod(number, self.streams + 1)
         rows = self._columns[stream].slice(j, j)
         return Status(int(rows[0]["status"])) if len(rows) else Status.GONE
@@ -142,6 +142,10 @@ class ShardTable:
     def is_held(self, number: int) -> bool:
         """Whether a lease names the newest version of a number that has files."""
         return bool(self._row(number)["holds"])
+
+    def needs_mark(self, number: int) -> bool:
+        """Whether a retired number needs a mark: a file of it stays, which a start might take for live."""
+        return self.is_held(number) or any(name[0] == number for name in self._elders)
 
     @property
     def is_empty(self) -> bool:
@@ -170,7 +174,7 @@ class ShardTable:
             index = column.seek(index + 1, _LIVE)
 
     def live(self) -> Iterator[tuple[int, int]]:
-        """The same of all streams, in number order. It costs what is taken of it."""
+        """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
     # --- shards come and go
@@ -184,15 +188,15 @@ class ShardTable:
         every = np.array(rows, _ROW)
         places, streams = np.divmod(np.array(numbers, np.int64), self.streams + 1)
         for stream, column in enumerate(self._columns):
-            mine = streams == stream
-            if not mine.any():
+            own = streams == stream
+            if not own.any():
                 continue
-            column.base, last = int(places[mine].min()), int(places[mine].max())
+            column.base, last = int(places[own].min()), int(places[own].max())
             column.size = last + 1 - column.base
             column.rows = np.zeros(column.size, _ROW)
-            column.rows[places[mine] - column.base] = every[mine]
+            column.rows[places[own] - column.base] = every[own]
             live = np.isin(column.rows["status"], _LIVE)
-            self.files_in[stream] = int(mine.sum())
+            self.files_in[stream] = int(own.sum())
             self.num_live += int((column.rows["records"][live] > 0).sum())
             self.total += int(column.rows["allocated"].sum())
             self.live_bytes += int(column.rows["allocated"][live].sum())
@@ -308,7 +312,7 @@ class ShardTable:
         return self.let_go(everything, ())
 
     def set_of(self, intervals: Intervals) -> ShardSet:
-        """What is there of these numbers, whatever their status."""
+        """The sums over these numbers, whatever their status."""
         versions: list[Name] = []
         records = data = allocated = digest = 0
         for stream, first, last in intervals:

@@ -67,7 +67,7 @@ def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
     """The share of each dataset. The shares of datasets that are not held at their least sum to at most
     `limit`.
 
-    Pinned datasets take what they need. Until all pinned datasets are whole, the others stay at
+    A pinned dataset takes as much as it needs. Until all pinned datasets are whole, the others stay at
     `first`, of which at most half of an equal part counts. A dataset with a limit takes it. The other
     datasets divide the rest equally, and what one of them cannot use is divided among the others.
     """

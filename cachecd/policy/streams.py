@@ -1,4 +1,4 @@
-"""Streams: where each stream is, what it may write next, and up to where (`until`). Pure.
+"""Streams: the cursor of each stream, the next shard, and the limit of its reading (`until`). Pure.
 
 A stream may go on up to `until`: the cursor before its oldest shard, one pass later. So no set names a
 record twice. What counts is the oldest shard that a start might take for live: `until` moves only after
@@ -23,7 +23,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.25, 60.0
 
 @dataclass(slots=True)
 class Blocks:
-    """What is listed of a generation: the ends of its blocks, and whether streams wait for more.
+    """The listing of a generation: the ends of its blocks, and whether streams wait for more.
 
     `waits`: the first listing goes on, so that a stream waits at the end of what is listed.
     """
@@ -137,7 +137,7 @@ class Stream:
     def allowed_until(self, blocks: Blocks) -> Cursor | None:
         """The cursor up to which the stream may go on; None while that is unknown, or nothing follows.
 
-        While the cursor before a new oldest shard is being read, the one before it counts: it is less.
+        While the cursor before a new oldest shard is being read, the older cursor counts: it is less.
         """
         if self.oldest is not None:
             first = self.tail[1] if self.tail else None

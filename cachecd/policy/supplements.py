@@ -1,6 +1,7 @@
-"""Supplements: what a whole dataset lacks is tried again, in shards of stream S. Pure.
+"""Supplements: a whole dataset fetches missing records again, in shards of stream S. Pure.
 
-After a complete listing, once a day at most, a whole dataset makes shards of what its live shards lack.
+After a complete listing, once a day at most, a whole dataset searches the records that its
+live shards lack.
 Units that fail again wait for a day, then two, up to a week.
 """
 
@@ -46,7 +47,7 @@ class Supplements:
         self.tried, self.due = 0, 0.0
 
     def is_due(self, completed: int, now: float) -> bool:
-        """Whether what is missing is to be searched."""
+        """Whether to search for missing records."""
         idle = not (self.searching or self.pieces or self.reserved)
         return idle and (self.more or (completed > self.tried and now >= self.due))
 
@@ -56,8 +57,8 @@ class Supplements:
         self.begin = self.begin if self.more else 0
         return self.begin
 
-    def found(self, event: MissingFound, completed: int, now: float, is_whole: bool) -> None:
-        """What a search found from `begin` on; it does not count if the dataset is no longer whole."""
+    def note_missing(self, event: MissingFound, completed: int, now: float, is_whole: bool) -> None:
+        """The result of a search; it does not count if the dataset is no longer whole."""
         self.searching, self.more = False, event.more and is_whole
         if not is_whole:
             return
@@ -102,12 +103,12 @@ class Supplements:
         self.making = ()
 
     def abandon(self) -> bool:
-        """A stream goes on: what is missing comes with the next pass. True if the worker is to stop."""
+        """A stream goes on: its next pass has the missing records. True if the worker has to stop."""
         close = bool(self.reserved) and not self.closing
         self.closing = self.closing or close
         self.pieces, self.more, self.lacks_room = (), False, False
         return close
 
     def closed(self) -> None:
-        """The worker has stopped, and what was sealed is gone."""
+        """The worker has stopped, and its sealed supplement is gone."""
         self.making, self.sealed, self.closing = (), None, False

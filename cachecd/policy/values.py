@@ -18,7 +18,7 @@ class GenerationId(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What the configuration says about one dataset, in bytes. `generation` and `split` name the configured
+    """The configuration of one dataset, in bytes. `generation` and `split` name the configured
     generation and its split. `awaits_classes`: streams start when the first listing ends."""
 
     name: str

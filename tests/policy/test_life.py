@@ -75,6 +75,24 @@ def test_shard_that_is_made_again_is_retired_after_that():
     assert cache.live() == [4, 6, 8, 10]
 
 
+def test_retired_number_with_an_older_leased_version_stays_retired_after_a_kill():
+    cache = a_whole_cache()
+    cache.hold(cache.acquire(0).lease)
+    cache.disk.directories[A].shards[0, 0].intact = False
+    cache.send(ev.DamageReported("r", A, 0, 0))
+    cache.run()  # 0.1 is live, and 0.0 is leased
+    shard = cache.disk.directories[A].shards[2, 0]
+    shard.sidecar = False
+    shard.intact = False
+    cache.send(ev.DamageReported("s", A, 2, 0))
+    cache.run()
+    cache.start()
+    cache.run()
+    lease = cache.disk.manifests[cache.acquire(1).lease]
+    assert lease.num_records == 8
+    assert lease.intervals[0][1] > 1, "neither 0 nor 2 is live again"
+
+
 def test_supplement_retires_before_a_stream_goes_on():
     cache = Cache()
     cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
