@@ -20,7 +20,7 @@ MOST_AT_ONCE = 1024  # units of a page, and of a look-up
 
 _PAGE = 4096  # bytes
 _CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
-# `rewritten`: changes that wait for the end of a listing. `totals`: one row.
+# `rewritten`: changes that wait for the end of a listing. `totals`: one row; `bytes` may exceed 64 bits.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 PRAGMA user_version={VERSION};
@@ -30,8 +30,8 @@ CREATE TABLE units (
 CREATE TABLE blocks (end INTEGER PRIMARY KEY);
 CREATE TABLE rewritten (
     number INTEGER PRIMARY KEY, size INTEGER NOT NULL, etag TEXT NOT NULL, label TEXT NOT NULL);
-CREATE TABLE totals (completed INTEGER NOT NULL, bytes INTEGER NOT NULL);
-INSERT INTO totals VALUES (0, 0);
+CREATE TABLE totals (completed INTEGER NOT NULL, bytes TEXT NOT NULL);
+INSERT INTO totals VALUES (0, '0');
 COMMIT;
 """
 _TABLES = 4
@@ -152,7 +152,7 @@ class Table:
         looked_at = set[int]()
         grown, length = 0, self._length
         for unit in page:
-            if not (0 <= unit.size < 1 << 62 and 0 <= unit.begin < 1 << 62):
+            if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 63):
                 raise SourceError(
                     f"found a unit of {unit.size} bytes from byte {unit.begin} of {unit.key[:200]!r}"
                 )
@@ -186,7 +186,7 @@ class Table:
             db.executemany("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?)", page.new)
             db.executemany("INSERT INTO blocks VALUES (?)", [(end,) for end in ends])
             db.executemany(_DEFER if defer else _UPDATE, page.rewritten)
-            db.execute("UPDATE totals SET bytes = bytes + ?", (grown,))
+            self._count(db, grown)
         self._length, self._ends = length, (*self._ends, *ends)
         self._bytes += grown
 
@@ -203,16 +203,12 @@ class Table:
             "SELECT size, etag, label, number FROM rewritten ORDER BY number LIMIT ?",
             (MOST_AT_ONCE,),
         ):
-            first, last = rows[0][3], rows[-1][3]
-            ((grown,),) = self._rows(
-                "SELECT sum(rewritten.size - units.size) FROM rewritten JOIN units USING (number) "
-                "WHERE number BETWEEN ? AND ?",
-                (first, last),
-            )
+            before = self.units([row[3] for row in rows])
+            grown = sum(row[0] - unit.size for row, unit in zip(rows, before, strict=True))
             with self._transaction() as db:
                 db.executemany(_UPDATE, rows)
-                db.execute("DELETE FROM rewritten WHERE number <= ?", (last,))
-                db.execute("UPDATE totals SET bytes = bytes + ?", (grown,))
+                db.execute("DELETE FROM rewritten WHERE number <= ?", (rows[-1][3],))
+                self._count(db, grown)
             self._bytes += grown
         self.close_block()
         with self._transaction() as db:
@@ -230,6 +226,9 @@ class Table:
                 db.execute("DELETE FROM rewritten")
 
     # --- the file
+
+    def _count(self, db: sqlite3.Connection, grown: int) -> None:
+        db.execute("UPDATE totals SET bytes = ?", (str(self._bytes + grown),))
 
     def _cost(self, new: Sequence[Row], rewritten: Sequence[Row]) -> int:
         with self._refusing():
@@ -288,7 +287,8 @@ class Table:
                 f"{self._path}: version {version} with {tables} tables, expected version {VERSION} with "
                 f"{_TABLES}"
             )
-        self._completed, self._bytes = db.execute("SELECT completed, bytes FROM totals").fetchone()
+        self._completed, size = db.execute("SELECT completed, bytes FROM totals").fetchone()
+        self._bytes = int(size)
         (self._length,) = db.execute("SELECT coalesce(max(number) + 1, 0) FROM units").fetchone()
         ends = tuple(end for (end,) in db.execute("SELECT end FROM blocks ORDER BY end"))
         if ends and ends[-1] > self._length:

@@ -126,6 +126,19 @@ def test_names_that_are_no_unicode_are_kept(table):
     assert table.find(odd.key) == [read]
 
 
+def test_largest_sizes_are_counted(tmp_path):
+    largest = (1 << 63) - 1
+    table = Table(tmp_path / "listing.sqlite")
+    add(table, [ObjectInfo(f"{n}", largest, "", largest) for n in range(3)])
+    add(table, [ObjectInfo("1", largest - 1, "", largest)], defer=True)
+    table.finish()
+    table.close()
+    again = Table(tmp_path / "listing.sqlite")
+    assert again.num_bytes == table.num_bytes == 3 * largest - 1
+    assert again.find("1") == [Unit(1, "1", largest - 1, "", largest)]
+    again.close()
+
+
 @pytest.mark.parametrize("bad", [ObjectInfo("a", -1), ObjectInfo("a", 1, "", 1 << 63)])
 def test_impossible_size_is_the_sources_fault(table, bad):
     with pytest.raises(SourceError, match="'a'"):
