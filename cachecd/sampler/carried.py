@@ -145,6 +145,8 @@ class Carried:
         sealed = SealedFiles()
         if self._draft.records or part.skipped or part.before != after:
             sealed = await self._seal(cursors_text(part.before, after, part.skipped))
+        else:
+            discard(self.writing.path)  # of a process that was killed
         fetched, since = self._reported
         now = time.monotonic()
         self._reported = self.progress.fetched_bytes, now

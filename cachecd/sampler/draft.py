@@ -192,7 +192,8 @@ class Draft:
         """
         records, text = self.records, self._text(end)
         with self._disk():
-            if self._writer is None:
+            if self._writer is None or not records:
+                self.abort()  # no record fitted
                 discard(self.path)
                 sidecar = write_sidecar(self.path + SIDECAR_SUFFIX, text, 0, np.zeros(0, np.uint64))
                 data = digest = 0

@@ -221,6 +221,8 @@ def test_sidecar_of_a_stream_says_where_the_stream_was(path: str):
 
 def test_shard_without_records_is_a_sidecar_alone(path: str, tmp_path: Path):
     one = draft(path)
+    with pytest.raises(UnitError, match="does not fit"):
+        one.add({"x": bytes(CAPACITY)}, unit(0), 0)
     sealed = one.seal(cursors_text(Cursor(), Cursor(1), []))
     assert [file.name for file in tmp_path.iterdir()] == ["shard.tfrecord.idx"]
     assert (sealed.records, sealed.data_bytes, sealed.digest) == (0, 0, 0)

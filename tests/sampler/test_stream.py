@@ -109,8 +109,8 @@ def shards(of: Player) -> list[tuple[int, bytes, bytes]]:
 
 
 SIZES = st.lists(
-    st.lists(st.integers(1, 200) | st.integers(1, 20_000), min_size=1, max_size=30),
-    min_size=1,
+    st.lists(st.integers(1, 200) | st.integers(2000, 20_000), min_size=1, max_size=30),
+    min_size=3,
     max_size=7,
 )
 
@@ -134,8 +134,11 @@ def test_stream_under_kills_makes_the_same_shards_to_the_byte(
     def play(name: str, **more: Any) -> Player:
         return player(root / name, dataset, units, shape=shape, page=3, **more)
 
-    plain = play("plain")
+    first = play("first")
+    asyncio.run(first.play())
+    plain = play("plain", schema=first.schema)  # why a unit is skipped may depend on it
     asyncio.run(plain.play())
+    assert [made.data for made in plain.made] == [made.data for made in first.made]
     every = [plain.start, *(made.outcome.after for made in plain.made)]
     before = data.draw(st.sampled_from(every[:-1]))
     bounds = {"start": Cursor(1), "until": replace(before, pass_=1)}

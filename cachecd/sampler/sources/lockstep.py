@@ -46,7 +46,11 @@ class Lockstep:
 
     async def run(self, code: Callable[[], T]) -> T:
         """What the code returns, or raises. Keeps the loop from running until it ends or calls `wait`,
-        in whichever thread."""
+        in whichever thread.
+
+        If this is cancelled, each `wait` raises CancelledError until the code has ended: the thread is free
+        for the next step.
+        """
         async with self._one_at_a_time:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="guest", daemon=True)
@@ -55,17 +59,29 @@ class Lockstep:
             self._wake = lambda: loop.call_soon_threadsafe(said.set)
             step = _Step(code)
             self._steps.put(step)
-            granting: set[asyncio.Task[None]] = set()
+            granting: dict[asyncio.Task[None], _Wish] = {}
+            cancelled: asyncio.CancelledError | None = None
             while not step.result.done():
                 if granting:
-                    await said.wait()
+                    try:
+                        await said.wait()
+                    except asyncio.CancelledError as error:
+                        cancelled = error
+                        for task, wish in list(granting.items()):
+                            task.cancel()
+                            _refuse(wish, error)
+                        granting.clear()
                     said.clear()
                 for one in self._heard(wait=not granting):
-                    if isinstance(one, _Wish):
+                    if isinstance(one, _Wish) and cancelled is not None:
+                        _refuse(one, cancelled)
+                    elif isinstance(one, _Wish):
                         task = asyncio.ensure_future(_grant(one))
-                        granting.add(task)
-                        task.add_done_callback(granting.discard)
+                        granting[task] = one
+                        task.add_done_callback(lambda task: granting.pop(task, None))
                         task.add_done_callback(lambda _: said.set())
+            if cancelled is not None:
+                raise cancelled
             return step.result.result()
 
     def wait(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -100,8 +116,16 @@ class Lockstep:
 
 async def _grant(wish: _Wish) -> None:
     try:
-        wish.result.set_result(await wish.work())
+        found = await wish.work()
     except BaseException as error:
-        wish.result.set_exception(error)
+        _refuse(wish, error)
         if isinstance(error, asyncio.CancelledError):
             raise
+    else:
+        if not wish.result.done():
+            wish.result.set_result(found)
+
+
+def _refuse(wish: _Wish, error: BaseException) -> None:
+    if not wish.result.done():
+        wish.result.set_exception(error)
