@@ -127,7 +127,11 @@ class Leases:
             is_ready = bool(spent) or not lacks
             if lacks:
                 dataset.epoch = max(dataset.epoch, event.epoch - 1)
-        if not is_ready and older:
+        identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
+        twins = [each for each in older if each.id.name.partition("-")[0] == identity]
+        if twins and twins[0].table.live_bytes > gen.table.live_bytes:
+            gen, upto = twins[0], None
+        elif not is_ready and older:
             gen, upto = older[0], None
         shards = gen.table.select(upto)
         if shards.records and (is_ready or gen is not dataset.generation):

@@ -1,8 +1,8 @@
 """What can happen to the cache: the events that the daemon reports to `Policy.handle`.
 
-At a start: Configured, a GenerationFound and a Listed for each directory, LeaseFound, ExclusionFound,
-Measured, and Started. Each command's result comes back as an event, so that a test drives the policy
-without disk or network.
+At a start: Configured; for each directory GenerationFound and Listed, newest first; LeaseFound; Measured;
+HoldersFound for open exclusions; Started. Each command's result comes back as an event, so that a test
+drives the policy without disk or network.
 """
 
 from __future__ import annotations
@@ -57,12 +57,6 @@ class LeaseFound(NamedTuple):
     was_held: bool
 
 
-class ExclusionFound(NamedTuple):
-    """An exclusion whose shards were not done before the start."""
-
-    exclusion: str
-
-
 class Started(NamedTuple):
     """Everything that the start found was reported."""
 
@@ -104,7 +98,7 @@ class Draining(NamedTuple):
 class Listed(NamedTuple):
     """The listing of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
     first listing is still running. `completed`: the number of complete listings. `reason`: why the listing
-    fails, or ""."""
+    fails, or "". `doubted`: the source seems to be another one, so that nothing is fetched."""
 
     generation: GenerationId
     ends: tuple[int, ...]
@@ -113,6 +107,7 @@ class Listed(NamedTuple):
     first: bool
     completed: int
     reason: str = ""
+    doubted: bool = False
 
 
 class CursorRead(NamedTuple):
@@ -235,7 +230,7 @@ class ExcludeAsked(NamedTuple):
 
 
 class HoldersFound(NamedTuple):
-    """All shards that hold a record of an exclusion."""
+    """All shards that hold a record of an exclusion; after a start also of those that were not finished."""
 
     exclusion: str
     holders: tuple[tuple[GenerationId, int, int], ...]  # generation, number, version
@@ -288,7 +283,7 @@ class RoomAsked(NamedTuple):
 
 
 Event = (
-    Configured | GenerationFound | LeaseFound | ExclusionFound | Started | Measured | Done | DiskRefused
+    Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
     | RoomAsked | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | Remade | RemakeFailed
     | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld | LeaseEnded

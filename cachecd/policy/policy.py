@@ -100,6 +100,7 @@ class Policy:
             case ev.Listed(name):
                 if dataset := self.datasets.get(name.dataset):
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
+                    dataset.source.refused = event.reason if event.doubted else ""
             case ev.CursorRead(name, number, before):
                 self._generations[name].cursor_read(number, before)
             case ev.HalfFull(stream, number):
@@ -163,9 +164,6 @@ class Policy:
                 self.leases.add(state)
                 if was_held and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
-            case ev.ExclusionFound(exclusion):
-                self._repair.excluding(exclusion, "")
-                out.append(do.FindHolders(exclusion))
             case ev.Started():
                 self._started = True
                 for gen in self.room.generations:

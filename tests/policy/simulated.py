@@ -307,7 +307,7 @@ class Simulated:
         for lease in self.disk.manifests.values():
             yield ev.LeaseFound(lease, lease.id in self.disk.was_held)
         for exclusion in self.disk.open_exclusions:
-            yield ev.ExclusionFound(exclusion)
+            yield ev.HoldersFound(exclusion, tuple(self.holders(exclusion)))
 
     def listed(self, name: GenerationId) -> ev.Listed:
         d = self.disk.directories[name]

@@ -287,6 +287,19 @@ def test_nothing_goes_while_the_egress_limit_is_reached():
     assert cache.live() == before
 
 
+def test_nothing_is_fetched_from_a_doubted_source():
+    cache = Cache()
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    listed = cache.listed(A)
+    cache.send(listed._replace(doubted=True, reason="most objects were rewritten: set generation"))
+    cache.run()
+    assert not cache.live()
+    assert cache.acquire(0).reason == "most objects were rewritten: set generation"
+    cache.send(listed)
+    cache.run()
+    assert cache.live()
+
+
 def test_without_jobs_nothing_is_fetched_after_idle():
     cache = Cache()
     cache.configure(idle=60.0)
@@ -333,6 +346,25 @@ def test_older_generation_is_leased_until_first_and_gives_its_room():
     assert cache.disk.manifests[cache.acquire(1, "x").lease].generation == "two"
     left = cache.live() if A in cache.disk.directories else []
     assert left == before[len(before) - len(left) :], "the oldest go first"
+
+
+def test_generation_with_a_damaged_listing_is_leased_while_it_has_more():
+    cache = a_whole_cache(first=1)
+    again = GenerationId("a", "one-2")
+    cache.rules["a"] = cache.rules["a"]._replace(generation="one-2")
+    cache.disk.directories[again] = Directory("", 1000, cache.rules["a"])
+    cache.start()
+    cache.directory(again).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(again))
+    cache.run(but=(do.PublishShard,))
+    publish = cache.under_way(do.PublishShard)[0]
+    cache.pending.remove(publish)
+    for event in cache.carry_out(publish):
+        cache.send(event)
+    cache.send(ev.AcquireAsked("few", "a", "x", 0))
+    assert cache.under_way(do.WriteManifest)[-1].lease.generation == "one"
+    cache.run()
+    assert cache.disk.manifests[cache.acquire(1, "x").lease].generation == "one-2"
 
 
 def test_changed_split_refuses_a_job_that_holds_a_set():
