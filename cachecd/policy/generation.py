@@ -219,6 +219,7 @@ class Generation:
         for number, version in names:
             self.table.unlinked(number, version)
             self.tainted.discard(number)
+        self.table.forget_gone()
         self.note_oldest(out)
 
     def note_oldest(self, out: list[do.Command]) -> None:

@@ -43,6 +43,7 @@ class Status(IntEnum):
     UNLINKING = 5
 
 
+_MOST_LEFT = 1024  # shards that old leases name, far behind the others of their stream
 _LIVE = (Status.LIVE, Status.QUARANTINED)
 _CURRENT = (*_LIVE, Status.RETIRING)
 
@@ -93,18 +94,16 @@ class _Column:
         rows = self.rows[: self.size]
         return rows[max(0, first - self.base) : max(0, last + 1 - self.base)]
 
-    def drop_gone(self) -> None:
-        """Forgets the first half of the rows if all of them are GONE."""
-        half = self.size // 2
-        if half > 32 and not self.rows["status"][:half].any():
-            self.rows = self.rows[half : self.size].copy()
-            self.base, self.size = self.base + half, self.size - half
-            self.live, self.current = max(0, self.live - half), max(0, self.current - half)
+    def drop(self, count: int) -> None:
+        """Forgets the first rows, all of which are GONE."""
+        self.rows = self.rows[count : self.size].copy()
+        self.base, self.size = self.base + count, self.size - count
+        self.live, self.current = max(0, self.live - count), max(0, self.current - count)
 
 
 @dataclass(slots=True)
 class _Elder:
-    """An older version of a number: it stays while leases name it."""
+    """An older version of a number, or a retired shard far behind the others, which leases still name."""
 
     allocated: int
     holds: int
@@ -191,12 +190,20 @@ class ShardTable:
             own = streams == stream
             if not own.any():
                 continue
-            column.base, last = int(places[own].min()), int(places[own].max())
+            last = int(places[own].max())
+            if last - int(places[own].min()) > 4 * int(own.sum()) + 64:  # mostly holes
+                rest = own & (every["status"] != Status.RETIRED)
+                first = int(places[rest].min()) if rest.any() else last + 1
+                for i in np.flatnonzero(own & (places < first)).tolist():
+                    elder = _Elder(int(every["allocated"][i]), 0)
+                    self._keep(numbers[i], int(every["version"][i]), elder)
+                own &= places >= first
+            self.files_in[stream] = int(own.sum())
+            column.base = int(places[own].min()) if own.any() else last + 1
             column.size = last + 1 - column.base
             column.rows = np.zeros(column.size, _ROW)
             column.rows[places[own] - column.base] = every[own]
             live = np.isin(column.rows["status"], _LIVE)
-            self.files_in[stream] = int(own.sum())
             self.num_live += int((column.rows["records"][live] > 0).sum())
             self.total += int(column.rows["allocated"].sum())
             self.live_bytes += int(column.rows["allocated"][live].sum())
@@ -212,8 +219,11 @@ class ShardTable:
 
     def add_elder(self, number: int, version: int, allocated: int) -> None:
         """A start found an older version of a number."""
-        self._elders[number, version] = _Elder(allocated, 0)
-        self.total += allocated
+        self._keep(number, version, _Elder(allocated, 0))
+
+    def _keep(self, number: int, version: int, elder: _Elder) -> None:
+        self._elders[number, version] = elder
+        self.total += elder.allocated
 
     def replace(self, number: int, facts: ShardFacts, dropped: bool) -> list[Name]:
         """The next version of a quarantined number was published; live, unless its number was retired.
@@ -223,8 +233,7 @@ class ShardTable:
         status = Status(int(row["status"]))
         name = number, int(row["version"])
         if not dropped:
-            self._elders[name] = _Elder(int(row["allocated"]), int(row["holds"]))
-            self.total += int(row["allocated"])
+            self._keep(*name, _Elder(int(row["allocated"]), int(row["holds"])))
         row["holds"] = 0
         self._set(stream, row, facts, Status.LIVE if status in _LIVE else status)
         return self._unheld_elders()
@@ -241,7 +250,29 @@ class ShardTable:
         stream, row = number % (self.streams + 1), self._row(number)
         self._set(stream, row, ShardFacts(0, 0, 0), Status.GONE)
         self.files_in[stream] -= 1
-        self._columns[stream].drop_gone()
+
+    def forget_gone(self) -> None:
+        """Keeps the table small, after shards were unlinked."""
+        for stream in range(self.streams + 1):
+            self._forget(stream)
+
+    def _forget(self, stream: int) -> None:
+        """Forgets the first half of a column if it is GONE, but for few shards that old leases name."""
+        column = self._columns[stream]
+        half = column.size // 2
+        left = np.flatnonzero(column.rows["status"][:half])
+        few = len(left) <= min(half // 16, _MOST_LEFT)
+        if half > 32 and few and (column.rows["status"][left] == Status.RETIRED).all():
+            for i in left.tolist():
+                row = column.rows[i]
+                number = (column.base + i) * (self.streams + 1) + stream
+                elder = _Elder(int(row["allocated"]), int(row["holds"]))
+                self._set(
+                    stream, row, ShardFacts(0, 0, 0, version=int(row["version"])), Status.GONE
+                )
+                self._keep(number, int(row["version"]), elder)
+                self.files_in[stream] -= 1
+            column.drop(half)
 
     # --- sets and leases
 
@@ -330,16 +361,13 @@ class ShardTable:
         change = np.uint32(by % (1 << 32))
         for stream, first, last in intervals:
             self._columns[stream].slice(first, last)["holds"] += change
-        for (
-            number,
-            version,
-        ), elder in self._elders.items():  # it is the elder that the lease names
-            j, stream = divmod(number, self.streams + 1)
+        for name, elder in self._elders.items():  # it is the elder that the lease names
+            j, stream = divmod(name[0], self.streams + 1)
             named = any(s == stream and first <= j <= last for s, first, last in intervals)
-            if named and versions.get(number, 0) == version:
+            if named and versions.get(name[0], 0) == name[1]:
                 elder.holds += by
-                row = self._row(number)
-                row["holds"] = (int(row["holds"]) - by) % (1 << 32)
+                for row in self._columns[stream].slice(j, j):
+                    row["holds"] = (int(row["holds"]) - by) % (1 << 32)
 
     def _unheld_elders(self) -> list[Name]:
         free = [
