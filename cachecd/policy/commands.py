@@ -124,9 +124,9 @@ class MarkBad(NamedTuple):
 
 
 class RemakeShard(NamedTuple):
-    """Make the next version of a quarantined shard: `local`, as a copy without the excluded records; else
-    from the source. Its room is reserved. `drop`: first remove the damaged file, not its sidecar.
-    -> Remade or RemakeFailed"""
+    """Make the next version of a quarantined shard, without records that are excluded by the time it is
+    published: `local`, as a copy; else from the source. Its room is reserved. `drop`: first remove the
+    damaged file, not its sidecar. -> Remade or RemakeFailed"""
 
     generation: GenerationId
     number: int

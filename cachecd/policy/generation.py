@@ -39,6 +39,7 @@ class Generation:
         self.units = self.listed_bytes = self.completed = 0
         self.reason = ""
         self.writes_shape = False
+        self.is_configured = True
         self.tainted: set[int] = set()  # retired numbers of which no resumed run gets a record
         self._to_unlink: dict[do.WriteState, list[Name]] = {}
         self._lost: list[int] = []
@@ -224,7 +225,7 @@ class Generation:
 
     def note_oldest(self, out: list[do.Command]) -> None:
         """Has each stream know its oldest shard, and the cursor before it."""
-        for stream in self.streams:
+        for stream in self.streams if self.is_configured else ():
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]

@@ -98,7 +98,8 @@ class Policy:
                 self.restraint.wanted_at = now
                 self.leases.ended(lease, out)
             case ev.Listed(name):
-                if dataset := self.datasets.get(name.dataset):
+                dataset = self.datasets.get(name.dataset)
+                if dataset and dataset.generation.id == name:
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
                     dataset.source.refused = event.reason if event.doubted else ""
             case ev.CursorRead(name, number, before):
@@ -194,6 +195,7 @@ class Policy:
         else:
             # Newest first they are found, oldest first they go.
             self.room.others.insert(0, gen)
+            gen.is_configured = False
             if dataset_of := self.datasets.get(name.dataset):
                 dataset_of.older.append(gen)
 

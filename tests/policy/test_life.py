@@ -339,6 +339,7 @@ def test_older_generation_is_leased_until_first_and_gives_its_room():
     before = cache.live()
     cache.start()
     assert cache.disk.manifests[cache.acquire(0, "x").lease].generation == "one"
+    assert cache.directory(two).shape is None, "it has no listing yet"
     for lease in list(cache.disk.manifests):
         cache.hold(lease)
         cache.end(lease)
