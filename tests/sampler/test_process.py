@@ -14,7 +14,19 @@ import pytest
 
 from cachecd.model import Assignment, ShardId, UnitSlice
 from cachecd.sampler import messages
-from cachecd.sampler.messages import FromSampler, Made, Make, Setup
+from cachecd.sampler.messages import (
+    Asks,
+    FromSampler,
+    Grant,
+    Made,
+    Make,
+    OfStreams,
+    Open,
+    Sealed,
+    Setup,
+    Units,
+)
+from cachecd.stream import Cursor, Shape, StreamId, Unit
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back
@@ -52,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
             pipe.close()
 
 
-def send(process: Process, message: Setup | Make) -> None:
+def send(process: Process, message: Setup | Make | OfStreams) -> None:
     assert process.stdin is not None
     process.stdin.write(messages.pack(message))
     process.stdin.flush()
@@ -189,3 +201,38 @@ os.read(0, 1)
     wait_until(lambda: not alive(pid), 30)
     os.close(reading)
     os.close(writing)
+
+
+def test_stream_is_carried_over_the_pipes_and_leaves_nothing_at_the_end(
+    start: Callable[..., Process], tmp_path: Path
+):
+    process = start()
+    for number in range(9):
+        (tmp_path / "src" / f"{number}").write_bytes(bytes([number]) * 20_000)
+    stream, shape = StreamId("train", "g", 0), Shape(1, 8, 2, 64 << 10, 0)
+    units = tuple(Unit(number, f"{number}", 20_000) for number in range(9))
+    send(process, Open(stream, Cursor(), (), None, shape, None, (), {"dataset": "train"}))
+    for number in (0, 2):
+        send(process, Grant(stream, number, str(tmp_path / f"{number}.tfrecord")))
+    assert received(process, Asks) == Asks(stream)
+    send(process, Units(stream, 0, 0, units[:7], "wait"))
+    first = received(process, Sealed)
+    assert (first.number, first.outcome.end, first.outcome.records) == (0, "full", 2)
+    assert [u for u, _, _ in read_back(tmp_path / "0.tfrecord").records] == [0, 1]
+    second = received(process, Sealed)
+    assert second.outcome.before == first.outcome.after
+    send(process, Grant(stream, 4, str(tmp_path / "4.tfrecord")))
+    wait_until(lambda: (tmp_path / "4.tfrecord").exists())
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(5)
+    assert not (tmp_path / "4.tfrecord").exists(), "it waited for units"
+    assert (tmp_path / "2.tfrecord").exists()
+
+
+def received(process: Process, kind: type[Any]) -> Any:
+    """The next message of this kind."""
+    assert process.stdout is not None
+    while not isinstance(message := messages.read(process.stdout), kind):
+        assert message is not None, "the process has ended"
+    return message
