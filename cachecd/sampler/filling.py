@@ -82,6 +82,7 @@ class _Queued:
     place: Place
     unit: UnitSlice
     handle: int = -1  # none before `until` allows the unit
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -178,7 +179,9 @@ class Filling:
                 until.place,
             ):
                 return
-            queued.handle = self._supply.add(queued.unit)
+            queued.refusal = self._supply.refusal(queued.unit)
+            if queued.refusal is None:  # what cannot be used costs no fetch
+                queued.handle = self._supply.add(queued.unit)
             self._queue.append(self._beyond.popleft())
 
     def cursor(self) -> Cursor:
@@ -276,8 +279,8 @@ class Filling:
             queued.handle,
             self._supply.in_hand(unit),
         )
-        if reason := self._supply.refusal(unit):
-            self._skip(lane, part, 0, UnitError(reason))
+        if queued.refusal is not None:
+            self._skip(lane, part, 0, UnitError(queued.refusal))
             return
         self._lanes.append(lane)
         self._count()
@@ -348,7 +351,8 @@ class Filling:
 
     def _skip(self, lane: _Lane, part: Part, given: int, error: UnitError) -> None:
         """The unit could not be used from the record on that follows the `given` ones."""
-        self._supply.leave(lane.handle, error)
+        if lane.handle >= 0:
+            self._supply.leave(lane.handle, error)
         record = lane.position[0] + given
         unit = lane.unit
         part.skipped.append(

@@ -145,6 +145,8 @@ class Bench:
         filling = Filling(_Given(self, objects), self.lanes)
         filling.feed(0, 0, todo, "end")
         await filling.fill(draft)
+        assert filling.part is not None
+        self.set_aside |= {one.unit: one.reason for one in filling.part.skipped}
         left = list(filling.left())
         await filling.let_go()
         return left
@@ -197,8 +199,7 @@ class _Given:
         """Nothing is fetched ahead."""
 
     def leave(self, handle: int, error: UnitError | None = None) -> None:
-        if error is not None:
-            self.bench.set_aside[self.units[handle].unit] = str(error)
+        """Nothing is kept."""
 
     async def listed_as(self, key: str) -> tuple[str, int]:
         raise AssertionError("the listing is always right")
