@@ -2,8 +2,8 @@
 
 A shard goes in two steps. It is retired: no later lease names it. Then it is unlinked, at once if no
 lease names it; else it is marked, and unlinked when its last lease ends. What rests on it (`until`)
-moves only when the mark or the unlink is durable, and before the newest shard of a stream is unlinked,
-state.json has the stream's head.
+moves only when the mark or the unlink is durable. Before an unlink, state.json gets the heads of all
+streams: if the sidecar of a stream's newest shard is lost later, no older one may be left.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Generation:
         self.is_configured = True
         self.tainted: set[int] = set()  # retired numbers of which no resumed run gets a record
         self._to_unlink: dict[do.WriteState, list[Name]] = {}
+        self._state: do.WriteState | None = None  # what state.json has
         self._lost: list[int] = []
         if found.shape is not None:
             self._start(found, found.shape)
@@ -196,14 +197,12 @@ class Generation:
         """Has files removed that no lease names."""
         if not names:
             return
-        heads = [stream.next for stream in self.streams] + [self.supplements.next]
-        places = (divmod(number, self.table.streams + 1) for number, _ in names)
-        if any(j + 1 == heads[stream] for j, stream in places):
-            write = do.WriteState(self.id, self.heads())
+        write = do.WriteState(self.id, self.heads())
+        if write == self._state:
+            out.append(do.Unlink(self.id, tuple(names)))
+        else:
             self._to_unlink.setdefault(write, []).extend(names)
             out.append(write)
-        else:
-            out.append(do.Unlink(self.id, tuple(names)))
 
     def heads(self) -> tuple[Head, ...]:
         """The head of each stream behind its published shards, then the head of the supplements."""
@@ -212,6 +211,7 @@ class Generation:
 
     def state_written(self, written: do.WriteState, out: list[do.Command]) -> None:
         """state.json has these heads."""
+        self._state = written
         if names := self._to_unlink.pop(written, []):
             out.append(do.Unlink(self.id, tuple(names)))
 
