@@ -22,7 +22,7 @@ import zmq
 
 from cachecd import preflight
 from cachecd.config import Config
-from cachecd.daemon import Daemon
+from cachecd.eventloop import Daemon
 from cachecd.disk.filesystem import refuse_network_filesystem, refusing
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor

@@ -8,7 +8,7 @@ import pytest
 
 from cachecd.catalog import Catalog, SavedPlan
 from cachecd.config import load
-from cachecd.daemon import Daemon
+from cachecd.eventloop import Daemon
 from cachecd.model import EXCLUDED, SetAside
 from cachecd.preflight import executor_of, figures, open_index
 from cachecd_client import protocol

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import structlog
 
-from cachecd import daemon, exclusions, service, shards
+from cachecd import eventloop, exclusions, service, shards
 from cachecd.complaints import Complaints
 from cachecd.config import Config, load
-from cachecd.daemon import Daemon
+from cachecd.eventloop import Daemon
 from cachecd.events import HoldersFound, ShardFailed, ShardUnlinked, ShardVerified
 from cachecd.executors.process import SamplerProcess
 from cachecd.layout import Layout
@@ -38,10 +38,10 @@ SHARD = ShardId("train", 1)
 # Every place that starts a task, and who hears of what it did not think of: a test of this file or of
 # another, or the task that awaits it, where the exception comes out.
 OWNERS = {
-    "daemon.py start": "test_daemon_start.py: work that fails is told; here: the listings",
-    "daemon.py _deliver": "test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought",
-    "daemon.py _carry_out": "the tests of ShardWork here, and of what a dataset waits for",
-    "daemon.py _spawn": "starts what the others give it, and logs what comes out",
+    "eventloop.py start": "test_daemon_start.py: work that fails is told; here: the listings",
+    "eventloop.py _deliver": "test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought",
+    "eventloop.py _carry_out": "the tests of ShardWork here, and of what a dataset waits for",
+    "eventloop.py _spawn": "starts what the others give it, and logs what comes out",
     "exclusions.py answer": "test_exclusions.py: a search that fails otherwise than thought is answered",
     "exclusions.py start": "test_exclusions_are_in_force_though_the_first_look_fails_as_nobody_thought",
     "service.py _serve": "a daemon whose socket is served no more ends with a failure; the watchdog's",
@@ -203,7 +203,7 @@ def test_listing_that_fails_unexpectedly_is_reported_and_begun_again(config, mon
             if len(begun) == 1:
                 raise RuntimeError("nobody thought of this")
 
-        monkeypatch.setattr(daemon, "keep_listed", once)
+        monkeypatch.setattr(eventloop, "keep_listed", once)
         try:
             await made.start()
             await until(lambda: begun)

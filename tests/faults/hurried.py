@@ -19,12 +19,12 @@ GRACE = 0.6  # seconds that a grant stands unheld
 
 
 def prepare() -> None:
-    from cachecd import acquire, daemon, state
+    from cachecd import acquire, eventloop, state
     from cachecd.executors import local
 
     acquire.GRACE = state.GRACE = GRACE
-    daemon._PROBE_EVERY = 0.02
-    daemon._MEASURE_EVERY = 0.1
+    eventloop._PROBE_EVERY = 0.02
+    eventloop._MEASURE_EVERY = 0.1
     local.subprocess = SimpleNamespace(Popen=_ForkedSampler, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
