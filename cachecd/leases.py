@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachecd.disk.filesystem import refusing
+from cachecd.disk.locks import is_locked, try_write_lock
 from cachecd.errors import DiskError
 from cachecd.layout import Layout
-from cachecd.locks import is_locked, try_write_lock
 from cachecd_client.errors import ProtocolVersionError
 from cachecd_client.protocol import Manifest, decode_manifest, encode_manifest
 

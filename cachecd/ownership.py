@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 from cachecd.disk.filesystem import refusing
+from cachecd.disk.locks import try_write_lock
 from cachecd.errors import ConfigError, DiskError, InUseError
-from cachecd.locks import try_write_lock
 
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _HOLDER = 512

@@ -22,9 +22,9 @@ import zmq
 
 from cachecd import preflight
 from cachecd.config import Config
-from cachecd.eventloop import Daemon
 from cachecd.disk.filesystem import refuse_network_filesystem, refusing
 from cachecd.errors import DiskError, SourceError
+from cachecd.eventloop import Daemon
 from cachecd.executors.local import LocalExecutor
 from cachecd.firstlook import check_side, check_sources
 from cachecd.layout import Layout

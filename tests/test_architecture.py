@@ -39,7 +39,7 @@ AT_THE_ROOT = {
     "policy": "acquire backlog contradictions cycle dataset deliveries doubt events excluded generations "
     "ingest ledger live marks pause plan progress rate restraint room rotation rules second_chance "
     "shardtable sourcewalk state unitcount waiting walk",
-    "files": "blockfile catalog database excludedfile ground index indexroom known leases locks "
+    "files": "blockfile catalog database excludedfile ground index indexroom known leases "
     "ownership reconcile repeats verify",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}

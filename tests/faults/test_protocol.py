@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.locks import is_locked
+from cachecd.disk.locks import is_locked
 from cachecd_client import connect
 from cachecd_client.errors import ProtocolVersionError
 from cachecd_client.protocol import VERSION_FRAME
