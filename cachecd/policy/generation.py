@@ -200,8 +200,10 @@ class Generation:
         write = do.WriteState(self.id, self.heads())
         if write == self._state:
             out.append(do.Unlink(self.id, tuple(names)))
+        elif write in self._to_unlink:
+            self._to_unlink[write] += names
         else:
-            self._to_unlink.setdefault(write, []).extend(names)
+            self._to_unlink[write] = list(names)
             out.append(write)
 
     def heads(self) -> tuple[Head, ...]:

@@ -119,14 +119,17 @@ class Policy:
             case ev.MissingFound(name):
                 gen = self._generations[name]
                 gen.supplements.note_missing(event, gen.completed, now, gen.is_whole)
-            case ev.DamageReported(_, name):
-                self._repair.reported(self._generations.get(name), event, out)
+            case ev.DamageReported(request, name):
+                if name in self._generations:
+                    self._repair.reported(self._generations[name], event, out)
+                elif request:
+                    out.append(do.ReplyDone(request))
             case ev.ShardVerified(name):
-                self._repair.verified(self._generations.get(name), event, out)
+                self._repair.verified(self._generations[name], event, out)
             case ev.Remade(name):
-                self._repair.remade(self._generations.get(name), event, out)
+                self._repair.remade(self._generations[name], event, out)
             case ev.RemakeFailed(name, number):
-                self._repair.failed(self._generations.get(name), number, False, now, out)
+                self._repair.failed(self._generations[name], number, False, now, out)
             case ev.ExcludeAsked(request, dataset_name, keys):
                 self._repair.excluding(request, request)
                 out.append(do.WriteExclusion(request, dataset_name, keys))

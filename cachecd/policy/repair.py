@@ -39,19 +39,10 @@ class Repair:
 
     # --- damage
 
-    def reported(
-        self, gen: Generation | None, event: DamageReported, out: list[do.Command]
-    ) -> None:
+    def reported(self, gen: Generation, event: DamageReported, out: list[do.Command]) -> None:
         """A reader met a corrupt record: the shard is in no new set until it was read."""
         name = event.number, event.version
-        status = gen.table.status(event.number) if gen else Status.GONE
-        if (
-            gen is None
-            or status not in _LIVE
-            or gen.table.facts(event.number).version != event.version
-        ):
-            if gen and status != Status.GONE:
-                gen.tainted.add(event.number)
+        if not _is_newest(gen, *name):
             out += _replies([event.request])
             return
         requests = gen.quarantine.verifying.setdefault(name, [])
@@ -60,14 +51,11 @@ class Repair:
             gen.table.set_status(event.number, Status.QUARANTINED)
             out.append(do.VerifyShard(gen.id, *name))
 
-    def verified(self, gen: Generation | None, event: ShardVerified, out: list[do.Command]) -> None:
+    def verified(self, gen: Generation, event: ShardVerified, out: list[do.Command]) -> None:
         """The shard was read."""
-        if gen is None:
-            return
         name = event.number, event.version
         requests = gen.quarantine.verifying.pop(name, [])
-        is_live = gen.table.status(event.number) in _LIVE
-        if not is_live or gen.table.facts(event.number).version != event.version:
+        if not _is_newest(gen, *name):
             out += _replies(requests)
         elif event.sound and event.has_sidecar:
             if event.number not in gen.quarantine.work:
@@ -108,10 +96,7 @@ class Repair:
         for name, number, version in event.holders:
             if (gen := generations.get(name)) is None:
                 continue
-            status = gen.table.status(number)
-            if status not in _LIVE or gen.table.facts(number).version != version:
-                if status != Status.GONE:
-                    gen.tainted.add(number)
+            if not _is_newest(gen, number, version):
                 continue
             gen.table.set_status(number, Status.QUARANTINED)
             if gen.quarantine.begin(number, excluded=True):
@@ -149,20 +134,29 @@ class Repair:
                     gen.quarantine.start(number, max(size, 0), drop)
                     out.append(do.RemakeShard(gen.id, number, facts.version, work.local, drop))
 
-    def remade(self, gen: Generation | None, event: Remade, out: list[do.Command]) -> None:
+    def remade(self, gen: Generation, event: Remade, out: list[do.Command]) -> None:
         """A next version is published."""
-        if gen is None or (work := gen.quarantine.work.pop(event.number, None)) is None:
+        if (work := gen.quarantine.work.pop(event.number, None)) is None:
             return
         gen.unlink(gen.table.replace(event.number, event.facts, work.dropped), out)
         if work.retire:
             gen.retire([event.number], out)
 
     def failed(
-        self, gen: Generation | None, number: int, refused: bool, now: float, out: list[do.Command]
+        self, gen: Generation, number: int, refused: bool, now: float, out: list[do.Command]
     ) -> None:
         """A next version could not be made; the disk `refused` it, or else its source or the shard."""
-        if gen and number in gen.quarantine.work and gen.quarantine.failed(number, refused, now):
+        if number in gen.quarantine.work and gen.quarantine.failed(number, refused, now):
             gen.retire([number], out)
+
+
+def _is_newest(gen: Generation, number: int, version: int) -> bool:
+    """Whether this is the newest version of a live number. No resumed run gets another one again."""
+    status = gen.table.status(number)
+    newest = status in _LIVE and gen.table.facts(number).version == version
+    if not newest and status != Status.GONE:
+        gen.tainted.add(number)
+    return newest
 
 
 def _replies(requests: list[str]) -> list[do.Command]:
