@@ -115,7 +115,7 @@ class VerifyShard(NamedTuple):
 
 
 class MarkBad(NamedTuple):
-    """Mark a version as quarantined (`.bad`), durably."""
+    """Mark a version as quarantined (`.bad`), durably; nothing is to be done if it is gone."""
 
     generation: GenerationId
     number: int

@@ -96,10 +96,11 @@ class Repair:
         for name, number, version in event.holders:
             if (gen := generations.get(name)) is None:
                 continue
-            if not _is_newest(gen, number, version):
-                continue
-            gen.table.set_status(number, Status.QUARANTINED)
-            if gen.quarantine.begin(number, excluded=True):
+            is_marked = gen.table.status(number) != Status.RETIRING  # a kill may bring it back
+            if _is_newest(gen, number, version):
+                gen.table.set_status(number, Status.QUARANTINED)
+                is_marked = not gen.quarantine.begin(number, excluded=True)
+            if not is_marked:
                 mark = do.MarkBad(name, number, version, excluded=True)
                 exclusion.marks.add(mark)
                 out.append(mark)
