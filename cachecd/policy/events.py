@@ -230,7 +230,7 @@ class ExcludeAsked(NamedTuple):
 
 
 class HoldersFound(NamedTuple):
-    """All shards that hold a record of an exclusion; after a start also of those that were not finished."""
+    """All shards that hold a record of an exclusion. A start reports it for each unfinished exclusion."""
 
     exclusion: str
     holders: tuple[tuple[GenerationId, int, int], ...]  # generation, number, version

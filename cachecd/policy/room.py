@@ -124,9 +124,8 @@ class Room:
         short = float(self.used + dataset.generation.footprint + self._kept - self.limit)
         short = max(short, dataset.generation.footprint + self._kept - self.spare)
         shares = self.shares()
-        givers = [
-            each for each in self.datasets.values() if each is not dataset and not each.leases
-        ]
+        others = [each for each in self.datasets.values() if each is not dataset]
+        givers = [each for each in others if not (each.leases or each.rules.pin)]
         # Shards that are retired and not unlinked yet count as given.
         for generation in [*self.others, *(each.generation for each in givers)]:
             short -= generation.table.total - generation.table.live_bytes

@@ -95,7 +95,7 @@ class _Column:
         return rows[max(0, first - self.base) : max(0, last + 1 - self.base)]
 
     def drop(self, count: int) -> None:
-        """Forgets the first rows, all of which are GONE."""
+        """Forgets the first rows. Their status is GONE."""
         self.rows = self.rows[count : self.size].copy()
         self.base, self.size = self.base + count, self.size - count
         self.live, self.current = max(0, self.live - count), max(0, self.current - count)
