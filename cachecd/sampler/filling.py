@@ -75,6 +75,7 @@ class _Lane:
     stale: str = ""  # why the unit as it is listed now is not the version in hand
     given: int = 0  # bytes of the current shard
     records: AsyncGenerator[Position, int | None] | None = None
+    begun: bool = False  # whether `records` has given a position
 
 
 @dataclass(slots=True)
@@ -126,6 +127,7 @@ class Filling:
         ]
         self._active: list[_Lane] = []
         self._hand = 0
+        self._changed = False  # lanes
         self._stops: dict[int, int] = {}
         self.part: Part | None = None
         """The shard in hand, or the one that has just ended."""
@@ -229,6 +231,7 @@ class Filling:
                     return "skips"
             if not self._active:
                 return "until" if self._lanes or self._beyond else "pass"
+            self._begin(draft)
             lane = min(self._active, key=lambda each: (each.given, each.place))
             if time.monotonic() - breath > _BREATH:
                 await asyncio.sleep(0)
@@ -244,7 +247,8 @@ class Filling:
         for lane in self._lanes:
             if lane.records is not None:
                 await lane.records.aclose()
-                lane.records = None
+                lane.records, lane.begun = None, False
+                self._changed = True
                 self._supply.leave(lane.handle)
                 ordinal, offset = lane.position
                 lane.unit = replace(lane.unit, ordinal=ordinal, offset=offset)
@@ -319,18 +323,25 @@ class Filling:
 
     # --- giving
 
+    def _begin(self, draft: Draft) -> None:
+        """Has all lanes fetched side by side, before the first of them gives a record."""
+        if self._changed:
+            self._changed = False
+            for lane in self._active:
+                if lane.records is None and not lane.stale:
+                    lane.records = self._supply.pour(lane.handle, draft)
+
     async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
         """One record of the lane, or a run of records; or its end."""
         size, records = draft.num_bytes, draft.records
         self._supply.work(lane.unit)
         try:
-            if lane.records is None:
-                if lane.stale:
-                    await self._settle(lane)
-                lane.records = self._supply.pour(lane.handle, draft)
-                lane.position = await anext(lane.records)
-            else:
-                lane.position = await lane.records.asend(self._stops.get(lane.unit.unit))
+            if lane.stale:
+                await self._settle(lane)
+            lane.records = lane.records or self._supply.pour(lane.handle, draft)
+            stop = self._stops.get(lane.unit.unit) if lane.begun else None
+            lane.position = await lane.records.asend(stop)
+            lane.begun = True
         except StopAsyncIteration:
             self._end(lane)
             self._supply.leave(lane.handle)
@@ -371,6 +382,7 @@ class Filling:
         """After a lane was opened, has ended or has come to `until`."""
         self._active = [lane for lane in self._lanes if not self._stands(lane)]
         self._hand = sum(lane.hand for lane in self._active)
+        self._changed = True
 
 
 def slice_of(unit: Unit) -> UnitSlice:
