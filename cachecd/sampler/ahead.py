@@ -233,7 +233,12 @@ class Ahead:
         left = reading.stop - reading.begin - reading.asked
         share = int(wanted / self._lanes) - reading.held
         size = min(self._piece, max(share, least))
-        return left if left <= min(size + self._least, self._piece) else size
+        if left <= min(size + self._least, self._piece):
+            return left
+        # Up to a round place in the object: there a store may serve the next request for less.
+        begin = reading.begin + reading.asked
+        end = (begin + size) // self._least * self._least
+        return end - begin if end > begin else size
 
     def _ask(self, reading: _Reading, size: int) -> None:
         start = reading.begin + reading.asked
