@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cachecd.model import UnitSlice
+from cachecd.errors import UnitError
 from cachecd.sampler.ahead import WINDOW
 from cachecd.sampler.draft import Draft, cursors_text, discard
 from cachecd.sampler.draft import Sealed as SealedFiles
@@ -98,6 +98,7 @@ class Carried:
             opened.units,
             opened.until,
             self._capacity // _SKIPS,
+            {each.unit: UnitError(each.reason, passing=each.passing) for each in opened.condemned},
         )
         self._ask()
 
@@ -105,7 +106,7 @@ class Carried:
 
     def list_units(self, page: Units) -> None:
         """ValueError for units that do not follow those that were listed."""
-        slices: list[UnitSlice] = [slice_of(unit) for unit in page.units]
+        slices = [None if unit is None else slice_of(unit) for unit in page.units]
         self._filling.feed(page.block, page.place, slices, page.more)
         self._asked = self._idle = False
         self._ask()

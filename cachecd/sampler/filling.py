@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -81,9 +81,9 @@ class _Lane:
 @dataclass(slots=True)
 class _Queued:
     place: Place
-    unit: UnitSlice
+    unit: UnitSlice | None  # None: its place is passed over
     handle: int = -1  # none before `until` allows the unit
-    refusal: str | None = None
+    refusal: UnitError | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Filling:
     of the lanes; None for a unit that is not listed any more.
 
     `most_lanes` units are in hand at most. `skips`: bytes of a shard that skipped units may take before
-    the shard ends, None for any number.
+    the shard ends, None for any number. `condemned`: units that are skipped without a try, and why.
     """
 
     def __init__(
@@ -111,10 +111,12 @@ class Filling:
         units: Sequence[Unit | None] = (),
         until: Cursor | None = None,
         skips: int | None = None,
+        condemned: Mapping[int, UnitError] = {},
     ) -> None:
         self._supply = supply
         self._most_lanes = most_lanes
         self._skips = skips
+        self._condemned = condemned
         self._pass = cursor.pass_
         self._opened: Place = cursor.block, cursor.place  # behind the last unit that was opened
         self._fed: Place = self._opened  # behind the last unit that was listed here
@@ -146,9 +148,9 @@ class Filling:
         """Whether more units can be listed here."""
         return self._more == "listed"
 
-    def feed(self, block: int, place: int, units: Sequence[UnitSlice], more: More) -> None:
-        """Lists the units at (block, place) and the places behind it. ValueError if they are not those
-        that follow."""
+    def feed(self, block: int, place: int, units: Sequence[UnitSlice | None], more: More) -> None:
+        """Lists the units at (block, place) and the places behind it; the place of a unit that is None is
+        passed over. ValueError if they are not those that follow."""
         if units:
             follows = (block, place) == self._fed or (block > self._fed[0] and place == 0)
             if not follows:
@@ -181,10 +183,17 @@ class Filling:
                 until.place,
             ):
                 return
-            queued.refusal = self._supply.refusal(queued.unit)
-            if queued.refusal is None:  # what cannot be used costs no fetch
-                queued.handle = self._supply.add(queued.unit)
+            if queued.unit is not None:
+                queued.refusal = self._refusal(queued.unit)
+                if queued.refusal is None:  # what cannot be used costs no fetch
+                    queued.handle = self._supply.add(queued.unit)
             self._queue.append(self._beyond.popleft())
+
+    def _refusal(self, unit: UnitSlice) -> UnitError | None:
+        if condemned := self._condemned.get(unit.unit):
+            return condemned
+        reason = self._supply.refusal(unit)
+        return None if reason is None else UnitError(reason)
 
     def cursor(self) -> Cursor:
         """Where the stream is."""
@@ -203,7 +212,8 @@ class Filling:
             replace(lane.unit, ordinal=lane.position[0], offset=lane.position[1])
             for lane in self._lanes
         )
-        return *begun, *(queued.unit for queued in (*self._queue, *self._beyond))
+        queued = (each.unit for each in (*self._queue, *self._beyond))
+        return *begun, *(unit for unit in queued if unit is not None)
 
     # --- filling
 
@@ -264,7 +274,8 @@ class Filling:
             return True
         if self._hand >= IN_HAND:
             return False
-        return not self._queue or self._hand + self._counts(self._queue[0].unit) <= IN_HAND
+        unit = self._queue[0].unit if self._queue else None
+        return unit is None or self._hand + self._counts(unit) <= IN_HAND
 
     def _counts(self, unit: UnitSlice) -> int:
         return 0 if self._stops.get(unit.unit) == 0 else self._supply.in_hand(unit)
@@ -274,6 +285,8 @@ class Filling:
         queued = self._queue.popleft()
         (block, place), unit = queued.place, queued.unit
         self._opened = block, place + 1
+        if unit is None:
+            return
         lane = _Lane(
             queued.place,
             unit,
@@ -284,7 +297,7 @@ class Filling:
             self._supply.in_hand(unit),
         )
         if queued.refusal is not None:
-            self._skip(lane, part, 0, UnitError(queued.refusal))
+            self._skip(lane, part, 0, queued.refusal)
             return
         self._lanes.append(lane)
         self._count()
@@ -303,7 +316,7 @@ class Filling:
             lane.etag,
             lane.size,
             (lane.record, lane.offset),
-            -1 if stale else self._supply.add(unit),
+            -1 if stale or lane.unit in self._condemned else self._supply.add(unit),
             self._supply.in_hand(unit),
             stale,
         )
@@ -336,6 +349,8 @@ class Filling:
         size, records = draft.num_bytes, draft.records
         self._supply.work(lane.unit)
         try:
+            if error := self._condemned.get(lane.unit.unit):
+                raise error
             if lane.stale:
                 await self._settle(lane)
             lane.records = lane.records or self._supply.pour(lane.handle, draft)

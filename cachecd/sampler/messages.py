@@ -95,13 +95,22 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Condemned:
+    """A unit that is skipped without a try: workers died with it in hand."""
+
+    unit: int
+    reason: str
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Carry a stream from `cursor` on, at most up to `until`. Answered by Asks.
 
     `units`: those of the cursor's lanes as they are listed now, None for one that is not listed any more.
     `schema` and `classes` are those of Make. `meta` goes into the sidecars, to which the sampler adds
     "stream", "number", "before", "after", "skipped" and "schema". A stream that is open already begins
-    anew.
+    anew. `condemned` units are skipped without a try.
     """
 
     stream: StreamId
@@ -112,18 +121,19 @@ class Open:
     schema: dict[str, Any] | None
     classes: tuple[str, ...]
     meta: dict[str, Any]
+    condemned: tuple[Condemned, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """The stream's next units, at (block, place) and the places behind it. `more` says what follows:
     "listed": more of this pass, to be asked for; "wait": more of this pass, when the listing has gone on;
-    "end": nothing in this pass."""
+    "end": nothing in this pass. The stream passes over the place of a unit that is None."""
 
     stream: StreamId
     block: int
     place: int
-    units: tuple[Unit, ...]
+    units: tuple[Unit | None, ...]
     more: More
 
 
@@ -301,6 +311,8 @@ def _of_stream(
         fields["shape"] = Shape(**fields["shape"])
     if "classes" in fields:
         fields["classes"] = tuple(fields["classes"])
+    if "condemned" in fields:
+        fields["condemned"] = tuple(Condemned(**each) for each in fields["condemned"])
     if "reason" in fields:
         fields["reason"] = bounded(fields["reason"])
     if "outcome" in fields:

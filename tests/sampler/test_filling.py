@@ -249,3 +249,29 @@ def test_assignment_leaves_what_did_not_fit_in_its_order():
     assert asyncio.run(filling_.fill(cast(Draft, FakeDraft()))) == "full"
     left = [(u.unit, u.ordinal, u.offset, u.stop) for u in filling_.left()]
     assert left == [(0, 5, 50, 8), (1, 5, 50, 8), (2, 0, 0, 8)]
+
+
+def test_place_without_a_unit_is_passed_over():
+    stream = Stream([whole(1, 1, 1)], 2)
+    block, at, units = stream.pages.pop()
+    slices = [slice_of(unit) for unit in units]
+    stream.filling.feed(block, at, [None, slices[1], None], "end")
+    [shard] = asyncio.run(stream.shards())
+    assert (shard.records, shard.skipped) == ([(1, 0)], [])
+    assert (shard.after.block, shard.after.place) == (0, 3)
+
+
+def test_condemned_units_are_skipped_without_a_try():
+    """One that is in hand, and one that is not opened yet."""
+    sources_ = whole(4, 2, 2)
+    supply = Fakes(sources_)
+    cursor = Cursor(0, 0, 1, (Lane(0, 0, 0, etag_hash(""), 40, 1, 10),))
+    condemned = {n: UnitError("workers died", passing=n == 0) for n in (0, 2)}
+    filling_ = Filling(supply, 2, cursor, [unit_of(0, sources_[0])], None, SKIPS, condemned)
+    filling_.feed(0, 1, [slice_of(unit_of(n, sources_[n])) for n in (1, 2)], "end")
+    draft = FakeDraft()
+    assert asyncio.run(filling_.fill(cast(Draft, draft))) == "pass"
+    assert filling_.part is not None
+    skipped = [(s.unit, s.record, s.reason, s.passing) for s in filling_.part.skipped]
+    assert sorted(skipped) == [(0, 1, "workers died", True), (2, 0, "workers died", False)]
+    assert {record[0] for record in draft.shard} == {record[0] for record in supply.read} == {1}
