@@ -138,7 +138,7 @@ class Carried:
             self._half = False
         end = await self._filling.fill(self._draft)
         self._ask()
-        self._idle = end in ("waits", "until", "pass")
+        self._idle = end == "waits"  # a grant at `until`, or behind the pass, is answered
         if end == "waits":
             return
         part, after = self._filling.part, self._filling.cursor()

@@ -128,6 +128,24 @@ def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
     asyncio.run(run())
 
 
+def test_grant_behind_the_end_of_the_pass_is_answered_without_a_file(bench: Bench):
+    async def run() -> None:
+        of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
+        worker = of.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        await settle(lambda: of.done)
+        count = len(of.made)
+        of.grant()
+        await settle(lambda: len(of.made) > count)
+        outcome = of.made[-1].outcome
+        assert (outcome.before, outcome.records, of.made[-1].data) == (outcome.after, 0, b"")
+        assert of.made[-1].sidecar == b""
+        serving.cancel()
+
+    asyncio.run(run())
+
+
 def test_closed_stream_leaves_nothing(bench: Bench):
     async def run() -> None:
         of = bench.player(shape=Shape(1, 8, 4, 4 << 20, 0), page=2)
