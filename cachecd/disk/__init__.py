@@ -5,6 +5,8 @@ identity    the name of a generation's directory, and generation.json
 durable     small durable files: state.json, egress.json
 excluded    excluded.jsonl: the keys that a person excluded
 sidecar     reads sidecars
+leases      manifests of leases, and who holds them
+locks       locks on open files
 publish     publishes, marks, copies and unlinks shards
 snapshot    the shard table as it was in memory: makes a start quick
 start       takes the inventory of a generation's directory

@@ -1,0 +1,7 @@
+"""The daemon: it carries out the commands of the policy, and reports each result as an event.
+
+manifest   the text of a lease's manifest
+disk_work  the commands about files, one after the other; blocks
+carrying   carries out every command in its thread, in the order that the policy needs
+feeding    streams in workers: units, grants, `until`, and the workers' reports
+"""

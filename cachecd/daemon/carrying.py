@@ -1,0 +1,154 @@
+"""Carries out the commands of the policy, each in its thread, and delivers the results as events.
+
+Writes go through one thread in the order of the commands. So shards of a stream are published in order, an
+exclusion is written before shards are searched, and the reports of a stream stay in order. Searches go
+through another thread, because they take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args
+
+import structlog
+
+from cachecd.daemon.disk_work import DiskWork, Search, Write
+from cachecd.daemon.feeding import Executor, Feeding
+from cachecd.errors import DiskError
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId
+
+_log = structlog.get_logger("cachecd.daemon")
+_RETRY = 5.0  # seconds until a search that the disk refused is repeated
+_WRITES, _SEARCHES = get_args(Write), get_args(Search)
+
+Reply = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused | do.ReplyRoom
+Making = do.FindMissing | do.MakeSupplement | do.RemakeShard
+
+
+class Carrying:
+    """`deliver` gets every event, on the event loop. `reply` answers requests. `make` has records made
+    again from the source."""
+
+    def __init__(
+        self,
+        work: DiskWork,
+        executor: Executor,
+        deliver: Callable[[ev.Event], None],
+        reply: Callable[[Reply], None],
+        make: Callable[[Making], None],
+        fetched: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._deliver, self._reply, self._make = deliver, reply, make
+        self._writes = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._closing = False
+        self.feeding = Feeding(
+            executor,
+            work.excluded_keys,
+            self.record,
+            work.facts,
+            work.discard,
+            self._described,
+            fetched,
+        )
+
+    def carry_out(self, commands: Iterable[do.Command]) -> None:
+        """Begins every command, in order. Never blocks."""
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: do.Command) -> None:
+        match command:
+            case do.OpenStream():
+                self.feeding.open(command)
+            case do.SetUntil() | do.GrantShard():
+                self.feeding.send(command)
+            case do.CloseStream():
+                self.feeding.close(command)
+            case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
+                self._make(command)
+            case _ if isinstance(command, _WRITES):
+                self.record(lambda: self._write(command))
+            case _ if isinstance(command, _SEARCHES):
+                self._begin(self._searches, lambda: self._search(command))
+            case _:
+                self._reply(command)  # type: ignore[arg-type]
+
+    def record(self, job: Callable[[], list[ev.Event]]) -> None:
+        """Does a job in the thread of writes, after all jobs before, and delivers its events."""
+        self._begin(self._writes, job)
+
+    def search(self, job: Callable[[], list[ev.Event]]) -> None:
+        """Does a job in the thread of searches, and delivers its events."""
+        self._begin(self._searches, job)
+
+    async def finish(self) -> None:
+        """Ends every write that was begun. Nothing is delivered afterwards."""
+        self._closing = True
+        await self.feeding.finish()
+        for pool in (self._writes, self._searches):
+            await asyncio.to_thread(pool.shutdown)
+
+    def _begin(self, pool: ThreadPoolExecutor, job: Callable[[], list[ev.Event]]) -> None:
+        def work() -> None:
+            try:
+                events = job()
+            except Exception:
+                _log.exception("a job of the daemon failed otherwise than expected")
+                return
+            self._loop.call_soon_threadsafe(self._take, events)
+
+        if not self._closing:
+            pool.submit(work)
+
+    def _take(self, events: Iterable[ev.Event]) -> None:
+        if self._closing:
+            return
+        for event in events:
+            match event:
+                case ev.Published(stream, number):
+                    self.feeding.published(stream, number)
+                case ev.Done(do.WriteShape(generation, shape)):
+                    if fed := self.feeding.generations.get(generation):
+                        fed.shape = shape
+            self._deliver(event)
+
+    def _write(self, command: Any) -> list[ev.Event]:
+        try:
+            return self._work.write(command)
+        except Exception as error:
+            _log.exception("a command failed otherwise than expected")
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(command, do.PublishShard):
+                return [ev.PublishRefused(command.stream, command.number, False, reason)]
+            return [ev.DiskRefused(command, reason)]
+
+    def _search(self, command: Any) -> list[ev.Event]:
+        try:
+            return self._work.search(command)
+        except DiskError as error:
+            _log.warning("search repeated later", command=type(command).__name__, why=str(error))
+            self._loop.call_soon_threadsafe(self._again, command)
+            return []
+
+    def _again(self, command: do.Command) -> None:
+        self._loop.call_later(_RETRY, self._carry_out, command)
+
+    def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
+        def write() -> list[ev.Event]:
+            try:
+                self._work.write_schema(generation, json.dumps(schema))
+            except DiskError as error:
+                _log.warning("schema stored later", dataset=generation.dataset, why=str(error))
+                later = self._loop.call_later
+                self._loop.call_soon_threadsafe(later, _RETRY, self._described, generation, schema)
+            return []
+
+        self.record(write)

@@ -1,0 +1,248 @@
+"""The commands of the policy about files under cache.dir. Every method blocks.
+
+One thread calls `write`, another `search`: writes are short and in order, searches read many files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from cachecd.daemon.manifest import encode_manifest
+from cachecd.disk import leases, publish
+from cachecd.disk.durable import Skips, State, write_state
+from cachecd.disk.excluded import ExcludedFile, Exclusion
+from cachecd.disk.identity import read_generation, write_generation
+from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout, Layout
+from cachecd.disk.sidecar import Head, holds, read_head
+from cachecd.disk.start import find_holders
+from cachecd.errors import DamagedError, DiskError, NameTakenError
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId, ShardFacts
+from cachecd.stream import Skipped, StreamId
+from cachecd_client._core import Sidecar, scan
+from cachecd_client.errors import CorruptError
+
+Write = (
+    do.WriteShape | do.ReadCursor | do.PublishShard | do.MarkRetired | do.WriteState | do.Unlink
+    | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion | do.WriteManifest
+    | do.MarkHeld | do.EndLease
+)  # fmt: skip
+_log = structlog.get_logger("cachecd.daemon")
+_NONE = Skips()
+Search = do.VerifyShard | do.FindHolders | do.RemakeShard
+
+
+@dataclass(slots=True)
+class DiskWork:
+    """`states`: what state.json of each generation has. `schema_of`: the schema of a generation, if it is
+    known."""
+
+    layout: Layout
+    excluded: ExcludedFile
+    schema_of: Callable[[GenerationId], dict[str, Any] | None]
+    states: dict[GenerationId, State] = field(default_factory=dict)
+    _open: dict[str, Exclusion] = field(default_factory=dict)
+    _keys: dict[str, frozenset[str]] = field(default_factory=dict)
+    _halves: set[tuple[StreamId, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._open = {each.name: each for each in self.excluded.unfinished}
+
+    def excluded_keys(self, dataset: str) -> frozenset[str]:
+        """Returns the excluded keys of a dataset; any thread may ask."""
+        if (keys := self._keys.get(dataset)) is None:
+            keys = self._keys[dataset] = self.excluded.keys(dataset)
+        return keys
+
+    # --- writes
+
+    def write(self, command: Write) -> list[ev.Event]:
+        """Carries out a command. Returns its result, durable by now."""
+        try:
+            return self._write(command)
+        except DiskError as error:
+            match command:
+                case do.PublishShard(stream, number):
+                    if not isinstance(error, NameTakenError):
+                        self._halves.add((stream, number))
+                    return [ev.PublishRefused(stream, number, False, str(error))]
+                case do.EndLease():
+                    return []  # the next probe finds the lease again
+            return [ev.DiskRefused(command, str(error))]
+
+    def _write(self, command: Write) -> list[ev.Event]:
+        match command:
+            case do.PublishShard(stream, number):
+                return [self._publish(stream, number)]
+            case do.ReadCursor(generation, number):
+                return [ev.CursorRead(generation, number, self._cursor(generation, number))]
+            case do.EndLease(lease):
+                return [ev.LeaseEnded(lease)] if leases.end_lease(self.layout, lease) else []
+            case do.WriteShape(generation, shape):
+                path = self.of(generation).identity
+                if (known := read_generation(path)) is None:
+                    raise DiskError(f"{path} is missing")
+                write_generation(path, replace(known, shape=shape, seed=shape.seed))
+            case do.WriteState(generation, heads):
+                known_state = self.states.get(generation, State())
+                state = replace(known_state, heads=tuple((h.next, h.cursor) for h in heads))
+                write_state(self.of(generation).state, state)
+                self.states[generation] = state
+            case do.MarkRetired(generation, numbers):
+                publish.mark_retired(self.of(generation), numbers)
+            case do.Unlink(generation, names):
+                publish.unlink(self.of(generation), names)
+            case do.RemoveGeneration(generation):
+                publish.remove_generation(self.of(generation))
+            case do.MarkBad(generation, number, version):
+                publish.mark_bad(self.of(generation), number, version)
+            case do.WriteExclusion(name, dataset, keys):
+                exclusion = Exclusion(name, dataset, keys)
+                self.excluded.add(exclusion)
+                self._open[name] = exclusion
+                self._keys[dataset] = self.excluded_keys(dataset).union(keys)
+            case do.FinishExclusion(name):
+                self.excluded.finish(name)
+                self._open.pop(name, None)
+            case do.WriteManifest(lease):
+                schema = self.schema_of(GenerationId(lease.dataset, lease.generation))
+                leases.write_manifest(self.layout, lease.id, encode_manifest(lease, schema))
+            case do.MarkHeld(lease):
+                leases.mark_held(self.layout, lease)
+        return [ev.Done(command)]
+
+    def write_schema(self, generation: GenerationId, schema: str) -> None:
+        """Fixes the schema in generation.json. DiskError."""
+        path = self.of(generation).identity
+        if (known := read_generation(path)) is not None and known.schema is None:
+            write_generation(path, replace(known, schema=schema))
+
+    def facts(self, stream: StreamId, number: int) -> ShardFacts:
+        """Returns the facts of a sealed shard that is not published."""
+        layout = self.of(generation_of(stream))
+        try:
+            head = read_head(layout.temporary_sidecar(number))
+        except DiskError:
+            return ShardFacts(0, 0, 0)  # it will not be published
+        return _facts(head, 0, 0)
+
+    def discard(self, stream: StreamId, numbers: Iterable[int]) -> None:
+        """Removes sealed shards that will not be published. What the disk refuses to remove, the next start
+        removes, or a worker that gets the number again."""
+        layout = self.of(generation_of(stream))
+        for number in numbers:
+            half = (stream, number) in self._halves
+            self._halves.discard((stream, number))
+            try:
+                publish.discard(layout, number, halves=half)
+            except DiskError as error:
+                _log.warning("shard not removed", stream=str(stream), number=number, why=str(error))
+
+    def _publish(self, stream: StreamId, number: int) -> ev.Event:
+        layout, generation = self.of(generation_of(stream)), generation_of(stream)
+        keys = self.excluded_keys(stream.dataset)
+        sidecar = layout.temporary_sidecar(number)
+        if keys and holds(sidecar, _encoded(keys)):
+            reason = "a record of it was excluded meanwhile"
+            return ev.PublishRefused(stream, number, True, reason)
+        skipped = read_head(sidecar).skipped
+        allocated = publish.publish(layout, number)
+        self._count(generation, skipped)
+        return ev.Published(stream, number, allocated)
+
+    def _count(self, generation: GenerationId, skipped: Iterable[Skipped]) -> None:
+        """Counts skipped units, for state.json."""
+        state = self.states.get(generation, State())
+        counts = dict(state.skipped)
+        for each in skipped:
+            counts[each.reason] = counts.get(each.reason, _NONE).with_key(each.key)
+        self.states[generation] = replace(state, skipped=counts)
+
+    def _cursor(self, generation: GenerationId, number: int) -> Any:
+        """The cursor before a shard, by the first of its sidecars that can be read."""
+        layout = self.of(generation)
+        error: DiskError = DamagedError(f"shard {number} of {layout.root} has no sidecar")
+        for version in range(MOST_VERSIONS):
+            path = layout.sidecar(number, version)
+            if path.exists():
+                try:
+                    if (before := read_head(path).before) is not None:
+                        return before
+                except DiskError as refused:
+                    error = refused
+        raise error
+
+    # --- searches
+
+    def search(self, command: Search) -> list[ev.Event]:
+        """Carries out a command that reads whole shards or many sidecars. Returns its result.
+        DiskError: the caller repeats the search."""
+        match command:
+            case do.VerifyShard(generation, number, version):
+                sound, has_sidecar = self._verify(self.of(generation), number, version)
+                return [ev.ShardVerified(generation, number, version, sound, has_sidecar)]
+            case do.FindHolders(exclusion):
+                return [ev.HoldersFound(exclusion, tuple(self._holders(exclusion)))]
+            case do.RemakeShard(generation, number):
+                try:
+                    return [self._copy(command)]
+                except DamagedError as error:
+                    return [ev.RemakeFailed(generation, number, str(error))]
+                except DiskError as error:
+                    return [ev.DiskRefused(command, str(error))]
+
+    def _verify(self, layout: GenerationLayout, number: int, version: int) -> tuple[bool, bool]:
+        """Returns whether every record is sound, and whether the sidecar can be read."""
+        try:
+            sidecar = Sidecar.read(str(layout.sidecar(number, version)))
+        except (OSError, CorruptError):
+            return False, False
+        shard = layout.shard(number, version)
+        if not len(sidecar):
+            return True, True
+        try:
+            offsets = scan(str(shard), verify=True)
+            whole = shard.stat().st_size == sidecar.data_bytes
+        except (OSError, CorruptError):
+            return False, True
+        return whole and offsets.tolist() == sidecar.offsets.tolist(), True
+
+    def _holders(self, name: str) -> Iterable[tuple[GenerationId, int, int]]:
+        exclusion = self._open[name]
+        for dataset, generation in self.layout.generations():
+            layout = self.layout.generation(dataset, generation)
+            if dataset == exclusion.dataset and layout.shards.exists():
+                for number, version in find_holders(layout, exclusion.keys):
+                    yield GenerationId(dataset, generation), number, version
+
+    def _copy(self, command: do.RemakeShard) -> ev.Event:
+        generation, number, version = command.generation, command.number, command.version
+        layout = self.of(generation)
+        publish.copy_without(
+            layout, number, version, _encoded(self.excluded_keys(generation.dataset))
+        )
+        head = read_head(layout.temporary_sidecar(number, version + 1))
+        allocated = publish.publish(layout, number, version + 1)
+        return ev.Remade(generation, number, _facts(head, allocated, version + 1))
+
+    def of(self, generation: GenerationId) -> GenerationLayout:
+        """The paths of a generation."""
+        return self.layout.generation(generation.dataset, generation.name)
+
+
+def generation_of(stream: StreamId) -> GenerationId:
+    """The generation of a stream."""
+    return GenerationId(stream.dataset, stream.generation)
+
+
+def _facts(head: Head, allocated: int, version: int) -> ShardFacts:
+    return ShardFacts(allocated, head.records, head.data_bytes, head.ended, head.digest, version)
+
+
+def _encoded(keys: Iterable[str]) -> frozenset[bytes]:
+    return frozenset(key.encode("utf-8", "surrogatepass") for key in keys)

@@ -1,0 +1,357 @@
+"""Streams in workers: gives them units, grants and `until`, and turns their reports into events.
+
+A worker asks for units; a page is read from the listing in the listing's thread. Each stream has an outbox,
+because its first message needs a look into the listing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from cachecd.daemon.disk_work import generation_of
+from cachecd.disk.layout import GenerationLayout
+from cachecd.errors import DiskError
+from cachecd.listing.pages import Page
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId, ShardFacts
+from cachecd.sampler import messages
+from cachecd.sampler.messages import (
+    Asks,
+    Close,
+    Filled,
+    FromStream,
+    Grant,
+    OfStreams,
+    Open,
+    Sealed,
+    StreamDescribed,
+    StreamFailed,
+    StreamWorking,
+    Units,
+    Until,
+)
+from cachecd.stream import More, Place, Shape, StreamId, Unit
+
+_log = structlog.get_logger("cachecd.daemon")
+_RETRY = 1.0  # seconds until a read of the listing that the disk refused is repeated
+
+Result = TypeVar("Result")
+
+
+class Executor(Protocol):
+    """Carries streams by worker processes. The reports about a stream are delivered on the event loop, in
+    order."""
+
+    def send(self, message: OfStreams) -> None:
+        """Has a message reach the worker of its stream, in order. Each Close is answered, also for a stream
+        that failed meanwhile, after every other report about the stream."""
+
+
+class Listing(Protocol):
+    """The listing of a generation, as far as feeding needs it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the first listing goes on: a stream waits at the end of what is listed."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of all classes, by number."""
+
+    async def page(self, shape: Shape, stream: int, place: Place, excluded: frozenset[str]) -> Page:
+        """The next units of a stream. DiskError."""
+
+    async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
+        """Units by number; None for a number that is not listed. DiskError."""
+
+
+@dataclass(slots=True)
+class FedGeneration:
+    """A configured generation whose streams may be fed. `schema` is set once it is known."""
+
+    id: GenerationId
+    layout: GenerationLayout
+    listing: Listing
+    schema: dict[str, Any] | None = None
+    shape: Shape | None = None
+    describing: StreamId | None = None
+    """The stream that finds the schema; the others wait for it."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One stream from Open to Close. `place`: behind the last unit that was sent. `more`: what the worker
+    knows of the units behind. `fetched`: bytes that were counted; `sealed`: bytes of sealed shards."""
+
+    id: StreamId
+    place: Place = (0, 0)
+    more: More = "listed"
+    opened: bool = False
+    reading: bool = False
+    woken: bool = False
+    fetched: int = 0
+    sealed: int = 0
+    outbox: list[OfStreams] = field(default_factory=list)
+
+
+class Feeding:
+    """`excluded` returns the excluded keys of a dataset. `record` does a job in the thread of writes, and
+    delivers its events: so the reports of a stream become events in order. `described` stores a schema."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        excluded: Callable[[str], frozenset[str]],
+        record: Callable[[Callable[[], list[ev.Event]]], None],
+        facts: Callable[[StreamId, int], ShardFacts],
+        discard: Callable[[StreamId, Sequence[int]], None],
+        described: Callable[[GenerationId, dict[str, Any]], None],
+        fetched: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.generations: dict[GenerationId, FedGeneration] = {}
+        self._executor = executor
+        self._excluded = excluded
+        self._record, self._facts, self._discard = record, facts, discard
+        self._described = described
+        self._fetched = fetched
+        self._streams: dict[StreamId, _Stream] = {}
+        self._sealed: dict[StreamId, set[int]] = {}
+        # By Close that is not answered: whether to discard sealed shards; None: the policy does not wait.
+        self._closes: dict[StreamId, list[bool | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- commands
+
+    def open(self, command: do.OpenStream) -> None:
+        """Opens a stream, or has it begin anew."""
+        generation = self.generations[generation_of(command.stream)]
+        stream = self._streams[command.stream] = _Stream(
+            command.stream, (command.cursor.block, command.cursor.place)
+        )
+        self._start(stream, self._open(generation, stream, command))
+
+    def send(self, command: do.SetUntil | do.GrantShard) -> None:
+        """Has an open stream go on."""
+        if (stream := self._streams.get(command.stream)) is None:
+            return  # it has failed, and the policy hears of it
+        match command:
+            case do.SetUntil(name, until):
+                self._send(stream, Until(name, until))
+            case do.GrantShard(name, number):
+                layout = self.generations[generation_of(name)].layout
+                self._send(stream, Grant(name, number, str(layout.temporary(number))))
+
+    def close(self, command: do.CloseStream) -> None:
+        """Takes a stream from its worker."""
+        self._close(command.stream, command.discard)
+
+    def published(self, stream: StreamId, number: int) -> None:
+        """A shard of a stream is published."""
+        self._sealed.get(stream, set()).discard(number)
+
+    def wake(self, name: GenerationId) -> None:
+        """The listing went on: streams that wait get more units."""
+        for stream in list(self._streams.values()):
+            if generation_of(stream.id) != name:
+                continue
+            stream.woken = stream.reading  # the page that is being read may be older
+            if stream.more == "wait":
+                self._feed(stream)
+
+    async def finish(self) -> None:
+        """Ends what this has begun in the listing. Nothing is sent afterwards."""
+        self._streams.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- reports
+
+    def heard(self, message: FromStream) -> None:
+        """A worker reports."""
+        name = message.stream
+        stream = self._streams.get(name)
+        match message:
+            case Asks():
+                if stream is not None and stream.opened and stream.more == "listed":
+                    self._feed(stream)
+            case StreamDescribed(schema=schema):
+                self._learn(name, schema)
+            case StreamWorking(number=number, fetched_bytes=fetched, half=half):
+                self._count(stream, fetched)
+                if half:
+                    self._record(lambda: [ev.HalfFull(name, number)])
+            case Sealed(number=number, outcome=outcome):
+                if stream is not None:
+                    stream.sealed += outcome.fetched_bytes
+                    self._count(stream, stream.sealed)
+                self._note_sealed(name, number, outcome)
+            case StreamFailed():
+                self._forget(name)
+                failed = ev.Failed(
+                    name, message.cause, message.reason, message.unit, message.passing
+                )
+                self._record(lambda: [failed])
+
+    def closed(self, name: StreamId) -> None:
+        """A worker has given up a stream, as Close asked, and reports nothing more about it."""
+        discard = self._closes[name].pop(0)
+        if discard is None:
+            return
+        sealed = self._sealed.get(name, set())
+
+        def end() -> list[ev.Event]:
+            if discard:
+                self._discard(name, sorted(sealed))
+                sealed.clear()
+            return [ev.StreamClosed(name)]
+
+        self._record(end)
+
+    def _count(self, stream: _Stream | None, fetched: int) -> None:
+        """Counts fetched bytes; `fetched`: of the stream since it was opened."""
+        if stream is not None and fetched > stream.fetched:
+            self._fetched(fetched - stream.fetched)
+            stream.fetched = fetched
+
+    def _note_sealed(self, name: StreamId, number: int, outcome: Filled) -> None:
+        if generation := self.generations.get(generation_of(name)):
+            self._end_describing(generation, name)
+        has_file = outcome.before != outcome.after or bool(outcome.skipped)
+        sealed = self._sealed.setdefault(name, set())
+        if has_file:
+            sealed.add(number)
+
+        def report() -> list[ev.Event]:
+            ended = self._facts(name, number).ended if has_file else 0
+            facts = ShardFacts(
+                outcome.allocated, outcome.records, outcome.data_bytes, ended, outcome.digest
+            )
+            before, after, skipped = outcome.before, outcome.after, outcome.skipped
+            return [ev.Sealed(name, number, before, after, facts, skipped)]
+
+        self._record(report)
+
+    def _learn(self, name: StreamId, schema: dict[str, Any]) -> None:
+        generation = self.generations.get(generation_of(name))
+        if generation is not None and generation.schema is None:
+            generation.schema = schema
+            self._described(generation.id, schema)
+            self._end_describing(generation, name)
+
+    # --- messages to a worker
+
+    async def _open(
+        self, generation: FedGeneration, stream: _Stream, command: do.OpenStream
+    ) -> None:
+        numbers = [lane.unit for lane in command.cursor.lanes]
+        listed = await self._read(stream, lambda: generation.listing.units(numbers))
+        if listed is None:
+            return
+        excluded = self._excluded(generation.id.dataset)
+        units = tuple(None if unit and unit.key in excluded else unit for unit in listed)
+        condemned = tuple(messages.Condemned(*each) for each in command.condemned)
+
+        def first() -> Open:
+            assert generation.shape is not None, "streams open after their shape is fixed"
+            meta = {"dataset": stream.id.dataset, "generation": stream.id.generation}
+            return Open(
+                *(stream.id, command.cursor, units, command.until, generation.shape),
+                *(generation.schema, generation.listing.classes, meta, condemned),
+            )
+
+        while generation.schema is None and generation.describing not in (None, stream.id):
+            await generation.changed.wait()
+            if self._streams.get(stream.id) is not stream:
+                return
+        if generation.schema is None:
+            generation.describing = stream.id
+        stream.opened = True
+        self._executor.send(first())
+        for message in stream.outbox:
+            self._executor.send(message)
+        stream.outbox.clear()
+
+    def _send(self, stream: _Stream, message: OfStreams) -> None:
+        if stream.opened:
+            self._executor.send(message)
+        else:
+            stream.outbox.append(message)
+
+    def _feed(self, stream: _Stream) -> None:
+        if not stream.reading:
+            stream.reading = True
+            self._start(stream, self._page(self.generations[generation_of(stream.id)], stream))
+
+    async def _page(self, generation: FedGeneration, stream: _Stream) -> None:
+        """Sends the next page of units, if there is one or the worker does not know yet what follows."""
+        listing, shape = generation.listing, generation.shape
+        assert shape is not None, "the stream is open"
+        waits = listing.waits  # before the page: units that are listed meanwhile follow
+        keys = self._excluded(stream.id.dataset)
+        page = await self._read(
+            stream, lambda: listing.page(shape, stream.id.index, stream.place, keys)
+        )
+        stream.reading = False
+        if page is None:
+            return
+        more: More = "wait" if page.more == "end" and waits else page.more
+        if page.units or more != stream.more:
+            stream.place, stream.more = (page.block, page.place + len(page.units)), more
+            self._executor.send(Units(stream.id, page.block, page.place, page.units, more))
+        woken, stream.woken = stream.woken, False
+        if more == "wait" and woken:
+            self._feed(stream)
+
+    async def _read(self, stream: _Stream, read: Callable[[], Awaitable[Result]]) -> Result | None:
+        """Reads the listing, again and again while the disk refuses. None: the stream was closed or opened
+        anew meanwhile."""
+        while self._streams.get(stream.id) is stream:
+            try:
+                result = await read()
+            except DiskError as error:
+                _log.warning("listing not read", stream=str(stream.id), why=str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            return result if self._streams.get(stream.id) is stream else None
+        return None
+
+    def _forget(self, name: StreamId) -> None:
+        self._streams.pop(name, None)
+        if generation := self.generations.get(generation_of(name)):
+            self._end_describing(generation, name)
+
+    def _end_describing(self, generation: FedGeneration, name: StreamId) -> None:
+        if generation.describing == name:
+            generation.describing = None
+            generation.changed.set()
+            generation.changed = asyncio.Event()
+
+    def _close(self, name: StreamId, discard: bool | None) -> None:
+        self._closes.setdefault(name, []).append(discard)
+        self._forget(name)
+        self._executor.send(Close(name))
+
+    def _start(self, stream: _Stream, work: Coroutine[Any, Any, None]) -> None:
+        """Begins work in the listing. A defect fails the stream."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            _log.error("stream not fed", stream=str(stream.id), exc_info=error)
+            if self._streams.get(stream.id) is stream:
+                self._close(stream.id, None)
+                reason = f"{type(error).__name__}: {error}"
+                self._record(lambda: [ev.Failed(stream.id, "worker", reason)])
+
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(end)

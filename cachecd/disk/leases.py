@@ -1,0 +1,123 @@
+"""Manifests in leases/, and the locks that say who holds them.
+
+A holder keeps a read lock on its manifest: the operating system says who is alive. No descriptor stays
+open between two calls. Manifests are not synced: their holders do not survive a power failure either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachecd.disk.filesystem import refusing
+from cachecd.disk.layout import NEW, Layout
+from cachecd.disk.locks import is_locked, try_write_lock
+
+_SUFFIX, _HELD = ".json", ".held"
+# A link or a pipe under a manifest's name is never followed, and never waited for.
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A manifest on disk. `is_held`: a process holds a lock on it. `was_held`: it is held, or `mark_held`
+    was called."""
+
+    lease: str
+    text: bytes
+    is_held: bool
+    was_held: bool
+
+
+def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
+    """Writes a manifest, whole when this returns; a manifest never changes. DiskError leaves nothing. The
+    group may read the file, because a holder locks it."""
+    path = layout.manifest(lease)
+    new = path.with_name(path.name + NEW)
+    with refusing(f"cannot write the lease {path}"):
+        new.unlink(missing_ok=True)
+        try:
+            with open(new, "xb", opener=_readable_by_group) as file:
+                file.write(text)
+            os.rename(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+
+
+def mark_held(layout: Layout, lease: str) -> None:
+    """Notes that all ranks of the node held the lease. DiskError."""
+    with refusing(f"cannot mark the lease {lease}"):
+        os.close(os.open(_mark(layout, lease), os.O_CREAT | os.O_WRONLY | _CAREFULLY, 0o640))
+
+
+def find_manifests(layout: Layout) -> list[FoundManifest]:
+    """Returns the manifests on disk, by name. Removes what killed writes and ends left. DiskError."""
+    found = []
+    with refusing(f"cannot read the leases in {layout.leases}"):
+        names = sorted(os.listdir(layout.leases))
+        for name in names:
+            path = layout.leases / name
+            lease = name.removesuffix(_HELD).removesuffix(_SUFFIX)
+            lone_mark = name.endswith(_HELD) and lease + _SUFFIX not in names
+            if name.endswith(_SUFFIX + NEW) or lone_mark:
+                path.unlink(missing_ok=True)
+            elif name.endswith(_SUFFIX):
+                with open(path, "rb", opener=_unfollowed) as file:
+                    held = is_locked(file.fileno())
+                    text = file.read()
+                found.append(FoundManifest(lease, text, held, held or f"{lease}{_HELD}" in names))
+    return found
+
+
+def is_held(layout: Layout, lease: str) -> bool:
+    """Returns whether a process holds a lock on the manifest; False if there is none. DiskError."""
+    path = layout.manifest(lease)
+    with refusing(f"cannot probe the lease {path}"):
+        try:
+            fd = os.open(path, os.O_RDONLY | _CAREFULLY)
+        except FileNotFoundError:
+            return False
+        try:
+            return is_locked(fd)
+        finally:
+            os.close(fd)
+
+
+def end_lease(layout: Layout, lease: str) -> bool:
+    """Deletes the manifest. False, and nothing changed, if a process holds it. DiskError.
+
+    The write lock is held during the unlink: a process that opened the manifest before and locks it after
+    finds the path gone, and holds no lease. True also if there was none.
+    """
+    path = layout.manifest(lease)
+    with refusing(f"cannot end the lease {path}"):
+        try:
+            fd = os.open(path, os.O_RDWR | _CAREFULLY)
+        except FileNotFoundError:
+            return True
+        try:
+            if not try_write_lock(fd):
+                return False
+            os.unlink(path)
+        finally:
+            os.close(fd)
+        _mark(layout, lease).unlink(missing_ok=True)
+        return True
+
+
+def _mark(layout: Layout, lease: str) -> Path:
+    return layout.leases / f"{lease}{_HELD}"
+
+
+def _readable_by_group(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    os.fchmod(fd, 0o640)  # whatever the umask
+    return fd
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | _CAREFULLY)

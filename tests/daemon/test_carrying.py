@@ -1,0 +1,211 @@
+"""The order in which commands are carried out, and their results delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cachecd.daemon import carrying
+from cachecd.daemon.carrying import Carrying
+from cachecd.errors import DiskError
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.sampler.messages import Close, Filled, Sealed, StreamFailed
+from cachecd.stream import Cursor
+from tests.daemon.directories import NAME, Directory, lease, stream
+from tests.disk.shards import cursor, make, tree, write
+
+
+class Bench:
+    """Carrying over a directory; the executor only notes what it gets."""
+
+    def __init__(self, disk: Directory) -> None:
+        self.disk = disk
+        self.sent: list[Any] = []
+        self.events: list[ev.Event] = []
+        self.replies: list[Any] = []
+        self.made: list[Any] = []
+        self.carrying = Carrying(
+            disk.work, self, self.events.append, self.replies.append, self.made.append
+        )
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def seal(self, number: int, index: int = 0) -> None:
+        """A worker reports that it has sealed a shard."""
+        write(self.disk.generation, number)
+        outcome = Filled(cursor(number), cursor(number + 3), "full", 6, 1, 1, 8192, 5, (), 100, 1.0)
+        self.carrying.feeding.heard(Sealed(stream(index), number, outcome))
+
+    async def settle(self, count: int) -> list[ev.Event]:
+        """Waits for so many events."""
+        async with asyncio.timeout(10):
+            while len(self.events) < count:
+                await asyncio.sleep(0.001)
+        return self.events
+
+
+@pytest.fixture
+def run(tmp_path) -> Callable[[Any], None]:
+    def go(play: Any) -> None:
+        async def main() -> None:
+            bench = Bench(Directory(tmp_path))
+            try:
+                await play(bench)
+            finally:
+                await bench.carrying.finish()
+
+        asyncio.run(main())
+
+    return go
+
+
+def test_results_come_in_the_order_of_commands_and_reports(run):
+    async def play(bench: Bench) -> None:
+        carry = bench.carrying.carry_out
+        bench.seal(0)
+        bench.seal(3)
+        carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
+        carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0), discard=True)])
+        assert bench.sent == [Close(stream(0))]
+        bench.seal(6)  # before the worker gets Close
+        bench.carrying.feeding.closed(stream(0))
+        events = await bench.settle(7)
+        assert [type(event).__name__ for event in events] == [
+            *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
+        ]
+        assert isinstance(events[0], ev.Sealed)
+        assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
+        names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
+        assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
+
+    run(play)
+
+
+def test_closed_stream_keeps_what_is_sealed_unless_it_is_to_be_discarded(run):
+    async def play(bench: Bench) -> None:
+        bench.seal(0)
+        bench.carrying.carry_out([do.CloseStream(stream(0), discard=False)])
+        bench.carrying.feeding.closed(stream(0))
+        bench.carrying.carry_out([do.PublishShard(stream(0), 0)])
+        events = await bench.settle(3)
+        assert [type(e).__name__ for e in events] == ["Sealed", "StreamClosed", "Published"]
+
+    run(play)
+
+
+def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(run):
+    async def play(bench: Bench) -> None:
+        bench.seal(0)
+        exclusion = do.WriteExclusion("e1", "train", ("key-0-1",))
+        bench.carrying.carry_out([exclusion, do.PublishShard(stream(0), 0)])
+        sealed, done, refused = await bench.settle(3)
+        assert isinstance(sealed, ev.Sealed)
+        assert done == ev.Done(exclusion)
+        assert isinstance(refused, ev.PublishRefused)
+        assert refused.excluded
+
+    run(play)
+
+
+def test_failed_stream_is_reported_after_its_shards(run):
+    async def play(bench: Bench) -> None:
+        bench.seal(0)
+        failure = StreamFailed(stream(0), "worker", "died", unit=7, passing=True)
+        bench.carrying.feeding.heard(failure)
+        events = await bench.settle(2)
+        assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
+
+    run(play)
+
+
+def test_shard_without_a_file_is_sealed_all_the_same(run):
+    async def play(bench: Bench) -> None:
+        nothing = Filled(Cursor(), Cursor(), "until", 0, 0, 0, 0, 0, (), 0, 0.0)
+        bench.carrying.feeding.heard(Sealed(stream(0), 0, nothing))
+        [sealed] = await bench.settle(1)
+        assert isinstance(sealed, ev.Sealed)
+        assert sealed.facts.records == 0
+
+    run(play)
+
+
+def test_long_search_delays_no_write(run, monkeypatch):
+    async def play(bench: Bench) -> None:
+        make(bench.disk.generation, 0)
+        go_on = threading.Event()
+        verify = bench.disk.work._verify
+        monkeypatch.setattr(
+            type(bench.disk.work), "_verify", lambda self, *at: go_on.wait(5) and verify(*at)
+        )
+        mark = do.MarkRetired(NAME, (0,))
+        bench.carrying.carry_out([do.VerifyShard(NAME, 0, 0), mark])
+        assert await bench.settle(1) == [ev.Done(mark)]
+        go_on.set()
+        assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
+
+    run(play)
+
+
+def test_search_that_the_disk_refuses_is_repeated(run, monkeypatch):
+    monkeypatch.setattr(carrying, "_RETRY", 0.01)
+    failures = [DiskError("EIO"), DiskError("EIO")]
+
+    async def play(bench: Bench) -> None:
+        bench.disk.exclude("e1", "key-0-0")
+        holders = type(bench.disk.work)._holders
+
+        def refusing(self: Any, name: str) -> Any:
+            if failures:
+                raise failures.pop()
+            return holders(self, name)
+
+        monkeypatch.setattr(type(bench.disk.work), "_holders", refusing)
+        make(bench.disk.generation, 0)
+        bench.carrying.carry_out([do.FindHolders("e1")])
+        assert await bench.settle(1) == [ev.HoldersFound("e1", ((NAME, 0, 0),))]
+
+    run(play)
+
+
+def test_defect_in_a_command_is_a_refusal(run, monkeypatch):
+    async def play(bench: Bench) -> None:
+        monkeypatch.setattr("cachecd.disk.leases.mark_held", lambda *_: 1 // 0)
+        monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
+        write(bench.disk.generation, 0)
+        bench.carrying.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
+        refused, unpublished = await bench.settle(2)
+        assert isinstance(refused, ev.DiskRefused)
+        assert "ZeroDivisionError" in refused.reason
+        assert isinstance(unpublished, ev.PublishRefused)
+
+    run(play)
+
+
+def test_replies_and_remakes_go_where_they_belong(run):
+    async def play(bench: Bench) -> None:
+        remake = do.RemakeShard(NAME, 0, 0, local=False, drop=False)
+        bench.carrying.carry_out([do.ReplyDone("r"), remake, do.FindMissing(NAME, 0)])
+        assert bench.replies == [do.ReplyDone("r")]
+        assert bench.made == [remake, do.FindMissing(NAME, 0)]
+
+    run(play)
+
+
+def test_writes_that_were_begun_end_before_the_daemon_does(run):
+    async def play(bench: Bench) -> None:
+        names = [f"l{n}" for n in range(20)]
+        bench.carrying.carry_out([do.WriteManifest(lease(name)) for name in names])
+        await bench.carrying.finish()
+        written = {path.stem for path in bench.disk.layout.leases.iterdir()}
+        assert written == set(names)
+        count = len(bench.events)
+        await asyncio.sleep(0.02)
+        assert len(bench.events) == count, "nothing is delivered afterwards"
+
+    run(play)

@@ -1,0 +1,210 @@
+"""Commands about files: each result, what is on disk by then, and what a refusal leaves."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cachecd.daemon.manifest import decode_manifest, encode_manifest
+from cachecd.disk.durable import read_state
+from cachecd.disk.identity import read_generation
+from cachecd.disk.publish import mark_bad
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import Head
+from cachecd.stream import Cursor, Shape, Skipped
+from tests.daemon.directories import NAME, Directory, lease, stream
+from tests.disk.shards import contents, cursor, make, tree, write
+
+
+@pytest.fixture
+def disk(tmp_path):
+    return Directory(tmp_path)
+
+
+def test_sealed_shard_is_published_with_its_bytes(disk):
+    write(disk.generation, 3)
+    facts = disk.work.facts(stream(0), 3)
+    assert (facts.records, facts.ended, facts.version) == (6, 2, 0)
+    [published] = disk.work.write(do.PublishShard(stream(0), 3))
+    files = [path.stat().st_blocks * 512 for path in disk.generation.shards.iterdir()]
+    assert published == ev.Published(stream(0), 3, sum(files))
+    assert tree(disk.generation) == ["0000000003.tfrecord", "0000000003.tfrecord.idx"]
+
+
+def test_sealed_shard_with_an_excluded_record_is_refused_until_discarded(disk):
+    write(disk.generation, 3)
+    disk.exclude("e1", "other", "key-3-1")
+    [refused] = disk.work.write(do.PublishShard(stream(0), 3))
+    assert isinstance(refused, ev.PublishRefused)
+    assert refused.excluded
+    assert tree(disk.generation) == ["0000000003.new", "0000000003.new.idx"]
+    disk.work.discard(stream(0), [3])
+    assert tree(disk.generation) == []
+
+
+def test_exclusion_is_in_force_after_a_restart(disk):
+    disk.exclude("e1", "key-3-1")
+    disk.start()
+    write(disk.generation, 3)
+    [refused] = disk.work.write(do.PublishShard(stream(0), 3))
+    assert refused.excluded
+
+
+def test_taken_name_refuses_a_publication_and_stays(disk):
+    write(disk.generation, 3)
+    disk.generation.shard(3).write_bytes(b"mine")
+    [refused] = disk.work.write(do.PublishShard(stream(0), 3))
+    assert (type(refused), refused.excluded) == (ev.PublishRefused, False)
+    disk.work.discard(stream(0), [3])
+    assert disk.generation.shard(3).read_bytes() == b"mine"
+
+
+def test_state_keeps_the_counts_of_skipped_units(disk):
+    disk.work._count(NAME, [Skipped(n, f"k{n}", 0, 0, "gone") for n in range(12)])
+    heads = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
+    command = do.WriteState(NAME, heads)
+    assert disk.work.write(command) == [ev.Done(command)]
+    state = read_state(disk.generation.state)
+    assert state.heads == tuple((h.next, h.cursor) for h in heads)
+    assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
+
+
+def test_shape_and_schema_share_generation_json(disk):
+    shape = Shape(5, 8, 3, 1 << 20, 9)
+    command = do.WriteShape(NAME, shape)
+    assert disk.work.write(command) == [ev.Done(command)]
+    disk.work.write_schema(NAME, "{}")
+    disk.work.write_schema(NAME, "another")
+    known = read_generation(disk.generation.identity)
+    assert known is not None
+    assert (known.shape, known.seed, known.schema) == (shape, 9, "{}")
+
+
+def test_cursor_before_a_shard_is_read_from_any_version(disk):
+    make(disk.generation, 6, version=2)
+    assert disk.work.write(do.ReadCursor(NAME, 6)) == [ev.CursorRead(NAME, 6, cursor(6))]
+    [refused] = disk.work.write(do.ReadCursor(NAME, 9))
+    assert refused.command == do.ReadCursor(NAME, 9)
+
+
+def test_marks_and_unlinks_are_done(disk):
+    make(disk.generation, 0, 3)
+    for command in (
+        do.MarkRetired(NAME, (0,)),
+        do.MarkBad(NAME, 3, 0, excluded=False),
+        do.Unlink(NAME, ((0, 0),)),
+    ):
+        assert disk.work.write(command) == [ev.Done(command)]
+    assert tree(disk.generation) == [
+        *("0000000003.bad", "0000000003.tfrecord", "0000000003.tfrecord.idx")
+    ]
+
+
+def test_generation_with_an_unknown_file_is_not_removed(disk):
+    (disk.generation.shards / "notes").write_text("mine")
+    command = do.RemoveGeneration(NAME)
+    [refused] = disk.work.write(command)
+    assert (type(refused), refused.command) == (ev.DiskRefused, command)
+    (disk.generation.shards / "notes").unlink()
+    assert disk.work.write(command) == [ev.Done(command)]
+    assert not disk.generation.root.exists()
+
+
+def test_lease_is_written_marked_and_ended(disk):
+    disk.schema = {"x": "bytes"}
+    command = do.WriteManifest(lease())
+    assert disk.work.write(command) == [ev.Done(command)]
+    text = disk.layout.manifest(lease().id).read_bytes()
+    assert decode_manifest(text) == lease()
+    assert disk.text(disk.layout.manifest(lease().id))["schema"] == disk.schema
+    assert disk.work.write(do.MarkHeld(lease().id)) == [ev.Done(do.MarkHeld(lease().id))]
+    assert disk.work.write(do.EndLease(lease().id)) == [ev.LeaseEnded(lease().id)]
+    assert os.listdir(disk.layout.leases) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1],
+        lambda text: text.replace(b'"version":2', b'"version":1'),
+        lambda text: text.replace(b'"job"', b'"jab"'),
+        lambda text: text.replace(b"[[0,0,3],", b"[[0,0],"),
+        lambda text: text.replace(b"[[0,0,3],", b"[[0,-1,3],"),
+        lambda text: b"[]",
+    ],
+)
+def test_damaged_manifest_is_refused(change):
+    text = encode_manifest(lease(), None)
+    assert decode_manifest(text) == lease()
+    assert change(text) != text
+    with pytest.raises(ValueError, match=r"manifest|numbers|Expecting|version"):
+        decode_manifest(change(text))
+
+
+# --- searches
+
+
+def verified(disk, number):
+    [event] = disk.work.search(do.VerifyShard(NAME, number, 0))
+    return event.sound, event.has_sidecar
+
+
+def test_verify_finds_damage_and_a_lost_sidecar(disk):
+    make(disk.generation, 0, 3, 6, 9, 12)
+    write(disk.generation, 15, units=[])
+    disk.work.write(do.PublishShard(stream(0), 15))
+    data = bytearray(disk.generation.shard(3).read_bytes())
+    data[40] ^= 1
+    disk.generation.shard(3).write_bytes(data)
+    disk.generation.sidecar(6).unlink()
+    disk.generation.shard(9).unlink()
+    os.truncate(disk.generation.shard(12), disk.generation.shard(12).stat().st_size // 6 * 5)
+    assert [verified(disk, number) for number in (0, 3, 6, 9, 12, 15)] == [
+        *((True, True), (False, True), (False, False), (False, True), (False, True), (True, True))
+    ]
+
+
+def test_holders_are_found_in_every_generation_of_the_dataset(disk):
+    make(disk.generation, 0, 3)
+    older = disk.layout.generation("train", "fedcba9876543210")
+    other = disk.layout.generation("val", "fedcba9876543210")
+    for layout in (older, other):
+        layout.shards.mkdir(parents=True)
+        make(layout, 3)
+    disk.exclude("e1", "key-3-0")
+    [found] = disk.work.search(do.FindHolders("e1"))
+    assert [(name.name, number, version) for name, number, version in found.holders] == [
+        (NAME.name, 3, 0),
+        ("fedcba9876543210", 3, 0),
+    ]
+    disk.start()  # the exclusion is not finished: a start searches again
+    assert disk.work.search(do.FindHolders("e1")) == [found]
+    disk.work.write(do.FinishExclusion("e1"))
+    disk.start()
+    assert disk.work.excluded.unfinished == ()
+
+
+def test_copy_without_excluded_records_becomes_the_next_version(disk):
+    make(disk.generation, 3)
+    disk.exclude("e1", "key-3-0")
+    mark_bad(disk.generation, 3, 0)
+    [remade] = disk.work.search(do.RemakeShard(NAME, 3, 0, local=True, drop=False))
+    assert isinstance(remade, ev.Remade)
+    assert (remade.facts.version, remade.facts.records, remade.facts.ended) == (1, 3, 1)
+    assert {unit for unit, *_ in contents(disk.generation, 3, 1)} == {31}
+    assert remade.facts.allocated == sum(
+        path.stat().st_blocks * 512 for path in disk.generation.shards.glob("0000000003.1.*")
+    )
+
+
+def test_damaged_shard_cannot_be_copied(disk):
+    make(disk.generation, 3)
+    data = bytearray(disk.generation.shard(3).read_bytes())
+    data[-20] ^= 1
+    disk.generation.shard(3).write_bytes(data)
+    before = tree(disk.generation)
+    [failed] = disk.work.search(do.RemakeShard(NAME, 3, 0, local=True, drop=False))
+    assert isinstance(failed, ev.RemakeFailed)
+    assert tree(disk.generation) == before

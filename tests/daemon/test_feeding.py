@@ -1,0 +1,402 @@
+"""Streams between the policy and a worker: units, grants, `until`, and what becomes of reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.daemon import feeding
+from cachecd.daemon.carrying import Carrying
+from cachecd.daemon.feeding import FedGeneration
+from cachecd.daemon.listings import GenerationListing
+from cachecd.errors import DiskError
+from cachecd.model import ObjectInfo
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import Condemned
+from cachecd.sampler.messages import (
+    Asks,
+    Close,
+    Filled,
+    Grant,
+    Open,
+    Sealed,
+    StreamDescribed,
+    Units,
+    Until,
+)
+from cachecd.stream import Cursor, Lane, Shape, StreamId
+from tests.daemon.directories import NAME, Directory, stream
+from tests.daemon.workers import InProcess
+from tests.disk.shards import contents
+
+SHAPE = Shape(2, 8, 4, 64 << 10, 7)
+UNTIL = Cursor(1)
+FIRST = 256 + 512 + 1024  # units that end three blocks
+
+
+def objects(begin: int, end: int) -> list[ObjectInfo]:
+    return [ObjectInfo(f"{n:05d}", 20, f"e{n}") for n in range(begin, end)]
+
+
+class Bench:
+    """A generation with a real table; the executor only notes what it gets, unless a test has another."""
+
+    def __init__(self, disk: Directory, listing: GenerationListing, executor: Any = None) -> None:
+        self.sent: list[Any] = []
+        self.events: list[Any] = []
+        self.disk, self.listing = disk, listing
+        self.carrying = Carrying(
+            disk.work, executor or self, self._deliver, lambda reply: None, lambda making: None
+        )
+        self.feeding = self.carrying.feeding
+        self.fed = FedGeneration(NAME, disk.generation, listing, {"features": []}, SHAPE)
+        self.feeding.generations[NAME] = self.fed
+        self.react: Callable[[Any], None] = lambda event: None
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def _deliver(self, event: Any) -> None:
+        self.events.append(event)
+        self.react(event)
+
+    async def list(self, units: list[ObjectInfo], ends: bool = False) -> None:
+        """The listing goes on by these units."""
+        table = self.listing.table
+        for at in range(0, len(units), 1024):
+            page = units[at : at + 1024]
+            await self.listing.run(lambda page=page: table.add(table.compare(page)))  # type: ignore[misc]
+        if ends:
+            await self.listing.run(table.finish)
+            self.listing.waits = False
+        self.feeding.wake(NAME)
+
+    def open(self, index: int = 0, cursor: Cursor = Cursor(), **more: Any) -> None:  # noqa: B008
+        self.carrying.carry_out([do.OpenStream(stream(index), cursor, UNTIL, **more)])
+
+    def ask(self, index: int = 0) -> None:
+        self.feeding.heard(Asks(stream(index)))
+
+    async def until(self, there: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(20):
+            while not there():
+                await asyncio.sleep(0.001)
+        return there()
+
+    async def messages(self, count: int) -> list[Any]:
+        await self.until(lambda: len(self.sent) >= count)
+        return self.sent
+
+
+@pytest.fixture
+def run(tmp_path) -> Callable[..., None]:
+    def go(play: Any, executor: Callable[[], Any] = lambda: None) -> None:
+        async def main() -> None:
+            disk = Directory(tmp_path / "cache")
+            listing = await GenerationListing.open(disk.generation.listing)
+            carrier = executor()
+            bench = Bench(disk, listing, carrier)
+            try:
+                await play(bench)
+            finally:
+                if carrier is not None:
+                    await carrier.end()
+                await bench.carrying.finish()
+                await listing.close()
+
+        asyncio.run(main())
+
+    return go
+
+
+def numbers(pages: list[Units]) -> list[int | None]:
+    return [None if unit is None else unit.number for page in pages for unit in page.units]
+
+
+async def _all_pages(bench: Bench, index: int) -> list[Units]:
+    """Asks for pages as long as there are more."""
+
+    def pages() -> list[Units]:
+        return [m for m in bench.sent if isinstance(m, Units) and m.stream == stream(index)]
+
+    async def next_page() -> Units:
+        count = len(pages())
+        bench.ask(index)
+        await bench.until(lambda: len(pages()) > count)
+        return pages()[-1]
+
+    while (await next_page()).more == "listed":
+        pass
+    return pages()
+
+
+def test_streams_get_every_unit_once_in_pages(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 5000), ends=True)
+        every: list[int | None] = []
+        for index in (0, 1):
+            bench.open(index)
+            await bench.until(
+                lambda index=index: bench.sent and bench.sent[-1].stream.index == index
+            )
+            pages = await _all_pages(bench, index)
+            assert max(len(page.units) for page in pages) == 1024 or len(pages) >= 4
+            places = [(page.block, page.place) for page in pages]
+            assert places == sorted(places)
+            assert [page.more for page in pages] == ["listed"] * (len(pages) - 1) + ["end"]
+            every += numbers(pages)
+        assert sorted(n for n in every if n is not None) == list(range(5000))
+
+    run(play)
+
+
+def test_stream_goes_on_at_its_cursor_with_its_lanes(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 1000), ends=True)
+        lanes = (Lane(0, 3, 17, 1, 20, 2, 5), Lane(0, 8, 2000, 1, 20))
+        cursor = Cursor(0, 1, 40, lanes)
+        bench.open(0, cursor, condemned=(Condemned(17, "died", True),))
+        [opened] = await bench.messages(1)
+        assert isinstance(opened, Open)
+        assert (opened.cursor, opened.until, opened.shape) == (cursor, UNTIL, SHAPE)
+        assert [unit and unit.key for unit in opened.units] == ["00017", None]
+        assert [c.unit for c in opened.condemned] == [17]
+        bench.ask()
+        _, page = await bench.messages(2)
+        assert (page.block, page.place) == (1, 40)
+
+    run(play)
+
+
+def test_messages_follow_open_in_their_order(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.open()
+        grant = do.GrantShard(stream(0), 3)
+        bench.carrying.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
+        opened, *others = await bench.messages(4)
+        assert isinstance(opened, Open)
+        path = str(bench.disk.generation.temporary(3))
+        assert others == [
+            Grant(stream(0), 3, path),
+            Until(stream(0), Cursor(2)),
+            Grant(stream(0), 3, path),
+        ]
+
+    run(play)
+
+
+def test_stream_that_is_closed_while_it_opens_sends_nothing(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.open()
+        bench.carrying.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0), False)])
+        bench.open()
+        await bench.messages(2)
+        await asyncio.sleep(0.02)
+        assert [type(message) for message in bench.sent] == [Close, Open]
+
+    run(play)
+
+
+def test_excluded_units_are_not_fed(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.disk.exclude("e1", "00017", "00100")
+        bench.open(0, Cursor(0, 0, 4, (Lane(0, 3, 17, 1, 20, 2, 5),)))
+        [opened] = await bench.messages(1)
+        assert opened.units == (None,)
+        bench.open(0)
+        bench.open(1)
+        await bench.messages(3)
+        pages = await _all_pages(bench, 0) + await _all_pages(bench, 1)
+        found = numbers(pages)
+        assert len(found) == 300
+        assert set(range(300)) - set(found) == {17, 100}
+
+    run(play)
+
+
+def test_stream_waits_at_the_end_of_the_listing_and_is_woken(run):
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300))
+        bench.open()
+        await bench.messages(1)
+        pages = await _all_pages(bench, 0)
+        assert pages[-1].more == "wait"
+        bench.ask()
+        bench.feeding.wake(NAME)
+        await asyncio.sleep(0.02)
+        assert len(bench.sent) == 1 + len(pages), "nothing new, nothing sent"
+        await bench.list(objects(300, FIRST))
+        messages = await bench.messages(2 + len(pages))
+        assert messages[-1].block == 1
+        await bench.list([], ends=True)
+        while bench.sent[-1].more != "end":
+            bench.ask()
+            await asyncio.sleep(0.001)
+        found = numbers([m for m in bench.sent if isinstance(m, Units)])
+        assert len(found) == len(set(found)) == SHAPE.units_of(0, bench.listing.table.ends)
+
+    run(play)
+
+
+def test_page_that_the_disk_refuses_is_read_again(run, monkeypatch):
+    monkeypatch.setattr(feeding, "_RETRY", 0.01)
+    failures = [DiskError("EIO"), DiskError("EIO")]
+    page = GenerationListing.page
+
+    async def refusing(self: Any, *args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await page(self, *args)
+
+    monkeypatch.setattr(GenerationListing, "page", refusing)
+
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.open()
+        await bench.messages(1)
+        bench.ask()
+        assert isinstance((await bench.messages(2))[1], Units)
+
+    run(play)
+
+
+def test_defect_in_the_listing_fails_the_stream(run, monkeypatch):
+    async def broken(self: Any, *args: Any) -> Any:
+        return 1 // 0
+
+    monkeypatch.setattr(GenerationListing, "page", broken)
+
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.open()
+        await bench.messages(1)
+        bench.ask()
+        [failed] = await bench.until(lambda: bench.events)
+        assert (failed.stream, failed.cause) == (stream(0), "worker")
+        assert bench.sent[-1] == Close(stream(0))
+        bench.feeding.closed(stream(0))
+        bench.carrying.carry_out([do.MarkHeld("x")])
+        await bench.until(lambda: len(bench.events) > 1)
+        assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
+
+    run(play)
+
+
+def test_other_streams_open_when_the_first_has_found_the_schema(run):
+    async def play(bench: Bench) -> None:
+        bench.fed.schema = None
+        await bench.list(objects(0, 300), ends=True)
+        bench.open(0)
+        bench.open(1)
+        await bench.messages(1)
+        await asyncio.sleep(0.02)
+        assert [(m.stream.index, m.schema) for m in bench.sent] == [(0, None)]
+        schema = {"features": ["x"]}
+        bench.feeding.heard(StreamDescribed(stream(0), schema))
+        _, second = await bench.messages(2)
+        assert (second.stream.index, second.schema) == (1, schema)
+
+    run(play)
+
+
+@pytest.mark.parametrize("end", ["sealed", "closed"])
+def test_another_stream_finds_the_schema_when_the_first_ends_without(run, end):
+    async def play(bench: Bench) -> None:
+        bench.fed.schema = None
+        await bench.list(objects(0, 300), ends=True)
+        bench.open(0)
+        bench.open(1)
+        await bench.messages(1)
+        if end == "sealed":
+            nothing = Filled(Cursor(), Cursor(), "pass", 0, 0, 0, 0, 0, (), 0, 0.0)
+            bench.feeding.heard(Sealed(stream(0), 0, nothing))
+        else:
+            bench.carrying.carry_out([do.CloseStream(stream(0), True)])
+        opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
+        assert [m.stream.index for m in opened] == [1]
+
+    run(play)
+
+
+# --- with a worker
+
+
+def make_source(folder: Path, count: int, size: int = 1000) -> list[ObjectInfo]:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:05d}").write_bytes(f"{number:05d} ".encode().ljust(size, b"x"))
+    return [
+        ObjectInfo(path.name, size, f'"{path.stat().st_mtime_ns:x}-{size:x}"')
+        for path in sorted(folder.iterdir())
+    ]
+
+
+def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path):
+    """Both streams, published shard after shard, while the listing goes on."""
+    from cachecd.config import DatasetConfig
+    from cachecd.sampler.opening import open_store
+    from cachecd.sampler.units import list_units
+
+    make_source(tmp_path / "src", 700)
+    dataset = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
+    source = DatasetConfig.model_validate(dataset).source
+    units = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
+
+    async def play(bench: Bench) -> None:
+        executor = bench.carrying.feeding._executor
+        assert isinstance(executor, InProcess)
+        executor.heard, executor.closed = bench.feeding.heard, bench.feeding.closed
+        bench.fed.schema = None
+        ended: set[StreamId] = set()
+        asked: set[int] = set()
+
+        def grant(name: StreamId, number: int) -> None:
+            if number not in asked:
+                asked.add(number)
+                bench.carrying.carry_out([do.GrantShard(name, number)])
+
+        def react(event: Any) -> None:
+            match event:
+                case ev.HalfFull(name, number):
+                    grant(name, number + 3)
+                case ev.Sealed(name, number, before, after):
+                    if before == after:
+                        ended.add(name)
+                    else:
+                        bench.carrying.carry_out([do.PublishShard(name, number)])
+                        grant(name, number + 3)
+                case ev.Failed() | ev.PublishRefused() | ev.DiskRefused():
+                    raise AssertionError(event)
+
+        bench.react = react
+        await bench.list(units[:300])
+        for index in (0, 1):
+            bench.open(index)
+            grant(stream(index), index)
+        await bench.until(lambda: any(isinstance(e, ev.Published) for e in bench.events))
+        await bench.list(units[300:600])
+        await bench.list(units[600:], ends=True)
+        await bench.until(lambda: len(ended) == 2)
+        published = [e for e in bench.events if isinstance(e, ev.Published)]
+        records = [
+            unit
+            for event in published
+            for unit, *_ in contents(bench.disk.generation, event.number)
+        ]
+        assert sorted(records) == list(range(700))
+        bench.carrying.carry_out([do.CloseStream(stream(index), True) for index in (0, 1)])
+        await bench.until(
+            lambda: len([e for e in bench.events if isinstance(e, ev.StreamClosed)]) == 2
+        )
+        left = [path.name for path in bench.disk.generation.shards.iterdir()]
+        assert len(left) == 2 * len(published)
+
+    run(play, lambda: InProcess({"train": dataset}))

@@ -1,0 +1,85 @@
+"""Manifests of leases on disk, and who holds them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+import pytest
+
+from cachecd.disk import leases
+from cachecd.disk.layout import Layout
+from cachecd.errors import DiskError
+
+READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+
+
+@pytest.fixture
+def layout(tmp_path):
+    layout = Layout(tmp_path)
+    layout.leases.mkdir()
+    return layout
+
+
+@pytest.fixture
+def hold(layout):
+    """Holds a lease as a trainer does, until the returned function is called."""
+    held = []
+
+    def lock(lease):
+        fd = os.open(layout.manifest(lease), os.O_RDONLY)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, READ_LOCK)
+        held.append(fd)
+        return lambda: os.close(held.pop(held.index(fd)))
+
+    yield lock
+    for fd in held:
+        os.close(fd)
+
+
+def test_held_lease_does_not_end(layout, hold):
+    leases.write_manifest(layout, "a", b"{}")
+    assert not leases.is_held(layout, "a")
+    release = hold("a")
+    assert leases.is_held(layout, "a")
+    assert not leases.end_lease(layout, "a")
+    assert layout.manifest("a").read_bytes() == b"{}"
+    release()
+    assert leases.end_lease(layout, "a")
+    assert os.listdir(layout.leases) == []
+    assert leases.end_lease(layout, "a"), "there is none: it has ended"
+
+
+def test_start_finds_who_held(layout, hold):
+    for name in "abc":
+        leases.write_manifest(layout, name, name.encode())
+    leases.mark_held(layout, "b")
+    leases.mark_held(layout, "gone")
+    hold("c")
+    (layout.leases / "d.json.new").write_text("half")
+    found = leases.find_manifests(layout)
+    assert [(one.lease, one.text, one.is_held, one.was_held) for one in found] == [
+        ("a", b"a", False, False),
+        ("b", b"b", False, True),
+        ("c", b"c", True, True),
+    ]
+    assert sorted(os.listdir(layout.leases)) == ["a.json", "b.held", "b.json", "c.json"]
+    assert leases.end_lease(layout, "b")
+    assert sorted(os.listdir(layout.leases)) == ["a.json", "c.json"], "the mark goes too"
+
+
+def test_refused_manifest_leaves_nothing(layout):
+    layout.manifest("a").mkdir()
+    with pytest.raises(DiskError, match="cannot write the lease"):
+        leases.write_manifest(layout, "a", b"{}")
+    assert os.listdir(layout.leases) == ["a.json"]
+
+
+def test_group_may_read_whatever_the_umask(layout):
+    old = os.umask(0o077)
+    try:
+        leases.write_manifest(layout, "a", b"{}")
+    finally:
+        os.umask(old)
+    assert layout.manifest("a").stat().st_mode & 0o777 == 0o640
