@@ -341,7 +341,7 @@ class Filling:
         if self._changed:
             self._changed = False
             for lane in self._active:
-                if lane.records is None and not lane.stale:
+                if lane.records is None and lane.handle >= 0:
                     lane.records = self._supply.pour(lane.handle, draft)
 
     async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
