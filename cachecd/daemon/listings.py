@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+import structlog
+
+from cachecd.config import DatasetConfig
+from cachecd.disk.durable import read, replace
+from cachecd.errors import (
+    ConfigError,
+    DiskError,
+    NoRoomError,
+    RewrittenError,
+    SourceError,
+    SourceUnreachableError,
+)
+from cachecd.listing.classes import ClassNames
+from cachecd.listing.keeping import Changes, Listing, Room
 from cachecd.listing.pages import Page, units_of
 from cachecd.listing.table import Table
+from cachecd.listpages import Pages
+from cachecd.model import ObjectInfo
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId
+from cachecd.sampler.sources.files import label_of
+from cachecd.selection import Takes, selection_of
 from cachecd.stream import Place, Shape, Unit
+
+_LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
+# After so many failures in a row, some ten seconds, streams no longer wait for the first listing.
+_PATIENCE = 5
+
+_log = structlog.get_logger("cachecd.listing")
 
 Result = TypeVar("Result")
 
@@ -26,12 +55,13 @@ class GenerationListing:
         self.classes: tuple[str, ...] = ()
 
     @staticmethod
-    async def open(path: Path) -> GenerationListing:
-        """Opens or creates listing.sqlite. DiskError, DamagedError."""
+    async def open(path: Path, blocks: int = 0) -> GenerationListing:
+        """Opens or creates listing.sqlite. DiskError. DamagedError also if it has fewer than `blocks`
+        blocks."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="listing")
         try:
             loop = asyncio.get_running_loop()
-            table = await loop.run_in_executor(thread, Table, path)
+            table = await loop.run_in_executor(thread, Table, path, blocks)
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -61,3 +91,174 @@ class GenerationListing:
         """Closes the file; what was begun ends first."""
         await self.run(self.table.close)
         await asyncio.to_thread(self.thread.shutdown)
+
+
+class Lister(Protocol):
+    """Lists a source in pages; blocks. SourceError, ConfigError."""
+
+    def __call__(self) -> Iterable[list[ObjectInfo]]:
+        """All units, in the order of the store."""
+
+
+class LimitRoom:
+    """Room for pages of a listing under the limit: asks the policy, which replies at once."""
+
+    def __init__(self, purpose: str, deliver: Callable[[ev.Event], None]) -> None:
+        self.granted = False
+        """The last reply."""
+        self._purpose, self._deliver = purpose, deliver
+
+    def reserve(self, size: int) -> None:
+        """NoRoomError: the policy refuses."""
+        self.granted = False
+        self._deliver(ev.RoomAsked(self._purpose, size))
+        if not self.granted:
+            raise NoRoomError(f"there is no room under cache.limit for {size} bytes of the listing")
+
+    def settle(self) -> None:
+        """The next measurement counts what was written."""
+
+
+@dataclass(eq=False)
+class ListingKeeper:
+    """Keeps the listing of one configured generation current: lists until that succeeds, then again every
+    `relist` seconds. A failure is retried; the units that are listed are fed meanwhile.
+
+    Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
+    the file of class numbers.
+    """
+
+    name: GenerationId
+    config: DatasetConfig
+    listing: GenerationListing
+    lister: Lister
+    classes: Path
+    room: Room
+    deliver: Callable[[ev.Event], None]
+    changed: Callable[[], None]
+    reason: str = ""
+    doubted: bool = False
+    _found: set[str] = field(default_factory=set)
+    _takes: Takes | None = None
+
+    async def keep(self) -> None:
+        """Lists for ever; returns if there is nothing to list again."""
+        self._takes = selection_of(self.config)
+        await self.load_classes()
+        judges = True
+        while True:
+            began = time.monotonic()
+            changes = await self._until_listed(judges)
+            took = time.monotonic() - began
+            _log.info(
+                "source listed",
+                dataset=self.name.dataset,
+                units=len(self.listing.table),
+                new=changes.new,
+                rewritten=changes.rewritten,
+                gone=len(changes.gone),
+                took_s=round(took, 1),
+            )
+            if self.config.relist is None:
+                return
+            judges = False
+            await asyncio.sleep(max(self.config.relist - took, took))
+
+    def report(self) -> None:
+        """Delivers the state of the listing."""
+        table = self.listing.table
+        self.deliver(
+            ev.Listed(
+                self.name,
+                table.ends,
+                len(table),
+                table.num_bytes,
+                self.listing.waits,
+                table.completed,
+                self.reason,
+                self.doubted,
+            )
+        )
+        self.changed()
+
+    async def load_classes(self) -> None:
+        """Reads the class numbers that are known. DiskError, DamagedError."""
+        source = self.config.source
+        if not source.awaits_classes:
+            self.listing.classes = source.classes
+        elif (text := await asyncio.to_thread(read, self.classes)) is not None:
+            self.listing.classes = ClassNames.decode(text).names
+
+    async def _until_listed(self, judges: bool) -> Changes:
+        failures = 0
+        listing = self._round(judges)
+        while True:
+            length = len(self.listing.table)
+            try:
+                self._found.clear()
+                changes = await listing.read(self._pages())
+                await self._number_classes()
+            except Exception as error:
+                if isinstance(error, RewrittenError):
+                    listing = self._round(judges)
+                failures = failures + 1 if len(self.listing.table) == length else 1
+                await asyncio.sleep(self._failed(error, failures))
+            else:
+                self.reason, self.doubted, self.listing.waits = "", False, False
+                self.report()
+                return changes
+
+    def _round(self, judges: bool) -> Listing:
+        return Listing(self.listing.table, self.listing.thread, self.room, judges, self.report)
+
+    def _failed(self, error: Exception, failures: int) -> float:
+        """Reports a failure. Returns the seconds until the next attempt."""
+        expected = (SourceError, DiskError, NoRoomError, ConfigError)
+        if not isinstance(error, expected):
+            # Whatever a store's library raises is that store's trouble, and may pass.
+            _log.exception("listing failed otherwise than expected", dataset=self.name.dataset)
+            error = SourceUnreachableError(f"{type(error).__name__}: {error}")
+        pause = random.uniform(0, min(2.0**failures, _LONGEST_PAUSE))
+        self.doubted = isinstance(error, RewrittenError)
+        self.reason = str(error)
+        if self.doubted:
+            pause = _LONGEST_PAUSE  # each attempt takes a whole listing
+            self.reason = (
+                f"{self.config.source.url}: {error}: this seems to be another store than before, and "
+                "nothing is fetched from it. Is the endpoint right? If the objects were rewritten on "
+                f"purpose, set generation: {self.config.generation + 1}"
+            )
+        elif not self.config.source.awaits_classes:
+            hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
+            self.listing.waits = self.listing.waits and not hopeless
+        _log.warning(
+            "source not listed",
+            dataset=self.name.dataset,
+            why=self.reason,
+            units=len(self.listing.table),
+            again_in_s=round(pause, 1),
+        )
+        self.report()
+        return pause
+
+    async def _pages(self) -> AsyncIterator[Sequence[ObjectInfo]]:
+        """The units that the dataset takes. Notes the classes that the pages name."""
+        source = self.config.source
+        pages = Pages(lambda: iter(self.lister()))
+        try:
+            while (found := await asyncio.to_thread(pages.next)) is not None:
+                if source.awaits_classes:
+                    labels = (label_of(source, unit.key, unit.label) for unit in found[0])
+                    self._found.update(label for label in labels if label is not None)
+                takes = self._takes
+                yield found[0] if takes is None else [unit for unit in found[0] if takes(unit)]
+        finally:
+            pages.close()
+
+    async def _number_classes(self) -> None:
+        """Numbers the classes that are new, durably. DiskError."""
+        if self.config.source.awaits_classes:
+            known = ClassNames(self.listing.classes)
+            if (extended := known.extended(self._found)) is not known:
+                await asyncio.to_thread(replace, self.classes, extended.encode())
+                self.listing.classes = extended.names

@@ -1,0 +1,74 @@
+"""What the configuration means on disk and to the policy: identities of generations, and rules. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cachecd.config import Config, DatasetConfig
+from cachecd.disk.identity import Identity
+from cachecd.policy.values import Rules
+
+_AS_IT_IS = ("url", "endpoint", "format", "match", "skip", "join", "manifest", "reader")
+
+
+def identity_of(dataset: DatasetConfig) -> Identity:
+    """Returns what decides the content of a dataset's records. Values that are defaults are left out, as
+    `Identity` needs it."""
+    source = dataset.source.model_dump(mode="json", exclude_defaults=True)
+    whole = dataset.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = {name: source[name] for name in _AS_IT_IS if name in source}
+    for name in ("label", "array", "columns", "options"):
+        if source.get(name):
+            values[name] = source[name]
+    steps = [
+        {step.name: step.argument} if step.argument is not None else step.name
+        for step in dataset.transform
+    ]
+    return Identity(
+        **values,
+        transform=tuple(steps),
+        split=whole.get("split"),
+        held_out=dataset.held_out,
+        partition=whole.get("partition"),
+        generation=dataset.generation,
+    )
+
+
+def split_of(words: Mapping[str, Any]) -> str:
+    """Returns the split of a generation, by the words of its identity; "" for none."""
+    if words.get("split") is None:
+        return ""
+    return json.dumps([words["split"], words.get("held_out", False)], sort_keys=True)
+
+
+def classes_rule(dataset: DatasetConfig) -> str:
+    """Returns the hash that names the file of class numbers."""
+    words = identity_of(dataset).words()
+    text = json.dumps([words.get("url", ""), words.get("label")], sort_keys=True)
+    return hashlib.blake2b(text.encode("ascii"), digest_size=8, person=b"classes").hexdigest()
+
+
+def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tuple[Rules, ...]:
+    """Returns the rules of every dataset. `generations`: the configured generation of each."""
+    part = limit // len(config.datasets)
+    return tuple(
+        Rules(
+            name=name,
+            generation=generations[name],
+            first=dataset.grow.first_within(min(part, dataset.limit or part)),
+            shard_size=config.cache.shard_size,
+            split=split_of(identity_of(dataset).words()),
+            per_epoch=dataset.grow.per_epoch,
+            wait=dataset.grow.wait,
+            refresh=dataset.evict.refresh,
+            pin=dataset.pin,
+            limit=dataset.limit,
+            seed=dataset.seed,
+            sampling_seed=dataset.seed,
+            awaits_classes=dataset.source.awaits_classes,
+        )
+        for name, dataset in config.datasets.items()
+    )

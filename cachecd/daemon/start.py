@@ -1,0 +1,252 @@
+"""A start: opens the directories that the configuration names, and reports what cache.dir has as events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cachecd.config import Config, DatasetConfig
+from cachecd.daemon.disk_work import DiskWork
+from cachecd.daemon.identities import identity_of, rules_of, split_of
+from cachecd.daemon.listings import GenerationListing
+from cachecd.daemon.manifest import decode_manifest
+from cachecd.disk import filesystem, leases
+from cachecd.disk.durable import State, read_egress, read_state
+from cachecd.disk.excluded import ExcludedFile
+from cachecd.disk.identity import Generation, read_generation, write_generation
+from cachecd.disk.layout import Layout
+from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
+from cachecd.errors import DamagedError
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId, Head, Lease, ShardFacts
+
+_log = structlog.get_logger("cachecd.daemon")
+_COPY = re.compile(r"-([0-9]+)$")
+# Files that are no shards and no listings may grow by this much between two measurements.
+SLACK = 256 << 10
+_BLOCK = 4096
+
+
+@dataclass(slots=True)
+class Start:
+    """What a start opened and found. `events`: for the policy, in their order, up to Started."""
+
+    layout: Layout
+    work: DiskWork
+    fetched: int
+    listings: dict[str, GenerationListing] = field(default_factory=dict)
+    configured: dict[str, GenerationId] = field(default_factory=dict)
+    generations: dict[GenerationId, Generation] = field(default_factory=dict)
+    events: list[ev.Event] = field(default_factory=list)
+
+    def schema(self, generation: GenerationId) -> dict[str, Any] | None:
+        """The schema of a generation, as a start found it."""
+        known = self.generations.get(generation)
+        return json.loads(known.schema) if known is not None and known.schema else None
+
+
+async def start(config: Config, limit: int) -> Start:
+    """Opens cache.dir. Removes what killed processes left. The caller owns the directory.
+
+    DiskError: the disk refuses to read, and a start would take shards for lost. DamagedError: a file that
+    the start cannot do without is damaged.
+    """
+    layout = Layout(config.cache.dir)
+    for folder in (layout.leases, layout.datasets):
+        with filesystem.refusing(f"cannot make {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+    excluded = ExcludedFile(layout.excluded)
+    found = Start(layout, DiskWork(layout, excluded, lambda _: None), read_egress(layout.egress))
+    for name, dataset in config.datasets.items():
+        await _open(found, config, name, dataset)
+    await asyncio.to_thread(_take_stock, found, config, limit)
+    return found
+
+
+async def _open(found: Start, config: Config, name: str, dataset: DatasetConfig) -> None:
+    """Opens or makes the directory of a configured generation. A damaged listing gets a new directory."""
+    identity = identity_of(dataset)
+    copies = [
+        int(match[1]) if (match := _COPY.search(directory)) else 1
+        for of, directory in found.layout.generations()
+        if of == name and directory.partition("-")[0] == identity.name()
+    ]
+    copy = max(copies, default=1)
+    while True:
+        generation = GenerationId(name, identity.name(copy))
+        layout = found.layout.generation(*generation)
+        with filesystem.refusing(f"cannot make {layout.root}"):
+            layout.shards.mkdir(parents=True, exist_ok=True)
+        known = read_generation(layout.identity)
+        if known is None:
+            size = config.cache.shard_size
+            known = Generation(identity.words(), time.time(), dataset.seed, size)
+            write_generation(layout.identity, known)
+        try:
+            blocks = 0 if known.shape is None else 1
+            found.listings[name] = await GenerationListing.open(layout.listing, blocks)
+        except DamagedError as error:
+            copy += 1
+            _log.error("listing damaged: the source is listed anew", dataset=name, why=str(error))
+            continue
+        found.configured[name] = generation
+        return
+
+
+def _take_stock(found: Start, config: Config, limit: int) -> None:
+    """Reads leases and shards. Fills `events`."""
+    held = _find_leases(found.layout)
+    names = {name: generation.name for name, generation in found.configured.items()}
+    sampler = config.sampler
+    found.events.append(
+        ev.Configured(
+            limit,
+            rules_of(config, limit, names),
+            sampler.egress_limit,
+            sampler.idle,
+            _BLOCK,
+            f"{time.time_ns():x}.",
+        )
+    )
+    for dataset, name in found.layout.generations():
+        generation = GenerationId(dataset, name)
+        try:
+            known = read_generation(found.layout.generation(*generation).identity)
+        except DamagedError as error:
+            _log.error("generation left alone", generation=name, why=str(error))
+            known = None
+        if known is not None:
+            found.generations[generation] = known
+    newest_first = sorted(found.generations.items(), key=lambda each: each[1].made, reverse=True)
+    for generation, known in newest_first:
+        found.events.append(_inspect(found, generation, known, [one.lease for one in held]))
+        if found.configured.get(generation.dataset) == generation:
+            found.events.append(_listed(generation, found.listings[generation.dataset]))
+    found.events += held
+    found.events.append(measure(found.layout, found.fetched))
+    for exclusion in found.work.excluded.unfinished:
+        found.events += found.work.search(do.FindHolders(exclusion.name))
+    found.events.append(ev.Started())
+
+
+def _inspect(
+    found: Start, generation: GenerationId, known: Generation, held: list[Lease]
+) -> ev.GenerationFound:
+    layout, split = found.layout.generation(*generation), split_of(known.identity)
+    try:
+        state = read_state(layout.state)
+    except DamagedError as error:
+        _log.error("state.json ignored", generation=generation.name, why=str(error))
+        state = State()
+    found.work.states[generation] = state
+    if known.shape is None:
+        return ev.GenerationFound(generation, split)
+    leased = {name for lease in held for name in _names(lease, generation)}
+    excluded = found.work.excluded_keys(generation.dataset)
+    inventory = take_inventory(layout, known.shape, state, leased, excluded)
+    remove_leftovers(layout, inventory, state)
+    return ev.GenerationFound(
+        generation,
+        split,
+        known.shape,
+        tuple(Head(*head) for head in inventory.heads),
+        tuple(_shards(inventory)),
+    )
+
+
+def _shards(inventory: Inventory) -> list[ev.ShardFound]:
+    return [
+        ev.ShardFound(
+            each.number,
+            ShardFacts(
+                each.allocated,
+                each.records,
+                each.data_bytes,
+                each.ended,
+                each.digest,
+                each.version,
+            ),
+            each.status,
+            each.elders,
+        )
+        for each in inventory.shards
+    ]
+
+
+def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
+    """The versions of a generation's shards that a lease names."""
+    if (lease.dataset, lease.generation) != generation:
+        return []
+    versions = dict(lease.versions)
+    return [
+        (number, versions.get(number, 0))
+        for stream, first, last in lease.intervals
+        for number in (j * (lease.streams + 1) + stream for j in range(first, last + 1))
+    ]
+
+
+def _listed(generation: GenerationId, listing: GenerationListing) -> ev.Listed:
+    table = listing.table
+    return ev.Listed(
+        generation, table.ends, len(table), table.num_bytes, listing.waits, table.completed
+    )
+
+
+def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
+    """Returns the leases on disk. A damaged manifest that nobody holds is removed. DamagedError: a process
+    holds one, and the shards that it reads are unknown."""
+    found = []
+    for each in leases.find_manifests(layout):
+        try:
+            lease = decode_manifest(each.text)
+            if lease.id != each.lease:
+                raise ValueError(f"it has the lease {lease.id}")
+        except ValueError as error:
+            path = layout.manifest(each.lease)
+            if each.is_held or not leases.end_lease(layout, each.lease):
+                raise DamagedError(
+                    f"{path} is damaged, and a process holds it: {error}. Stop that process, then start "
+                    "again"
+                ) from error
+            _log.error("damaged lease removed", path=str(path), why=str(error))
+            continue
+        found.append(ev.LeaseFound(lease, each.was_held))
+    return found
+
+
+def measure(layout: Layout, fetched: int) -> ev.Measured:
+    """Measures everything under cache.dir but shards, and the room of the file system. DiskError."""
+    with filesystem.refusing(f"cannot measure {layout.root}"):
+        other = _but(layout.root, layout.datasets) + _own(layout.datasets)
+        for dataset in layout.datasets.iterdir():
+            generations = [layout.generation(*each) for each in layout.generations()]
+            ours = {each.root: each for each in generations if each.root.parent == dataset}
+            other += _but(dataset, *ours)
+            other += sum(_but(root, each.shards) + _own(each.shards) for root, each in ours.items())
+    total, free = filesystem.inodes(layout.root)
+    spare_files = float(free) if total else float("inf")
+    return ev.Measured(other, SLACK, filesystem.free_bytes(layout.root), spare_files, fetched)
+
+
+def _own(path: Path) -> int:
+    try:
+        return os.lstat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def _but(folder: Path, *left_out: Path) -> int:
+    """The bytes of a folder with its contents, without some of them."""
+    if not folder.is_dir():
+        return _own(folder)
+    contents = (path for path in folder.iterdir() if path not in left_out)
+    return _own(folder) + sum(map(filesystem.allocated, contents))

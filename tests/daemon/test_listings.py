@@ -1,0 +1,206 @@
+"""Listings that are kept current: the first, failures, later ones, classes, and room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cachecd.config import DatasetConfig
+from cachecd.daemon import listings
+from cachecd.daemon.listings import GenerationListing, LimitRoom, ListingKeeper
+from cachecd.errors import SourceUnreachableError
+from cachecd.model import ObjectInfo
+from cachecd.policy import events as ev
+from tests.daemon.directories import NAME
+from tests.listing.sources import units
+
+
+class Bench:
+    """A listing of a scripted source: `script` has the units, or the error, of each attempt."""
+
+    def __init__(self, listing: GenerationListing, folder: Any, **config: Any) -> None:
+        source = {"url": "file:///src", "format": "files", **config.pop("source", {})}
+        self.listing = listing
+        self.script: list[list[ObjectInfo] | Exception] = []
+        self.events: list[Any] = []
+        self.refuses = False
+        self.wakes = 0
+        self.room = LimitRoom("train", self._deliver)
+        self.keeper = ListingKeeper(
+            *(NAME, DatasetConfig.model_validate({"source": source, **config}), listing),
+            *(self._list, folder / "classes.json", self.room, self._deliver, self._changed),
+        )
+
+    def _deliver(self, event: Any) -> None:
+        if isinstance(event, ev.RoomAsked):
+            self.room.granted = not self.refuses
+        else:
+            self.events.append(event)
+
+    def _changed(self) -> None:
+        self.wakes += 1
+
+    def _list(self) -> Iterator[list[ObjectInfo]]:
+        found = self.script.pop(0)
+        while isinstance(found, list):
+            for at in range(0, len(found), 1000):
+                yield found[at : at + 1000]
+            if not (self.script and isinstance(self.script[0], Exception)):
+                return
+            found = self.script.pop(0)
+        raise found
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Callable[..., None]:
+    monkeypatch.setattr("random.uniform", lambda low, high: min(high, 0.001))
+
+    def go(play: Any, **config: Any) -> None:
+        async def main() -> None:
+            listing = await GenerationListing.open(tmp_path / "listing.sqlite")
+            try:
+                await play(Bench(listing, tmp_path, **config))
+            finally:
+                await listing.close()
+
+        asyncio.run(main())
+
+    return go
+
+
+def test_first_listing_reports_each_block_and_its_end(run):
+    async def play(bench: Bench) -> None:
+        assert bench.listing.waits
+        bench.script = [units(0, 2000)]
+        await bench.keeper.keep()
+        assert not bench.listing.waits
+        firsts = [event.first for event in bench.events]
+        assert firsts == [True] * (len(firsts) - 1) + [False]
+        assert len(firsts) > 2
+        last = bench.events[-1]
+        assert (last.ends, last.units, last.completed) == ((256, 768, 1792, 2000), 2000, 1)
+        assert (last.size, last.reason, last.doubted) == (200_000, "", False)
+        assert bench.wakes == len(bench.events)
+
+    run(play)
+
+
+def test_failure_is_reported_and_retried(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 1000), SourceUnreachableError("down"), units(0, 1500)]
+        await bench.keeper.keep()
+        failed = next(event for event in bench.events if event.reason)
+        assert (failed.reason, failed.first, failed.ends[-1]) == ("down", True, 1000)
+        assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
+
+    run(play)
+
+
+def test_streams_wait_no_more_for_a_source_that_stays_down(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [
+            units(0, 300),
+            *(SourceUnreachableError("down") for _ in range(7)),
+            units(0, 300),
+        ]
+        await bench.keeper.keep()
+        down = [event.first for event in bench.events if event.reason]
+        assert down == [True] * (len(down) - 3) + [False] * 3
+
+    run(play)
+
+
+def test_library_error_is_a_source_error(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [ZeroDivisionError("odd"), units(0, 300)]
+        await bench.keeper.keep()
+        assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
+        assert bench.events[-1].units == 300
+
+    run(play)
+
+
+def test_page_without_room_waits_for_it(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 300)] * 100
+        bench.refuses = True
+        keeping = asyncio.ensure_future(bench.keeper.keep())
+        async with asyncio.timeout(10):
+            while not any(event.reason for event in bench.events):
+                await asyncio.sleep(0.001)
+        assert "cache.limit" in bench.events[-1].reason
+        assert len(bench.listing.table) == 0
+        bench.refuses = False
+        await keeping
+        assert bench.events[-1].units == 300
+
+    run(play)
+
+
+def test_rewritten_source_is_doubted_until_it_is_itself_again(run, monkeypatch):
+    monkeypatch.setattr(listings, "_LONGEST_PAUSE", 0.001)
+
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 1000)]
+        await bench.keeper.keep()
+        bench.events.clear()
+        bench.script = [units(0, 1000, "other"), units(0, 1000)]
+        await bench.keeper.keep()
+        assert [event.doubted for event in bench.events] == [True, False]
+        assert "generation: 2" in bench.events[0].reason
+        [unit] = await bench.listing.units([5])
+        assert unit is not None
+        assert unit.etag == "e"
+
+    run(play)
+
+
+def test_source_is_listed_again_every_relist_seconds(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 300), units(0, 400), units(0, 500)]
+        keeping = asyncio.ensure_future(bench.keeper.keep())
+        async with asyncio.timeout(10):
+            while bench.listing.table.completed < 3:
+                await asyncio.sleep(0.001)
+        keeping.cancel()
+        assert len(bench.listing.table) == 500
+        firsts = [event.first for event in bench.events]
+        assert firsts == sorted(firsts, reverse=True), "later listings make no stream wait"
+        assert not firsts[-1]
+
+    run(play, relist="50ms")
+
+
+def test_dataset_lists_its_part_alone(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 1000)]
+        await bench.keeper.keep()
+        assert 300 < bench.events[-1].units < 700
+
+    run(play, partition={"index": 0, "count": 2})
+
+
+def test_classes_are_numbered_at_the_end_and_keep_their_numbers(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [[ObjectInfo(f"{name}/x", 1, "e") for name in ("dog", "cat")]]
+        await bench.keeper.keep()
+        assert bench.listing.classes == ("cat", "dog")
+        bench.listing.classes = ()
+        bench.script = [[ObjectInfo(f"{name}/x", 1, "e") for name in ("dog", "cat", "ant")]]
+        await bench.keeper.keep()
+        assert bench.listing.classes == ("cat", "dog", "ant")
+
+    run(play, source={"label": {"pattern": "^([^/]+)/"}})
+
+
+def test_units_by_number_and_none_beyond(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 300)]
+        await bench.keeper.keep()
+        found = await bench.listing.units([7, 300, 7])
+        assert [unit and unit.number for unit in found] == [7, None, 7]
+
+    run(play)

@@ -1,0 +1,265 @@
+"""What a start reports, in which order, and which directory it opens."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.config import Config
+from cachecd.daemon.identities import classes_rule, identity_of, rules_of
+from cachecd.daemon.manifest import encode_manifest
+from cachecd.daemon.start import Start, measure, start
+from cachecd.disk import leases, publish
+from cachecd.disk.filesystem import allocated
+from cachecd.disk.identity import read_generation, write_generation
+from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.errors import DamagedError
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.policy import Policy
+from cachecd.policy.values import Lease
+from tests.daemon.directories import lease
+from tests.disk.shards import SHAPE, make, tree
+from tests.disk.test_manifest_files import READ_LOCK
+from tests.listing.sources import units as objects
+
+LIMIT = 16 << 20
+
+
+def config(root: Path, **dataset: Any) -> Config:
+    source = {"url": f"file://{root}/src", "format": "files", **dataset.pop("source", {})}
+    return Config.model_validate(
+        {
+            "version": 1,
+            "cache": {"dir": str(root / "cache"), "limit": LIMIT, "shard_size": 1 << 20},
+            "datasets": {"train": {"source": source, **dataset}},
+        }
+    )
+
+
+def begin(given: Config, units: int = 0) -> Start:
+    async def run() -> Start:
+        found = await start(given, LIMIT)
+        for listing in found.listings.values():
+            if units:
+                table = listing.table
+                page = await listing.run(lambda table=table: table.compare(objects(0, units)))
+                await listing.run(lambda table=table, page=page: table.add(page))
+                await listing.run(table.finish)
+            await listing.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def kinds(found: Start) -> list[str]:
+    return [type(event).__name__ for event in found.events]
+
+
+def directory(found: Start) -> GenerationLayout:
+    return found.layout.generation(*found.configured["train"])
+
+
+def fix_shape(layout: GenerationLayout) -> None:
+    known = read_generation(layout.identity)
+    assert known is not None
+    write_generation(layout.identity, dataclasses.replace(known, shape=SHAPE))
+
+
+def lease_of(found: Start, **fields: Any) -> Lease:
+    name = found.configured["train"].name
+    return lease()._replace(
+        generation=name, **{"intervals": ((0, 0, 0),), "versions": (), **fields}
+    )
+
+
+def test_first_start_makes_the_directory(tmp_path):
+    given = config(tmp_path)
+    found = begin(given)
+    assert kinds(found) == ["Configured", "GenerationFound", "Listed", "Measured", "Started"]
+    known = read_generation(directory(found).identity)
+    assert known is not None
+    assert known.identity == {"url": f"file://{tmp_path}/src", "format": "files"}
+    assert begin(given).configured == found.configured
+    policy = Policy()
+    for event in found.events:
+        policy.handle(event, 0.0)
+    assert policy.datasets["train"].generation.id == found.configured["train"]
+
+
+def test_mistaken_configuration_is_another_directory_and_back(tmp_path):
+    first = begin(config(tmp_path))
+    other = begin(config(tmp_path, source={"match": "*.jpg"}))
+    assert other.configured != first.configured
+    assert kinds(other).count("GenerationFound") == 2
+    found = [e for e in other.events if isinstance(e, ev.GenerationFound)]
+    assert found[0].generation == other.configured["train"], "newest first"
+    assert begin(config(tmp_path)).configured == first.configured
+
+
+def test_shards_streams_and_leases_are_found(tmp_path):
+    given = config(tmp_path)
+    found = begin(given, units=300)
+    layout = directory(found)
+    fix_shape(layout)
+    make(layout, 0, 1, 3)
+    make(layout, 0, version=1)
+    publish.mark_retired(layout, [3])
+    (layout.shards / "0000000006.new").write_bytes(b"half")
+    held = lease_of(found)
+    leases.write_manifest(found.layout, held.id, encode_manifest(held, None))
+    leases.mark_held(found.layout, held.id)
+    again = begin(given)
+    assert kinds(again) == [
+        *("Configured", "GenerationFound", "Listed", "LeaseFound", "Measured", "Started")
+    ]
+    generation = again.events[1]
+    assert isinstance(generation, ev.GenerationFound)
+    assert [(s.number, s.facts.version, s.status) for s in generation.shards] == [
+        (0, 1, "live"),
+        (1, 0, "live"),
+    ]
+    assert [version for version, _ in generation.shards[0].elders] == [0], "the lease names it"
+    assert [head.next for head in generation.heads] == [2, 1, 0]
+    assert again.events[3] == ev.LeaseFound(held, was_held=True)
+    listed = again.events[2]
+    assert isinstance(listed, ev.Listed)
+    assert (listed.ends, listed.units, listed.completed) == ((256, 300), 300, 1)
+    assert tree(layout) == sorted(
+        f"{name}.tfrecord{end}"
+        for name in ("0000000000", "0000000000.1", "0000000001")
+        for end in ("", ".idx")
+    )
+
+
+def test_damaged_listing_gets_another_directory_for_ever(tmp_path):
+    given = config(tmp_path)
+    first = begin(given, units=300)
+    fix_shape(directory(first))
+    directory(first).listing.write_bytes(b"no database at all" * 300)
+    second = begin(given)
+    assert second.configured["train"].name == first.configured["train"].name + "-2"
+    directory(first).listing.unlink()
+    assert begin(given).configured == second.configured
+
+
+def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path):
+    given = config(tmp_path)
+    first = begin(given, units=300)
+    fix_shape(directory(first))
+    directory(first).listing.unlink()
+    assert begin(given).configured["train"].name.endswith("-2")
+
+
+def test_damaged_lease_is_removed(tmp_path):
+    given = config(tmp_path)
+    layout = begin(given).layout
+    leases.write_manifest(layout, "a", b"{}")
+    begin(given)
+    assert not layout.manifest("a").exists()
+
+
+def test_held_damaged_lease_stops_the_start(tmp_path):
+    given = config(tmp_path)
+    layout = begin(given).layout
+    leases.write_manifest(layout, "a", b"{}")
+    fd = os.open(layout.manifest("a"), os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, READ_LOCK)
+        with pytest.raises(DamagedError, match="a process holds it"):
+            begin(given)
+    finally:
+        os.close(fd)
+
+
+def test_open_exclusion_is_searched_by_a_start(tmp_path):
+    given = config(tmp_path)
+    found = begin(given, units=300)
+    fix_shape(directory(found))
+    make(directory(found), 3)
+    found.work.write(do.WriteExclusion("e1", "train", ("key-3-0",)))
+    again = begin(given)
+    [holders] = [e for e in again.events if isinstance(e, ev.HoldersFound)]
+    assert holders.holders == ((found.configured["train"], 3, 0),)
+    assert kinds(again)[-3:] == ["Measured", "HoldersFound", "Started"]
+
+
+def test_everything_but_shards_is_measured(tmp_path):
+    found = begin(config(tmp_path), units=300)
+    layout = directory(found)
+    before = measure(found.layout, 5)
+    assert (before.other, before.fetched) == (allocated(found.layout.root), 5)
+    make(layout, 0, 1)
+    own = sum(path.stat().st_blocks * 512 for path in layout.shards.iterdir())
+    (found.layout.root / "unknown").write_bytes(bytes(50_000))
+    after = measure(found.layout, 5).other
+    assert after == allocated(found.layout.root) - own >= before.other + 50_000
+
+
+# --- what a configuration means
+
+
+def test_defaults_do_not_enter_the_identity(tmp_path):
+    plain = identity_of(config(tmp_path).datasets["train"])
+    given = config(tmp_path, generation=1, transform=[], source={"options": {}, "skip": None})
+    assert identity_of(given.datasets["train"]).name() == plain.name()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": 2},
+        {"transform": ["my.module:step"]},
+        {"transform": ["decode_image"]},
+        {"split": {"eval": 0.1}},
+        {"partition": {"index": 0, "count": 2}},
+        {"source": {"label": {"pattern": "^([^/]+)/"}}},
+        {"source": {"match": "*.jpg"}},
+        {"source": {"url": "file:///elsewhere"}},
+    ],
+)
+def test_what_decides_a_record_enters_the_identity(tmp_path, change):
+    plain = identity_of(config(tmp_path).datasets["train"])
+    assert identity_of(config(tmp_path, **change).datasets["train"]).name() != plain.name()
+    json.dumps(identity_of(config(tmp_path, **change).datasets["train"]).words())
+
+
+@pytest.mark.parametrize("change", [{"seed": 3}, {"grow": {"first": "1MiB"}}, {"limit": "8MiB"}])
+def test_what_decides_no_record_leaves_the_identity(tmp_path, change):
+    plain = identity_of(config(tmp_path).datasets["train"])
+    assert identity_of(config(tmp_path, **change).datasets["train"]).name() == plain.name()
+
+
+def test_sides_of_a_split_are_generations_of_their_own(tmp_path):
+    given = config(tmp_path, split={"eval": 0.1})
+    names = {name: identity_of(d).name() for name, d in given.datasets.items()}
+    assert len(set(names.values())) == 2
+    rules = {each.name: each for each in rules_of(given, LIMIT, names)}
+    assert (rules["train"].pin, rules["train-eval"].pin) == (False, True)
+    assert rules["train"].split != rules["train-eval"].split != ""
+
+
+def test_class_numbers_depend_on_url_and_label_rule_alone(tmp_path):
+    label = {"label": {"pattern": "^([^/]+)/"}}
+    plain = classes_rule(config(tmp_path, source=label).datasets["train"])
+    other = config(tmp_path, source={**label, "match": "*.jpg"}, generation=3)
+    assert classes_rule(other.datasets["train"]) == plain
+    other = config(tmp_path, source={"label": {"pattern": "/([^/]+)/"}})
+    assert classes_rule(other.datasets["train"]) != plain
+
+
+def test_unknown_directories_are_left_alone(tmp_path):
+    given = config(tmp_path)
+    found = begin(given)
+    strange = Layout(tmp_path / "cache").dataset("train") / "0123456789abcdef"
+    strange.mkdir()
+    (strange / "generation.json").write_text("{")
+    assert kinds(begin(given)) == kinds(found)
+    assert (strange / "generation.json").read_text() == "{"
