@@ -1,0 +1,137 @@
+"""The life of a cache in one process: `python -m tests.daemon.life ROOT LIMIT SHARD_SIZE`.
+
+It fills the cache from ROOT/src, acquires one epoch after the other, holds each lease until it has the
+next, and prints a line for each event of interest. It ends by a signal, or when "stop" comes on stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from cachecd.config import Config
+from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.manifest import decode_manifest
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.sampler.opening import open_store
+from cachecd.sampler.units import list_units
+from tests.daemon.workers import InProcess
+
+READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def config(root: Path, limit: int, shard_size: int, **dataset: Any) -> Config:
+    source = {"url": f"file://{root}/src", "format": "webdataset"}
+    return Config.model_validate(
+        {
+            "version": 1,
+            "cache": {"dir": str(root / "cache"), "limit": limit, "shard_size": shard_size},
+            "datasets": {
+                "train": {
+                    "source": source,
+                    "grow": {"first": shard_size},
+                    "evict": {"refresh": 0.5},
+                }
+                | dataset
+            },
+        }
+    )
+
+
+class Life:
+    """A cache with a trainer in one process."""
+
+    def __init__(self, given: Config) -> None:
+        self.config = given
+        self.dir = given.cache.dir
+        self.replies: dict[str, Any] = {}
+        self.made: list[Any] = []
+        self.locks: dict[str, int] = {}
+        self.epoch = 0
+
+    async def __aenter__(self) -> Life:
+        self.epoch = len(os.listdir(self.dir / "leases")) if self.dir.exists() else 0
+        datasets = {n: d.model_dump(mode="json") for n, d in self.config.datasets.items()}
+        self.executor = InProcess(datasets)
+        limit = self.config.cache.limit
+        assert isinstance(limit, int)
+        self.loop = CacheLoop(
+            self.config, limit, self.executor, self._list, self._reply, self.made.append
+        )
+        await self.loop.open()
+        self.executor.heard = self.loop.feeding.heard
+        self.executor.closed = self.loop.feeding.closed
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.executor.end()
+        await self.loop.close()
+        for fd in self.locks.values():
+            os.close(fd)
+
+    def _list(self, name: str) -> Any:
+        source = self.config.datasets[name].source
+        return list_units(source, open_store(source, 4))
+
+    def _reply(self, reply: Any) -> None:
+        self.replies[reply.request] = reply
+
+    async def ask(self, event: Any) -> Any:
+        self.loop.feed(event)
+        async with asyncio.timeout(20):
+            while event.request not in self.replies:
+                await asyncio.sleep(0.002)
+        return self.replies.pop(event.request)
+
+    async def acquire(self) -> str:
+        """Acquires the next epoch, holds it and lets the last one go. Returns the lease, "" if there is
+        none yet."""
+        reply = await self.ask(ev.AcquireAsked("a", "train", "job", self.epoch))
+        if not isinstance(reply, do.ReplyGranted):
+            assert isinstance(reply, do.ReplyWaiting), reply
+            return ""
+        fd = os.open(self.dir / "leases" / f"{reply.lease}.json", os.O_RDONLY)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, READ_LOCK)
+        assert isinstance(await self.ask(ev.RankHolds("h", reply.lease, 0)), do.ReplyDone)
+        self.loop.feed(ev.Delivered(reply.lease, 1.0))
+        for lease in list(self.locks):
+            os.close(self.locks.pop(lease))
+            self.loop.feed(ev.LeaseUnheld(lease))
+        self.locks[reply.lease] = fd
+        self.epoch += 1
+        return reply.lease
+
+    def shards(self, lease: str) -> list[Path]:
+        """The files that a lease names."""
+        manifest = decode_manifest((self.dir / "leases" / f"{lease}.json").read_bytes())
+        folder = self.dir / "datasets" / manifest.dataset / manifest.generation / "shards"
+        versions = dict(manifest.versions)
+        numbers = [
+            j * (manifest.streams + 1) + stream
+            for stream, first, last in manifest.intervals
+            for j in range(first, last + 1)
+        ]
+        names = [f"{n:010d}.{versions[n]}" if n in versions else f"{n:010d}" for n in numbers]
+        return [folder / f"{name}.tfrecord" for name in names]
+
+
+async def main(root: Path, limit: int, shard_size: int) -> None:
+    async with Life(config(root, limit, shard_size)) as life:
+        print(json.dumps({"open": True}), flush=True)  # noqa: T201
+        reading = asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))
+        while not reading.done():
+            if lease := await life.acquire():
+                shards = [str(path) for path in life.shards(lease)]
+                print(json.dumps({"lease": lease, "shards": shards}), flush=True)  # noqa: T201
+            await asyncio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
