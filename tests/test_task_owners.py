@@ -42,6 +42,7 @@ OWNERS = {
     "eventloop.py _deliver": "test_a_shard_is_discarded_though_the_first_try_fails_as_nobody_thought",
     "eventloop.py _carry_out": "the tests of ShardWork here, and of what a dataset waits for",
     "eventloop.py _spawn": "starts what the others give it, and logs what comes out",
+    "daemon/remaking.py _start": "test_remake_that_fails_otherwise_than_expected_is_begun_again",
     "daemon/loop.py open": "test_work_that_fails_otherwise_than_expected_is_done_again",
     "daemon/feeding.py _start": "test_feeding.py: a defect in the listing fails the stream",
     "exclusions.py answer": "test_exclusions.py: a search that fails otherwise than thought is answered",

@@ -27,12 +27,12 @@ _RETRY = 5.0  # seconds until a search that the disk refused is repeated
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
 Reply = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused | do.ReplyRoom
-Making = do.FindMissing | do.MakeSupplement | do.RemakeShard
+Making = do.FindMissing | do.MakeSupplement | do.RemakeShard | do.CloseStream
 
 
 class Carrying:
     """`deliver` gets every event, on the event loop. `reply` answers requests. `make` has records made
-    again from the source."""
+    again from the source, and closes supplements."""
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class Carrying:
                 self.feeding.open(command)
             case do.SetUntil() | do.GrantShard():
                 self.feeding.send(command)
+            case do.CloseStream(stream) if self.feeding.is_supplement(stream):
+                self._make(command)
             case do.CloseStream():
                 self.feeding.close(command)
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():

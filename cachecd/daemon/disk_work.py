@@ -226,9 +226,14 @@ class DiskWork:
         publish.copy_without(
             layout, number, version, _encoded(self.excluded_keys(generation.dataset))
         )
-        head = read_head(layout.temporary_sidecar(number, version + 1))
-        allocated = publish.publish(layout, number, version + 1)
-        return ev.Remade(generation, number, _facts(head, allocated, version + 1))
+        return self.publish_version(generation, number, version + 1)
+
+    def publish_version(self, generation: GenerationId, number: int, version: int) -> ev.Event:
+        """Publishes the next version of a quarantined shard. DiskError."""
+        layout = self.of(generation)
+        head = read_head(layout.temporary_sidecar(number, version))
+        allocated = publish.publish(layout, number, version)
+        return ev.Remade(generation, number, _facts(head, allocated, version))
 
     def of(self, generation: GenerationId) -> GenerationLayout:
         """The paths of a generation."""

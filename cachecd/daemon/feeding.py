@@ -152,6 +152,11 @@ class Feeding:
         """Takes a stream from its worker."""
         self._close(command.stream, command.discard)
 
+    def is_supplement(self, stream: StreamId) -> bool:
+        """Whether a stream makes the supplements of its generation."""
+        fed = self.generations.get(generation_of(stream))
+        return fed is not None and fed.shape is not None and stream.index == fed.shape.streams
+
     def published(self, stream: StreamId, number: int) -> None:
         """A shard of a stream is published."""
         self._sealed.get(stream, set()).discard(number)

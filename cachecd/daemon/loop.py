@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -14,6 +14,7 @@ from cachecd.daemon.carrying import Carrying, Making, Reply
 from cachecd.daemon.feeding import Executor, FedGeneration
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import LimitRoom, ListingKeeper
+from cachecd.daemon.remaking import MakeExecutor, Remaking
 from cachecd.daemon.start import Start, measure, start
 from cachecd.disk import leases
 from cachecd.disk.durable import write_egress
@@ -33,23 +34,26 @@ _PAUSE = 1.0  # after a failure
 _log = structlog.get_logger("cachecd.daemon")
 
 
+class WorkerExecutor(Executor, MakeExecutor, Protocol):
+    """Carries streams, and makes single shards."""
+
+
 class CacheLoop:
-    """`lister` lists the source of a dataset; `reply` answers requests; `make` has records made again from
-    the source. All methods belong to the event loop's thread."""
+    """`lister` lists the source of a dataset; `reply` answers requests. All methods belong to the event
+    loop's thread. The executor's reports go to `feeding.heard`, `feeding.closed` and `remaking.heard`."""
 
     def __init__(
         self,
         config: Config,
         limit: int,
-        executor: Executor,
+        executor: WorkerExecutor,
         lister: Callable[[str], Iterable[list[ObjectInfo]]],
         reply: Callable[[Reply], None],
-        make: Callable[[Making], None],
     ) -> None:
         self.policy = Policy()
         self._config, self._limit = config, limit
         self._executor, self._lister = executor, lister
-        self._answer, self._make = reply, make
+        self._answer = reply
         self._rooms: dict[str, LimitRoom] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._fetched = 0
@@ -60,9 +64,17 @@ class CacheLoop:
         self._fetched = self._found.fetched
         self._found.work.schema_of = self._schema
         self.carrying = Carrying(
-            *(self._found.work, self._executor, self.feed, self._reply, self._make, self._count)
+            *(
+                self._found.work,
+                self._executor,
+                self.feed,
+                self._reply,
+                self._again_made,
+                self._count,
+            )
         )
         self.feeding = self.carrying.feeding
+        self.remaking = Remaking(self.carrying, self._found.work, self._executor)
         keepers = [self._configured(name) for name in self._found.configured]
         for event in self._found.events:
             self.feed(event)
@@ -90,6 +102,7 @@ class CacheLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._write_egress()
         await self._write_snapshots()
+        await self.remaking.finish()
         await self.carrying.finish()
         for listing in self._found.listings.values():
             await listing.close()
@@ -122,6 +135,9 @@ class CacheLoop:
             self._rooms[reply.purpose].granted = reply.granted
         else:
             self._answer(reply)
+
+    def _again_made(self, command: Making) -> None:
+        self.remaking.carry_out(command)
 
     def _count(self, fetched: int) -> None:
         self._fetched += fetched

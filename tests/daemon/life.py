@@ -52,7 +52,6 @@ class Life:
         self.config = given
         self.dir = given.cache.dir
         self.replies: dict[str, Any] = {}
-        self.made: list[Any] = []
         self.locks: dict[str, int] = {}
         self.epoch = 0
 
@@ -62,12 +61,11 @@ class Life:
         self.executor = InProcess(datasets)
         limit = self.config.cache.limit
         assert isinstance(limit, int)
-        self.loop = CacheLoop(
-            self.config, limit, self.executor, self._list, self._reply, self.made.append
-        )
+        self.loop = CacheLoop(self.config, limit, self.executor, self._list, self._reply)
         await self.loop.open()
         self.executor.heard = self.loop.feeding.heard
         self.executor.closed = self.loop.feeding.closed
+        self.executor.made = self.loop.remaking.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:

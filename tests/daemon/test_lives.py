@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon import loop
+from cachecd.daemon import loop, remaking
 from cachecd.disk.filesystem import allocated
 from cachecd.errors import DiskError
 from cachecd.policy import events as ev
@@ -189,5 +189,78 @@ def test_killed_cache_goes_on_where_it_was(root, limit):
                         seen |= set(found)
                     assert allocated(folder) <= limit
                     await asyncio.sleep(0.02)
+
+    run(play)
+
+
+def test_damaged_shard_is_made_again_from_the_source(root):
+    async def play() -> None:
+        async with Life(config(root, LIMIT, SHARD)) as life:
+            await until(lambda: is_whole(life))
+            generation = life.loop.policy.datasets["train"].generation
+            number = next(number for number, _ in generation.table.live())
+            [shard] = (life.dir / "datasets").glob(f"train/*/shards/{number:010d}.tfrecord")
+            before = names([shard])
+            data = bytearray(shard.read_bytes())
+            data[100] ^= 1
+            shard.write_bytes(data)
+            await life.ask(ev.DamageReported("d", generation.id, number, 0))
+            await until(lambda: not generation.quarantine.work)
+            assert generation.table.facts(number).version == 1
+            assert not shard.exists()
+            assert names([shard.with_name(f"{number:010d}.1.tfrecord")]) == before
+            found = names(life.shards(await life.acquire()))
+            assert len(found) == TARS * MEMBERS
+            assert set(found.values()) == {1}
+
+    run(play)
+
+
+def test_units_that_could_not_be_fetched_come_as_a_supplement(root):
+    """Two objects are away while the dataset becomes whole, and are back at the next start."""
+    away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
+
+    async def play() -> None:
+        life = Life(config(root, LIMIT, SHARD))
+        listed = life._list("train")
+        pages = list(listed)
+        life._list = lambda name: iter(pages)  # type: ignore[method-assign]
+        for path in away:
+            path.rename(root / path.name)
+        async with life:
+            await until(lambda: is_whole(life))
+            found = names(life.shards(await life.acquire()))
+            assert len(found) == (TARS - 2) * MEMBERS
+        for path in away:
+            (root / path.name).rename(path)
+        async with Life(config(root, LIMIT, SHARD)) as life:
+            generation = life.loop.policy.datasets["train"].generation
+            index = generation.table.streams
+            await until(lambda: generation.table.oldest_live(index) is not None)
+            found = names(life.shards(await life.acquire()))
+            assert len(found) == TARS * MEMBERS
+            assert set(found.values()) == {1}
+
+    run(play)
+
+
+def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
+    monkeypatch.setattr(remaking, "_RETRY", 0.01)
+    failures = [ZeroDivisionError(), DiskError("EIO")]
+    real = remaking.held_records
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*args)
+
+    monkeypatch.setattr(remaking, "held_records", failing)
+
+    async def play() -> None:
+        async with Life(config(root, LIMIT, SHARD)) as life:
+            generation = life.loop.policy.datasets["train"].generation
+            await until(lambda: is_whole(life) and generation.supplements.tried)
+            assert not failures
+            assert not generation.supplements.pieces
 
     run(play)

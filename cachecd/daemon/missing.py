@@ -1,0 +1,121 @@
+"""Finds the listed records that no live shard of a generation holds, by the sidecars and the listing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.disk.filesystem import refusing
+from cachecd.disk.layout import GenerationLayout, parse
+from cachecd.policy.values import Piece
+from cachecd.stream import Cursor, Unit, etag_hash
+from cachecd_client._core import Sidecar
+from cachecd_client.errors import CorruptError
+
+
+@dataclass(slots=True)
+class HeldRecords:
+    """The records of all shards without a mark `.old`, for each unit: how many (`count`), the number
+    behind the last (`top`), whether a shard has the unit's last record (`ended`), the hash of the ETag, and
+    whether two versions of the unit are held (`mixed`)."""
+
+    layout: GenerationLayout
+    count: NDArray[np.int64]
+    top: NDArray[np.int64]
+    ended: NDArray[np.bool_]
+    etag: NDArray[np.uint64]
+    mixed: NDArray[np.bool_]
+    sidecars: list[Path] = field(default_factory=list)
+
+    def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
+        """Returns the missing records of these units. A unit of which another version is held lacks
+        nothing."""
+        pieces = []
+        holes = []
+        for unit in units:
+            number = unit.number
+            if unit.key in excluded:
+                continue
+            if number >= len(self.count) or not self.count[number]:
+                pieces.append(Piece(number))
+            elif not self.mixed[number] and self.etag[number] == etag_hash(unit.etag):
+                if self.count[number] != self.top[number]:
+                    holes.append(number)
+                if not self.ended[number]:
+                    pieces.append(Piece(number, int(self.top[number])))
+        return sorted([*pieces, *self._holes(holes)], key=lambda piece: piece[:2])
+
+    def _holes(self, numbers: Sequence[int]) -> Iterator[Piece]:
+        """Reads the sidecars again for units with gaps between their records."""
+        if not numbers:
+            return
+        held: dict[int, list[int]] = {number: [] for number in numbers}
+        for path in self.sidecars:
+            sidecar = _read(path)
+            if sidecar is None:
+                continue
+            wanted = np.isin(sidecar.units, np.array(numbers, np.uint64))
+            for unit, ordinal in zip(
+                sidecar.units[wanted].tolist(), sidecar.ordinals[wanted].tolist(), strict=True
+            ):
+                held[unit].append(ordinal)
+        for number, ordinals in held.items():
+            following = 0
+            for ordinal in sorted(set(ordinals)):
+                if ordinal > following:
+                    yield Piece(number, following, ordinal)
+                following = ordinal + 1
+
+
+def held_records(layout: GenerationLayout, units: int) -> HeldRecords:
+    """Reads every sidecar. `units`: how many are listed. DiskError."""
+    counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
+    held = HeldRecords(layout, *counts, np.zeros(units, np.uint64), np.zeros(units, np.bool_))
+    held.sidecars = _current(layout)
+    for path in held.sidecars:
+        if (sidecar := _read(path)) is not None and len(sidecar):
+            _add(held, sidecar)
+    return held
+
+
+def _add(held: HeldRecords, sidecar: Sidecar) -> None:
+    units = sidecar.units.astype(np.int64)
+    np.add.at(held.count, units, 1)
+    np.maximum.at(held.top, units, sidecar.ordinals.astype(np.int64) + 1)
+    meta = json.loads(sidecar.meta)
+    open_ = {row[0] for name in ("skipped", "remainder") for row in meta.get(name, ())}
+    if "after" in meta:
+        open_ |= {lane.unit for lane in Cursor.unpack(meta["after"]).lanes}
+    for unit, _, _, etag in sidecar.table:
+        digest = etag_hash(etag.decode("utf-8", "surrogatepass"))
+        held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest
+        held.etag[unit] = digest
+        held.ended[unit] |= unit not in open_
+
+
+def _current(layout: GenerationLayout) -> list[Path]:
+    """The sidecar of the highest version of each number without a mark `.old`."""
+    highest: dict[int, int] = {}
+    old = set()
+    with refusing(f"cannot look at {layout.shards}"):
+        for path in layout.shards.iterdir():
+            if (file := parse(path.name)) is None:
+                continue
+            if file.kind == ".old":
+                old.add(file.number)
+            elif file.kind == ".tfrecord.idx":
+                highest[file.number] = max(highest.get(file.number, 0), file.version)
+    return [layout.sidecar(n, v) for n, v in sorted(highest.items()) if n not in old]
+
+
+def _read(path: Path) -> Sidecar | None:
+    """None for a sidecar that is damaged, or was unlinked meanwhile."""
+    try:
+        return Sidecar.read(str(path))
+    except (FileNotFoundError, CorruptError):
+        return None

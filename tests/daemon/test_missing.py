@@ -1,0 +1,63 @@
+"""Records that no live shard holds, by sidecars made for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd.daemon.missing import held_records
+from cachecd.disk.publish import mark_retired, publish
+from cachecd.policy.values import Piece
+from cachecd.stream import Lane, Unit
+from cachecd_client._core import ShardWriter
+from tests.disk.shards import directory, make, write
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return directory(tmp_path)
+
+
+def unit(number: int, etag: str = "etag") -> Unit:
+    return Unit(number, f"key-{number}", 100, etag)
+
+
+def pieces(layout, numbers, excluded=frozenset(), etag="etag"):
+    held = held_records(layout, 100)
+    return held.pieces([unit(number, etag) for number in numbers], excluded)
+
+
+def test_unit_in_no_shard_is_missing_unless_it_is_excluded(layout):
+    make(layout, 0)  # units 0 and 1
+    assert pieces(layout, range(4)) == [Piece(2), Piece(3)]
+    assert pieces(layout, range(4), frozenset({"key-2"})) == [Piece(3)]
+    assert pieces(layout, [2], frozenset(), "new") == [Piece(2)]
+
+
+def test_unit_of_another_version_lacks_nothing(layout):
+    write(layout, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
+    publish(layout, 0)
+    assert pieces(layout, [1]) == [Piece(1, 3)]
+    assert pieces(layout, [1], etag="new") == []
+
+
+def test_retired_shards_do_not_count(layout):
+    make(layout, 0, 3)  # units 0, 1 and 30, 31
+    mark_retired(layout, [0])
+    assert pieces(layout, [0, 1, 30, 31]) == [Piece(0), Piece(1)]
+
+
+def test_next_version_counts_instead_of_the_damaged_one(layout):
+    make(layout, 0)
+    write(layout, 0, 1, [(1, "key-1")])
+    publish(layout, 0, 1)
+    assert pieces(layout, [0, 1]) == [Piece(0)]
+
+
+def test_gap_between_records_is_a_piece(layout):
+    writer = ShardWriter(str(layout.temporary(0)), 1 << 20)
+    writer.describe(5, b"key-5", 0, b"etag")
+    for ordinal in (1, 2, 6):
+        assert writer.append(b"x", 5, ordinal)
+    writer.finish('{"skipped": []}')
+    publish(layout, 0)
+    assert pieces(layout, [5]) == [Piece(5, 0, 1), Piece(5, 3, 6)]
