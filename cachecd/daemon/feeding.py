@@ -24,6 +24,7 @@ from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
     Close,
+    Closed,
     Filled,
     FromStream,
     Grant,
@@ -198,6 +199,8 @@ class Feeding:
                     stream.sealed += outcome.fetched_bytes
                     self._count(stream, stream.sealed)
                 self._note_sealed(name, number, outcome)
+            case Closed():
+                self.closed(name)
             case StreamFailed():
                 self._forget(name)
                 failed = ev.Failed(

@@ -1,7 +1,7 @@
 """The sampler process: `python -m cachecd.sampler [PROGRESS_FD LINK_FD]`, started by an executor.
 
 Frames (cachecd.sampler.messages) come in on stdin and go out on stdout. Whoever prints, prints on
-stderr. PROGRESS_FD is a shared file whose first eight bytes always name the unit in hand, so that
+stderr. PROGRESS_FD is a shared file (cachecd.sampler.mark) that always names the unit in hand, so that
 whoever finds this process dead knows the unit on which it died. LINK_FD is one by which all samplers
 share the bandwidth (cachecd.sampler.throttle).
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
 import sys
 import threading
 import traceback
@@ -24,6 +23,7 @@ from cachecd.sampler import messages
 from cachecd.sampler.child import serve_the_daemon
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heap import keep_freed_memory
+from cachecd.sampler.mark import SIZE, Mark
 from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams, Setup
 from cachecd.sampler.priority import give_way
 from cachecd.sampler.reach import mapped
@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> None:
             end()
 
     progress, link = map(int, arguments) if arguments else (None, None)
-    worker = Worker(setup, send, _marker(progress), link=link)
+    mark = Mark(bytearray(SIZE) if progress is None else mapped(progress, SIZE))
+    worker = Worker(setup, send, mark.work, link=link, turn=mark.turn, beat=mark.beat)
     # The user's code comes next.
     for shared in (progress, link):
         if shared is not None:
@@ -79,13 +80,6 @@ async def _serve(worker: Worker, requests: BinaryIO, end: Callable[[], NoReturn]
 
     threading.Thread(target=listen, name="listen", daemon=True).start()
     await worker.serve()
-
-
-def _marker(progress: int | None) -> Callable[[int], None]:
-    if progress is None:
-        return lambda unit: None
-    shared = mapped(progress, 8)
-    return lambda unit: struct.pack_into("<q", shared, 0, unit)
 
 
 if __name__ == "__main__":

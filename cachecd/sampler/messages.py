@@ -157,7 +157,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Give the stream up, and what is being written of it. Not answered."""
+    """Give the stream up, and what is being written of it. Answered by Closed, also where the stream is
+    not open (any more)."""
 
     stream: StreamId
 
@@ -221,6 +222,14 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """The stream is closed, as Close asked, and no temporary file of it is left but sealed shards. Nothing
+    more is said of it until it is opened again."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFailed:
     """The stream is closed, and nothing is left of its shard in hand. The other fields are as in Failed."""
 
@@ -235,7 +244,7 @@ class StreamFailed:
 OfStreams = Open | Units | Until | Grant | Close
 ToSampler = Setup | Make | OfStreams
 FromSampler = Described | Working | Made | Failed
-FromStream = Asks | StreamDescribed | StreamWorking | Sealed | StreamFailed
+FromStream = Asks | StreamDescribed | StreamWorking | Sealed | Closed | StreamFailed
 
 
 def pack(message: ToSampler | FromSampler | FromStream) -> bytes:

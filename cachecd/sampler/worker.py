@@ -17,6 +17,7 @@ from cachecd.sampler.draft import Draft, Sealed, remainder_text
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.messages import (
     Close,
+    Closed,
     Described,
     Failed,
     FromSampler,
@@ -47,7 +48,9 @@ class Worker:
 
     `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
     exception that costs a unit, the assignment or the stream, of which the messages have the text alone.
-    `link` is what this process shares its bandwidth by (throttle.py), None if it has it alone.
+    `link` is what this process shares its bandwidth by (throttle.py), None if it has it alone. `turn` is
+    told each stream that is turned to, before its units; `beat` is called a few times a second while this
+    is not stuck.
     """
 
     def __init__(
@@ -58,10 +61,14 @@ class Worker:
         retry: Retry | None = None,
         failed: Callable[[Exception], None] = lambda error: None,
         link: int | None = None,
+        turn: Callable[[StreamId], None] = lambda stream: None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._setup = setup
         self._send = send
         self._mark = mark
+        self._turns_to = turn
+        self._beat = beat
         self._retry = retry
         self._failed = failed
         self._datasets: dict[str, Origin] = {}
@@ -71,7 +78,9 @@ class Worker:
         self._streams: dict[StreamId, Carried] = {}
         self._current: Carried | None = None
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], StreamId] = {}
+        # By stream that is being closed: what came for it meanwhile.
+        self._held_back: dict[StreamId, list[OfStreams]] = {}
         self._wake = asyncio.Event()
 
     @property
@@ -101,6 +110,9 @@ class Worker:
 
     def receive(self, message: Make | OfStreams) -> None:
         """Takes a message of the daemon; `serve` does what it says."""
+        if not isinstance(message, Make) and message.stream in self._held_back:
+            self._held_back[message.stream].append(message)
+            return
         match message:
             case Make():
                 self._makes.append(message)
@@ -108,7 +120,7 @@ class Worker:
                 self._close(stream)
                 self._guard(stream, lambda: self._open(message))
             case Close(stream=stream):
-                self._close(stream)
+                self._close(stream, Closed(stream))
             case Units(stream=stream) if stream in self._streams:
                 self._guard(stream, lambda: self._streams[stream].list_units(message))
             case Until(stream=stream, until=until) if stream in self._streams:
@@ -128,6 +140,7 @@ class Worker:
                 if self._closing:  # their files may be granted again
                     await asyncio.wait(self._closing)
                 elif self._makes:
+                    self._current = None
                     self._send(await self.make(self._makes.popleft()))
                 elif (stream := self._next()) is not None:
                     await self._work(stream)
@@ -151,6 +164,9 @@ class Worker:
     async def _work(self, stream: Carried) -> None:
         if stream is not self._current:
             self._current = stream
+            self._turns_to(stream.id)
+            if stream.progress.unit is not None:
+                self._mark(stream.progress.unit)
             others = [one for one in self._streams.values() if one is not stream]
             if sum(one.held for one in others) > self._setup.memory / 2:
                 for one in others:
@@ -186,26 +202,40 @@ class Worker:
         """Closes a stream and reports why."""
         if not isinstance(error, Exception):
             raise error
-        self._close(stream)
         cause, reason, code = self._blame(error)
         unit = unit if cause == "worker" else None
-        self._send(StreamFailed(stream, cause, reason, code, unit))
+        self._close(stream, StreamFailed(stream, cause, reason, code, unit))
 
-    def _close(self, stream: StreamId) -> None:
+    def _close(self, stream: StreamId, report: Closed | StreamFailed | None = None) -> None:
+        """Closes a stream, if it is open, and then sends this; what comes for it meanwhile is held back."""
         carried = self._streams.pop(stream, None)
-        if carried is None:
+        if carried is None and report is None:
             return
-        turn = self._turn if carried is self._current else None
+        turn = self._turn if carried is not None and carried is self._current else None
+        earlier = {task for task, closing in self._closing.items() if closing == stream}
+        if report is not None:
+            self._held_back[stream] = []
 
         async def close() -> None:
+            if earlier:
+                await asyncio.wait(earlier)
             if turn is not None:
                 turn.cancel()
                 await asyncio.wait({turn})
-            await carried.close()
+            if carried is not None:
+                await carried.close()
+
+        def closed(task: asyncio.Task[None]) -> None:
+            del self._closing[task]
+            if report is None or task.cancelled():
+                return
+            self._send(report)
+            for message in self._held_back.pop(stream):
+                self.receive(message)
 
         task = asyncio.ensure_future(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = stream
+        task.add_done_callback(closed)
 
     def _blame(self, error: Exception) -> tuple[str, str, int]:
         """What is at fault (as Failed has it), why, and the number of an error of the disk."""
@@ -227,6 +257,9 @@ class Worker:
         """Reports progress now and then: silence means that something hangs."""
         while True:
             await asyncio.sleep(_HEARTBEAT)
+            if self._path is not None:
+                continue  # what a single shard says is enough
+            self._beat()
             if self._turn is not None and self._current is not None:
                 self._current.report()
 

@@ -21,6 +21,7 @@ from cachecd.policy.values import Condemned
 from cachecd.sampler.messages import (
     Asks,
     Close,
+    Closed,
     Filled,
     Grant,
     Open,
@@ -282,7 +283,7 @@ def test_defect_in_the_listing_fails_the_stream(run, monkeypatch):
         [failed] = await bench.until(lambda: bench.events)
         assert (failed.stream, failed.cause) == (stream(0), "worker")
         assert bench.sent[-1] == Close(stream(0))
-        bench.feeding.closed(stream(0))
+        bench.feeding.heard(Closed(stream(0)))
         bench.carrying.carry_out([do.MarkHeld("x")])
         await bench.until(lambda: len(bench.events) > 1)
         assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)

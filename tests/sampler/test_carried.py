@@ -15,7 +15,9 @@ import pytest
 
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
+    Asks,
     Close,
+    Closed,
     Filled,
     Grant,
     Open,
@@ -157,13 +159,37 @@ def test_closed_stream_leaves_nothing(bench: Bench):
         await settle(lambda: bool(worker.paths) and bool(os.listdir(of.folder)))
         assert worker.paths == [str(of.folder / "0.tfrecord")]
         worker.receive(Close(of.stream))
-        await settle(lambda: not os.listdir(of.folder))
+        await settle(lambda: isinstance(of.said[-1], Closed))
         assert (os.listdir(of.folder), worker.paths) == ([], [])
+        count = len(of.said)
         worker.receive(Grant(of.stream, 1, str(of.folder / "1.tfrecord")))
         worker.receive(Units(of.stream, 0, 2, (), "end"))
         await settle(turns=100)
         assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
         assert not any(isinstance(m, StreamFailed | Sealed) for m in of.said)
+        assert len(of.said) == count, "nothing is said after Closed"
+        worker.receive(Close(of.stream))
+        await settle(lambda: len(of.said) > count)
+        assert of.said[count:] == [Closed(of.stream)], "a stream that is not open is closed, too"
+        serving.cancel()
+
+    asyncio.run(run())
+
+
+def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
+    async def run() -> None:
+        of = bench.player()
+        worker = of.worker()
+        serving = asyncio.ensure_future(worker.serve())
+        of.open(worker)
+        await settle(lambda: len(of.made) == 1)
+        count = len(of.said)
+        worker.receive(Close(of.stream))
+        of.open(worker)
+        await settle(lambda: of.done, turns=30_000)
+        after = [type(m) for m in of.said[count:] if not isinstance(m, StreamWorking)]
+        assert after[:2] == [Closed, Asks]
+        assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
         serving.cancel()
 
     asyncio.run(run())
@@ -288,6 +314,7 @@ def test_messages_of_streams_survive_the_pipe():
         messages.StreamDescribed(stream, {"version": 1}),
         StreamWorking(stream, 12, 3, -1, True),
         Sealed(stream, 12, filled),
+        Closed(stream),
         StreamFailed(stream, "disk", "full", 28, 5, True),
     ):
         assert messages.read(io.BytesIO(messages.pack(message))) == message
