@@ -144,7 +144,8 @@ class Failed(NamedTuple):
     to the worker about the stream are void.
 
     `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, with `unit`
-    in hand). `passing`: nothing says that it was the unit's fault."""
+    in hand). `passing`: nothing says that it was the unit's fault; without a unit, nor the stream's, which
+    is opened again at once."""
 
     stream: StreamId
     cause: str

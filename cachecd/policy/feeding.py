@@ -198,7 +198,8 @@ class Feeding:
         if stream.closing:
             return  # StreamClosed follows
         if event.cause == "worker":
-            stream.note_failure(now)
+            if event.unit is not None or not event.passing:  # it had a part in it
+                stream.note_failure(now)
             if event.unit is not None:
                 stream.note_death(event.unit, event.reason, event.passing)
         stream.closed()

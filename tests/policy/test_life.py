@@ -145,6 +145,20 @@ def test_unit_in_hand_at_two_deaths_is_condemned():
     assert [condemned.unit for condemned in opened[0].condemned] == [5]
 
 
+def test_stream_without_part_in_its_failure_is_opened_again_at_once():
+    cache = Cache(limit=1000)
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    cache.run(but=(do.GrantShard,))
+    stream = cache.under_way(do.GrantShard)[0].stream
+    for passing, reopened in ((True, True), (False, False)):
+        cache.pending.clear()
+        cache.send(ev.Failed(stream, "worker", "its neighbour died", None, passing))
+        cache.send(ev.Tick())
+        opened = [command.stream for command in cache.under_way(do.OpenStream)]
+        assert (stream in opened) == reopened
+
+
 def test_refused_publish_sends_the_stream_back():
     cache = Cache()
     cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
