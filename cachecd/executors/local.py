@@ -16,9 +16,21 @@ import structlog
 from cachecd.errors import ConfigError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import Bounds, SamplerProcess
+from cachecd.executors.streams import Streams
 from cachecd.sampler import messages
 from cachecd.sampler.draft import discard
-from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
+from cachecd.sampler.messages import (
+    Failed,
+    FromSampler,
+    FromStream,
+    Made,
+    Make,
+    OfStreams,
+    Sealed,
+    Setup,
+    StreamFailed,
+    StreamWorking,
+)
 from cachecd.sampler.throttle import SIZE
 
 _log = structlog.get_logger("cachecd.executor")
@@ -28,7 +40,8 @@ _TIRED = 0.75  # the share of its memory with which a process is replaced once a
 
 
 class LocalExecutor:
-    """Runs up to `workers` assignments at once, each in a process of its own.
+    """Runs up to `workers` assignments at once, each in a process of its own, and carries streams, each in
+    the process that carried the fewest when it was opened.
 
     A process is `python` (this interpreter, if None) `-m cachecd.sampler` in a session of its own,
     with the variables `environ` (this process's, if None) and this process's stderr. `launch` starts
@@ -37,8 +50,10 @@ class LocalExecutor:
 
     A process that dies is replaced, and its assignment is Failed with the unit it was working on. So
     is one that takes more than `memory` bytes, or has been silent for `silence` seconds with an
-    assignment in hand (it says something every quarter of a second, unless a transform hangs). What it
-    started dies with it, and what those of a killed executor of the same `name` left, at the start.
+    assignment or a stream (it gives a sign of life every quarter of a second, unless a transform
+    hangs). What it started dies with it, and what those of a killed executor of the same `name` left,
+    at the start.
+    A process near its memory is replaced after a shard; its streams fail, which is nobody's fault.
     One that died before it was done with a single unit is replaced after a pause, which doubles with
     each such death in a row, up to 30 s.
 
@@ -65,6 +80,7 @@ class LocalExecutor:
         self._launched: list[SamplerProcess] = []  # not yet listened to
         self._waiting: deque[Make] = deque()
         self._processes: set[SamplerProcess] = set()
+        self._streams = Streams(self._processes)
         self._keepers: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._link = -1  # by which the processes share the bandwidth
@@ -102,12 +118,16 @@ class LocalExecutor:
                 f"sampler.python: cannot start {self._command[0]}: {error}"
             ) from error
 
-    async def start(self, deliver: Callable[[FromSampler], None]) -> None:
-        """They are launched, if that was not done, and given what is submitted from now on. ConfigError as
-        of `launch`."""
+    async def start(
+        self,
+        deliver: Callable[[FromSampler], None],
+        report: Callable[[FromStream], None] = lambda message: None,
+    ) -> None:
+        """They are launched, if that was not done, and given what is submitted and sent from now on. What
+        is said of streams goes to `report`. ConfigError as of `launch`."""
         if self._link < 0:
             self.launch()
-        self._deliver = deliver
+        self._deliver, self._streams.report = deliver, report
         while self._launched:
             process = self._launched[-1]
             await self._connect(process)
@@ -126,8 +146,13 @@ class LocalExecutor:
         self._waiting.append(make)
         self._dispatch()
 
+    def send(self, message: OfStreams) -> None:
+        if not self._closing.is_set():
+            self._streams.send(message)
+
     async def close(self, grace: float) -> None:
         self._closing.set()
+        self._streams.report = lambda message: None
         self._waiting.clear()
         for process in self._processes:
             process.hang_up()
@@ -151,6 +176,7 @@ class LocalExecutor:
         for process in self._processes:
             if self._waiting and process.free:
                 process.give(self._waiting.popleft())
+        self._streams.place()
 
     def _launch_one(self) -> SamplerProcess:
         self._started += 1
@@ -194,18 +220,30 @@ class LocalExecutor:
     async def _attend(self, process: SamplerProcess) -> bool:
         """Passes on what the process says until it has died; whether it had done anything."""
         done = False
+        first: int | None = None  # the unit of a stream that it had in hand first
 
-        def heard(message: FromSampler) -> None:
-            nonlocal done
+        def heard(message: FromSampler | FromStream) -> None:
+            nonlocal done, first
             if self._closing.is_set():
                 return  # what nobody is told of is removed
+            if isinstance(message, FromStream):
+                if isinstance(message, StreamWorking):
+                    first = message.unit if first is None else first
+                    done = done or message.unit != first
+                done = done or isinstance(message, (Sealed, StreamFailed))
+                if isinstance(message, StreamFailed) and message.cause == "worker":
+                    self._retire(process, message.reason)
+                elif isinstance(message, Sealed) and self._is_tired(process):
+                    self._retire(process, "sampler process replaced: it had taken much memory")
+                self._streams.heard(process, message)
+                return
             if isinstance(message, (Made, Failed)):
                 process.make = None
                 done = True
                 if isinstance(message, Failed) and message.cause == "worker":
                     process.retire()  # it came upon a defect, and may be damaged itself
                     self._died(process, message.reason)
-                elif process.memory > _TIRED * self._bounds.memory:
+                elif self._is_tired(process):
                     process.retire()  # if it leaks, it is to end where that costs nothing
             self._deliver(message)
             self._dispatch()
@@ -221,6 +259,8 @@ class LocalExecutor:
             end_marked(self._name, process.number)
         if make is not None:
             discard(make.path)
+        why, passing = process.why_retired or reason, process.killed or process.retired
+        self._streams.lose(process, why, blame=not process.retired, passing=passing)
         if self._closing.is_set() or process.retired:
             return True
         self._died(process, reason)
@@ -236,11 +276,21 @@ class LocalExecutor:
         self._processes.discard(process)
         make, process.make = process.make, None
         await process.end()
+        self._streams.lose(process, why, blame=False, passing=False)
         self._died(process, why)
         if make is not None and not self._closing.is_set():
             self._deliver(Failed(make.assignment.shard, "worker", why))
         else:
             self._stuck(why)
+
+    def _is_tired(self, process: SamplerProcess) -> bool:
+        return process.memory > _TIRED * self._bounds.memory
+
+    def _retire(self, process: SamplerProcess, why: str) -> None:
+        """Replaces a process that carries streams, unless it has an assignment in hand."""
+        if process.make is None and not process.retired:
+            process.retire(why)
+            self._died(process, why)
 
     def _died(self, process: SamplerProcess, reason: str) -> None:
         _log.warning("sampler process replaced", pid=process.pid, why=reason)
@@ -253,10 +303,13 @@ class LocalExecutor:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _stuck(self, reason: str) -> None:
-        """Answers one assignment that waits in vain, if no process is left to do it."""
-        if self._waiting and not self._processes:
-            shard = self._waiting.popleft().assignment.shard
-            self._deliver(Failed(shard, "worker", f"no sampler process stays alive: {reason}"))
+        """Answers one assignment and all streams that wait in vain, if no process is left to do it."""
+        if self._processes:
+            return
+        reason = f"no sampler process stays alive: {reason}"
+        if self._waiting:
+            self._deliver(Failed(self._waiting.popleft().assignment.shard, "worker", reason))
+        self._streams.give_up(reason)
 
 
 def _longer(pause: float) -> float:

@@ -7,7 +7,6 @@ import contextlib
 import mmap
 import os
 import signal
-import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ from pathlib import Path
 import structlog
 
 from cachecd.sampler import messages
-from cachecd.sampler.messages import FromSampler, Make
+from cachecd.sampler.mark import SIZE, Mark
+from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams
+from cachecd.stream import StreamId
 
 _log = structlog.get_logger("cachecd.executor")
 
 _LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
 LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
-_NO_UNIT = struct.pack("<q", -1)
 # What its end would free: neither what it shares with others nor the files that it maps.
 _OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
 
@@ -56,16 +56,21 @@ class SamplerProcess:
         setup: bytes,
     ) -> None:
         self.make: Make | None = None
+        self.streams: set[StreamId] = set()
+        """Those that it carries, or that it has not answered a Close of."""
         self.retired = False
         """Told to end, and to be replaced without a pause."""
+        self.why_retired = ""
         self.killed = False
         """Whether somebody else has killed it: most likely the kernel, for want of memory."""
         # The process writes the number of the unit in hand there, and whatever kills it, it can be
         # read: a crash must not be blamed on a neighbour.
         progress = os.memfd_create("cachecd-progress")
         try:
-            os.write(progress, _NO_UNIT)
-            self._progress = mmap.mmap(progress, len(_NO_UNIT))
+            os.truncate(progress, SIZE)
+            self._progress = mmap.mmap(progress, SIZE)
+            self._mark = Mark(self._progress)
+            self._mark.clear()
             self._popen = subprocess.Popen(
                 [*command, str(progress), str(link)],
                 stdin=subprocess.PIPE,
@@ -81,7 +86,7 @@ class SamplerProcess:
         self.number = number
         self._unsaid = setup[self._say(setup) :]
         self._silent_for = 0.0
-        self._marked = _NO_UNIT
+        self._marked = b""
 
     def _say(self, setup: bytes) -> int:
         """As much of it as its pipe takes, so that it need not wait for anybody to connect."""
@@ -105,12 +110,13 @@ class SamplerProcess:
     @property
     def unit(self) -> int | None:
         """The unit in hand, as the process last wrote it down."""
-        (unit,) = struct.unpack("<q", self._mark())
+        unit = self._mark.unit
         known = self.make is not None and any(u.unit == unit for u in self.make.assignment.units)
         return unit if known else None
 
-    def _mark(self) -> bytes:
-        return self._progress[:]
+    def unit_of(self, stream: StreamId) -> int | None:
+        """The unit in hand, if it is of this stream. Also of a process that is closed."""
+        return None if self.make is not None else self._mark.unit_of(stream)
 
     @property
     def memory(self) -> int:
@@ -124,14 +130,25 @@ class SamplerProcess:
 
     def give(self, make: Make) -> None:
         """Has it do an assignment. It must be free."""
-        self._progress[:] = _NO_UNIT
+        self._mark.clear()
         self.make = make
         self._silent_for = 0.0
         self._writing.write(messages.pack(make))
 
-    def retire(self) -> None:
-        """Has it end, with nothing in hand."""
-        self.retired = True
+    def tell(self, message: OfStreams) -> None:
+        """Has it hear of a stream."""
+        if self._waits:
+            self._silent_for = 0.0
+        self._writing.write(messages.pack(message))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing is expected of it."""
+        return self.make is None and not self.streams
+
+    def retire(self, why: str = "") -> None:
+        """Has it end, with no assignment in hand."""
+        self.retired, self.why_retired = True, why
         self._silent_for = 0.0
         self.hang_up()
 
@@ -146,7 +163,9 @@ class SamplerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    async def attend(self, heard: Callable[[FromSampler], None], bounds: Bounds) -> str:
+    async def attend(
+        self, heard: Callable[[FromSampler | FromStream], None], bounds: Bounds
+    ) -> str:
         """Until it has died; how it did. Everything it said has been heard then."""
         exited = _exit_of(self.pid)
         listening = asyncio.create_task(self._listen(heard))
@@ -182,13 +201,14 @@ class SamplerProcess:
 
     def _offence(self, bounds: Bounds) -> str:
         """Why it must be ended, if it must."""
-        if (mark := self._mark()) != self._marked:
+        if (mark := self._mark.read()) != self._marked:
             self._marked, self._silent_for = mark, 0.0  # it works
         # First: a process that swaps is silent too.
         if self.memory > bounds.memory:
             return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
-        silence = bounds.silence if mark != _NO_UNIT else max(bounds.silence, LONGEST_START)
-        if self.make is not None and self._silent_for > silence:
+        begun = self._mark.unit is not None
+        silence = bounds.silence if begun else max(bounds.silence, LONGEST_START)
+        if not self._waits and self._silent_for > silence:
             return (
                 f"said nothing for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
             )
@@ -196,7 +216,7 @@ class SamplerProcess:
             return "did not end when it was told to and "
         return ""
 
-    async def _listen(self, heard: Callable[[FromSampler], None]) -> None:
+    async def _listen(self, heard: Callable[[FromSampler | FromStream], None]) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 length = int.from_bytes(await self._replies.readexactly(4), "little")
@@ -206,19 +226,21 @@ class SamplerProcess:
                 self._silent_for = 0.0
                 heard(message)
 
-    def _unpack(self, body: bytes) -> FromSampler:
+    def _unpack(self, body: bytes) -> FromSampler | FromStream:
         """A message about what is in hand."""
         try:
             message = messages.unpack(body)
         except Exception as error:  # anything may be in it
             raise _GarbledError(f"no message: {body[:200]!r}") from error
+        if isinstance(message, FromStream) and message.stream in self.streams:
+            return message
         if (
-            not isinstance(message, FromSampler)
-            or self.make is None
-            or message.shard != self.make.assignment.shard
+            isinstance(message, FromSampler)
+            and self.make is not None
+            and message.shard == self.make.assignment.shard
         ):
-            raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
-        return message
+            return message
+        raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
 
     def abandon(self) -> None:
         """Kills it, which was never connected, and frees what it had."""
@@ -236,7 +258,9 @@ class SamplerProcess:
         """Frees what it had. It must be dead. Idempotent."""
         self.hang_up()
         self._reading.close()
-        self._progress.close()
+        if not self._progress.closed:
+            self._mark = Mark(bytearray(self._progress[:]))
+            self._progress.close()
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:

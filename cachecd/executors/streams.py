@@ -1,0 +1,156 @@
+"""Which process carries which stream, and what each stream is owed when its process ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from cachecd.executors.process import SamplerProcess
+from cachecd.sampler.draft import discard
+from cachecd.sampler.messages import (
+    Close,
+    Closed,
+    FromStream,
+    Grant,
+    OfStreams,
+    Open,
+    Sealed,
+    StreamFailed,
+)
+from cachecd.stream import StreamId
+
+
+@dataclass(slots=True)
+class _Close:
+    """A Close that is not answered. `awaited`: somebody else than this executor sent it. `paths`: granted
+    before, and not sealed."""
+
+    awaited: bool
+    paths: dict[int, str]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream from its Open until it has failed or is closed. `open`: it was opened after the last Close.
+    `waiting`: what is said to the process once there is one. `paths`: as of _Close."""
+
+    process: SamplerProcess | None = None
+    open: bool = False
+    waiting: list[OfStreams] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)
+    closes: deque[_Close] = field(default_factory=deque)
+
+    def close(self, *, awaited: bool) -> None:
+        self.closes.append(_Close(awaited, self.paths))
+        self.paths, self.open = {}, False
+
+    def discard(self) -> None:
+        """Removes every file that was granted and is not known to be sealed."""
+        for paths in (self.paths, *(close.paths for close in self.closes)):
+            for path in paths.values():
+                discard(path)
+
+
+class Streams:
+    """Streams over processes. `processes` are those that are alive, `report` gets what is said of streams.
+
+    A stream that has failed stays with its process until that has answered a Close which this sends
+    itself: what is said meanwhile is of no interest to anybody, and no other process writes its files.
+    """
+
+    def __init__(self, processes: Iterable[SamplerProcess]) -> None:
+        self.report: Callable[[FromStream], None] = lambda message: None
+        self._processes = processes
+        self._streams: dict[StreamId, _Stream] = {}
+
+    def send(self, message: OfStreams) -> None:
+        """Has it reach the process of its stream; see Executor.send."""
+        stream = self._streams.get(message.stream)
+        if stream is None and isinstance(message, Open):
+            stream = self._streams[message.stream] = _Stream()
+        if stream is None or (stream.process is None and isinstance(message, Close)):
+            self._streams.pop(message.stream, None)  # no process has heard of it
+            if isinstance(message, Close):
+                self.report(Closed(message.stream))
+            return
+        match message:
+            case Open():
+                stream.open = True
+            case Close():
+                stream.close(awaited=True)
+            case _ if not stream.open:
+                return
+            case Grant(number=number, path=path):
+                stream.paths[number] = path
+        if stream.process is None:
+            stream.waiting.append(message)
+            self.place()
+        elif not stream.process.retired:
+            stream.process.tell(message)
+
+    def place(self) -> None:
+        """Gives each stream that waits to the process that carries the fewest."""
+        for name, stream in self._streams.items():
+            able = [process for process in self._processes if not process.retired]
+            if stream.process is None and able:
+                stream.process = min(able, key=lambda process: len(process.streams))
+                for message in stream.waiting:
+                    stream.process.tell(message)
+                stream.process.streams.add(name)
+                stream.waiting.clear()
+
+    def heard(self, process: SamplerProcess, message: FromStream) -> None:
+        """Takes what the process says of a stream that it carries."""
+        stream = self._streams[message.stream]
+        if isinstance(message, Closed):
+            awaited = stream.closes.popleft().awaited
+            if not stream.closes and not stream.open:
+                self._forget(message.stream)
+            if awaited:
+                self.report(message)
+            return
+        if stream.closes and not stream.closes[0].awaited:
+            return  # it has failed
+        match message:
+            case StreamFailed() if stream.closes:
+                return  # Closed follows
+            case StreamFailed():
+                stream.paths.clear()
+                stream.close(awaited=False)
+                if not process.retired:
+                    process.tell(Close(message.stream))
+            case Sealed(number=number):
+                paths = stream.closes[0].paths if stream.closes else stream.paths
+                paths.pop(number, None)
+        self.report(message)
+
+    def lose(self, process: SamplerProcess, reason: str, *, blame: bool, passing: bool) -> None:
+        """Fails all streams of a process that is dead. `blame`: the unit in hand may have killed it; then
+        the failures of all other streams are `passing`, for they have no part in it."""
+        lost = {name: self._streams[name] for name in sorted(process.streams)}
+        units = {name: process.unit_of(name) if blame else None for name in lost}
+        at_work = any(unit is not None for unit in units.values())
+        for name, stream in lost.items():
+            stream.discard()
+            self._forget(name)
+        for name, stream in lost.items():
+            for close in stream.closes:
+                if close.awaited:
+                    self.report(Closed(name))
+            if stream.open:
+                unit = units[name]
+                innocent = passing or (at_work and unit is None)
+                self.report(StreamFailed(name, "worker", reason, unit=unit, passing=innocent))
+
+    def give_up(self, reason: str) -> None:
+        """Fails all streams that wait for a process."""
+        for name, stream in list(self._streams.items()):
+            if stream.process is None:
+                del self._streams[name]
+                self.report(StreamFailed(name, "worker", reason))
+
+    def _forget(self, name: StreamId) -> None:
+        process = self._streams.pop(name).process
+        if process is not None:
+            process.streams.discard(name)

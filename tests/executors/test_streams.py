@@ -1,0 +1,255 @@
+"""Streams over local sampler processes: which process carries them, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.executors import local
+from cachecd.executors.local import LocalExecutor
+from cachecd.sampler.messages import (
+    Asks,
+    Close,
+    Closed,
+    Filled,
+    FromStream,
+    Grant,
+    Open,
+    Sealed,
+    Setup,
+    StreamDescribed,
+    StreamFailed,
+    Units,
+)
+from cachecd.stream import Cursor, Shape, StreamId, Unit
+from tests.executors.bench import in_loop, is_alive, until
+
+SHAPE = Shape(8, 8, 4, 64 << 10, 0)
+CHANCE = random.Random(7)
+BODIES = [CHANCE.randbytes(9_000) for _ in range(40)]
+
+
+class Bench:
+    """An executor, and streams that all have the same units: files of 9 kB."""
+
+    def __init__(self, folder: Path, workers: int, **options: Any) -> None:
+        self.folder = folder
+        self.said: list[FromStream] = []
+        self.schema: dict[str, Any] | None = None
+        (folder / "src").mkdir(parents=True)
+        self.units = []
+        for number, body in enumerate(BODIES):
+            (folder / "src" / f"{number:02d}").write_bytes(body)
+            self.units.append(Unit(number, f"{number:02d}", len(body), ""))
+        dataset = {
+            "source": {"url": f"file://{folder}/src", "format": "files"},
+            "transform": options.pop("transform", []),
+        }
+        memory = options.get("memory", float("inf"))
+        self.executor = LocalExecutor(
+            Setup({"train": dataset}, 4, None, memory=memory), workers, None, **options
+        )
+
+    def _report(self, message: FromStream) -> None:
+        if isinstance(message, StreamFailed):
+            assert not self.unsealed(message.stream), "its files are gone before it is reported"
+        self.said.append(message)
+        match message:
+            case StreamDescribed(schema=schema):
+                self.schema = schema
+
+    def unsealed(self, stream: StreamId) -> list[Path]:
+        sealed = {m.number for m in self.of(stream, Sealed)}
+        files = (self.folder / f"{stream.index}").iterdir()
+        return [file for file in files if int(file.name.partition(".")[0]) not in sealed]
+
+    def of(self, stream: StreamId, kind: type[Any]) -> list[Any]:
+        return [m for m in self.said if isinstance(m, kind) and m.stream == stream]
+
+    def open(self, index: int, cursor: Cursor | None = None) -> StreamId:
+        """Opens a stream and gives it all units that are left."""
+        stream, cursor = StreamId("train", "g", index), cursor or Cursor()
+        (self.folder / f"{index}").mkdir(exist_ok=True)
+        lanes = tuple(self.units[lane.unit] for lane in cursor.lanes)
+        meta = {"dataset": "train", "generation": "g"}
+        self.executor.send(Open(stream, cursor, lanes, None, SHAPE, self.schema, (), meta))
+        units = tuple(self.units[cursor.place :])
+        self.executor.send(Units(stream, 0, cursor.place, units, "end"))
+        return stream
+
+    def grant(self, stream: StreamId, *shards: int) -> None:
+        for shard in shards:
+            self.executor.send(Grant(stream, shard, self.path(stream, shard)))
+
+    def path(self, stream: StreamId, shard: int) -> str:
+        return str(self.folder / f"{stream.index}" / f"{shard}.tfrecord")
+
+    async def sealed(self, stream: StreamId, shard: int) -> Filled:
+        def found() -> list[Filled]:
+            return [m.outcome for m in self.of(stream, Sealed) if m.number == shard]
+
+        await until(lambda: bool(found()))
+        return found()[-1]
+
+    async def ended(self, stream: StreamId, kind: type[Any]) -> Any:
+        await until(lambda: bool(self.of(stream, kind)))
+        return self.of(stream, kind)[-1]
+
+    def files(self, stream: StreamId) -> dict[str, bytes]:
+        return {f.name: f.read_bytes() for f in (self.folder / f"{stream.index}").iterdir()}
+
+
+@asynccontextmanager
+async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
+    one = Bench(folder, workers, **options)
+    await one.executor.start(lambda message: None, one._report)
+    try:
+        yield one
+    finally:
+        pids, said = one.executor.pids, list(one.said)
+        await one.executor.close(10)
+        assert not any(is_alive(pid) for pid in pids)
+        assert one.said == said, "nothing is reported any more"
+        for index in range(SHAPE.streams):
+            if (folder / f"{index}").exists():
+                assert not one.unsealed(StreamId("train", "g", index))
+
+
+@in_loop
+async def test_streams_are_spread_over_the_processes_and_each_fills_shards(tmp_path: Path):
+    async with bench(tmp_path, workers=2) as b:
+        streams = [b.open(index) for index in range(4)]
+        assert sorted(len(p.streams) for p in b.executor._processes) == [2, 2]
+        for stream in streams:
+            b.grant(stream, 0, 1)
+        for stream in streams:
+            first, second = await b.sealed(stream, 0), await b.sealed(stream, 1)
+            assert first.records > 0
+            assert second.before == first.after
+        assert not any(isinstance(m, StreamFailed) for m in b.said)
+
+
+@in_loop
+async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: Path):
+    async with bench(tmp_path, workers=2, transform="tests.sampler.steps:slow") as b:
+        streams = [b.open(index) for index in range(4)]
+        for stream in streams:
+            b.grant(stream, 0)
+        process = next(p for p in b.executor._processes if streams[0] in p.streams)
+        lost = sorted(process.streams)
+        kept = sorted(set(streams) - set(lost))
+        assert len(lost) == len(kept) == 2
+        await until(lambda: any((process.unit_of(s) or 0) > 0 for s in lost))
+        [at_work] = [s for s in lost if process.unit_of(s) is not None]
+        await until(lambda: bool(b.unsealed(at_work)))
+        os.kill(process.pid, signal.SIGKILL)
+        for stream in lost:
+            failed = await b.ended(stream, StreamFailed)
+            assert (failed.cause, failed.passing) == ("worker", True)
+            assert (failed.unit is not None) == (stream == at_work)
+        for stream in kept:
+            assert (await b.sealed(stream, 0)).records > 0
+            assert not b.of(stream, StreamFailed)
+        b.executor.send(Close(at_work))
+        await b.ended(at_work, Closed)
+        await until(lambda: len(b.executor.pids) == 2)
+        again = b.open(at_work.index)
+        b.grant(again, 0)
+        assert (await b.sealed(again, 0)).records > 0
+
+
+@in_loop
+async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: Path):
+    async with bench(tmp_path / "whole") as b:
+        stream = b.open(0)
+        b.grant(stream, 0, 1, 2)
+        await b.sealed(stream, 2)
+        whole = b.files(stream)
+    async with bench(tmp_path / "parts", workers=2) as b:
+        stream = b.open(0)
+        b.grant(stream, 0, 1)
+        first = await b.sealed(stream, 0)
+        b.executor.send(Close(stream))
+        await b.ended(stream, Closed)
+        sealed = b.of(stream, Sealed)[-1]
+        assert not b.unsealed(stream)
+        said = len(b.said)
+        await asyncio.sleep(0.6)
+        assert len(b.said) == said, "nothing is said of a closed stream"
+        assert all(not p.streams for p in b.executor._processes)
+        b.open(0, sealed.outcome.after)
+        b.grant(stream, *range(sealed.number + 1, 3))
+        await b.sealed(stream, 2)
+        assert first.before == Cursor()
+        assert b.files(stream) == whole
+
+
+@in_loop
+async def test_close_is_answered_for_a_stream_that_nobody_carries(tmp_path: Path):
+    async with bench(tmp_path) as b:
+        stream = StreamId("train", "g", 5)
+        b.grant(stream, 0)
+        b.executor.send(Close(stream))
+        await b.ended(stream, Closed)
+        assert b.said == [Closed(stream)]
+
+
+@in_loop
+async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
+    step = "tests.sampler.steps:first_then_wait"
+    async with bench(tmp_path, transform=step, silence=1.0) as b:
+        hangs, waits = b.open(0), b.open(1)
+        b.grant(hangs, 0)
+        failed = await b.ended(hangs, StreamFailed)
+        assert (failed.unit, failed.passing) == (1, False)
+        assert "said nothing for 1 s" in failed.reason
+        other = await b.ended(waits, StreamFailed)
+        assert (other.unit, other.passing) == (None, True)
+
+
+@in_loop
+async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
+    async with bench(tmp_path, silence=1.0) as b:
+        stream = b.open(0)
+        b.grant(stream, 0)
+        await b.sealed(stream, 0)
+        await asyncio.sleep(2.5)
+        b.grant(stream, 1)
+        assert (await b.sealed(stream, 1)).records > 0
+        assert not b.of(stream, StreamFailed)
+
+
+@in_loop
+async def test_streams_of_a_process_near_its_memory_fail_between_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(local, "_TIRED", 1e-9)  # of its memory, 1 kB: any takes more
+    async with bench(tmp_path, memory=1 << 40) as b:
+        stream = b.open(0)
+        b.grant(stream, 0, 1)
+        await b.sealed(stream, 0)
+        failed = await b.ended(stream, StreamFailed)
+        assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
+        assert "memory" in failed.reason
+
+
+@in_loop
+async def test_streams_fail_where_no_process_stays_alive(tmp_path: Path):
+    async with bench(tmp_path) as b:
+        stream = b.open(0)
+        await b.ended(stream, Asks)
+        b.executor._command = (str(tmp_path / "none"),)
+        os.kill(b.executor.pids[0], signal.SIGKILL)
+        await b.ended(stream, StreamFailed)
+        b.open(0)
+        await until(lambda: len(b.of(stream, StreamFailed)) == 2)
+        failed = b.of(stream, StreamFailed)[-1]
+        assert failed.reason.startswith("no sampler process stays alive: cannot start ")
