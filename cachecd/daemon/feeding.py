@@ -200,7 +200,7 @@ class Feeding:
                     self._count(stream, stream.sealed)
                 self._note_sealed(name, number, outcome)
             case Closed():
-                self.closed(name)
+                self._closed(name)
             case StreamFailed():
                 self._forget(name)
                 failed = ev.Failed(
@@ -208,7 +208,7 @@ class Feeding:
                 )
                 self._record(lambda: [failed])
 
-    def closed(self, name: StreamId) -> None:
+    def _closed(self, name: StreamId) -> None:
         """A worker has given up a stream, as Close asked, and reports nothing more about it."""
         discard = self._closes[name].pop(0)
         if discard is None:

@@ -26,6 +26,7 @@ from cachecd.policy import events as ev
 from cachecd.policy.generation import Generation
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId
+from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream, Made, Working
 
 _TICK, _PROBE, _MEASURE = 0.25, 0.5, 5.0  # seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
@@ -40,7 +41,7 @@ class WorkerExecutor(Executor, MakeExecutor, Protocol):
 
 class CacheLoop:
     """`lister` lists the source of a dataset; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `feeding.heard`, `feeding.closed` and `remaking.heard`."""
+    loop's thread. The executor's reports go to `heard`, on the event loop."""
 
     def __init__(
         self,
@@ -93,6 +94,16 @@ class CacheLoop:
         self.carrying.carry_out(self.policy.handle(event, time.monotonic()))
         if isinstance(event, ev.Sealed):
             self.carrying.record(self._egress)
+
+    def heard(self, message: FromSampler | FromStream) -> None:
+        """A worker reports."""
+        match message:
+            case Made() | Failed():
+                self.remaking.heard(message)
+            case Described() | Working():
+                pass  # of a shard that is made again: its schema is known
+            case _:
+                self.feeding.heard(message)
 
     async def close(self) -> None:
         """Ends all work. What was begun on disk ends first."""

@@ -18,8 +18,10 @@ from typing import Any
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.manifest import decode_manifest
+from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
+from cachecd.sampler.messages import Setup
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from tests.daemon.workers import InProcess
@@ -46,10 +48,12 @@ def config(root: Path, limit: int, shard_size: int, **dataset: Any) -> Config:
 
 
 class Life:
-    """A cache with a trainer in one process."""
+    """A cache with a trainer in one process. `workers`: how many processes make shards; none: a worker in
+    this process does."""
 
-    def __init__(self, given: Config) -> None:
-        self.config = given
+    def __init__(self, given: Config, workers: int = 0) -> None:
+        self.config, self.workers = given, workers
+        self.defects: list[Any] = []
         self.dir = given.cache.dir
         self.replies: dict[str, Any] = {}
         self.locks: dict[str, int] = {}
@@ -58,19 +62,27 @@ class Life:
     async def __aenter__(self) -> Life:
         self.epoch = len(os.listdir(self.dir / "leases")) if self.dir.exists() else 0
         datasets = {n: d.model_dump(mode="json") for n, d in self.config.datasets.items()}
-        self.executor = InProcess(datasets)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: self.defects.append(context)
+        )
+        self.executor: Any = InProcess(datasets)
+        if self.workers:
+            await self.executor.end()
+            self.executor = LocalExecutor(Setup(datasets, 8, None), self.workers, None)
         limit = self.config.cache.limit
         assert isinstance(limit, int)
         self.loop = CacheLoop(self.config, limit, self.executor, self._list, self._reply)
         await self.loop.open()
-        self.executor.heard = self.loop.feeding.heard
-        self.executor.closed = self.loop.feeding.closed
-        self.executor.made = self.loop.remaking.heard
+        if self.workers:
+            await self.executor.start(self.loop.heard, self.loop.heard)
+        else:
+            self.executor.heard = self.loop.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self.executor.end()
+        await (self.executor.close(5) if self.workers else self.executor.end())
         await self.loop.close()
+        assert self.defects == []
         for fd in self.locks.values():
             os.close(fd)
 

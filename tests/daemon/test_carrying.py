@@ -14,7 +14,7 @@ from cachecd.daemon.carrying import Carrying
 from cachecd.errors import DiskError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.sampler.messages import Close, Filled, Sealed, StreamFailed
+from cachecd.sampler.messages import Close, Closed, Filled, Sealed, StreamFailed
 from cachecd.stream import Cursor
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import cursor, make, tree, write
@@ -74,7 +74,7 @@ def test_results_come_in_the_order_of_commands_and_reports(run):
         carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0), discard=True)])
         assert bench.sent == [Close(stream(0))]
         bench.seal(6)  # before the worker gets Close
-        bench.carrying.feeding.closed(stream(0))
+        bench.carrying.feeding.heard(Closed(stream(0)))
         events = await bench.settle(7)
         assert [type(event).__name__ for event in events] == [
             *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
@@ -91,7 +91,7 @@ def test_closed_stream_keeps_what_is_sealed_unless_it_is_to_be_discarded(run):
     async def play(bench: Bench) -> None:
         bench.seal(0)
         bench.carrying.carry_out([do.CloseStream(stream(0), discard=False)])
-        bench.carrying.feeding.closed(stream(0))
+        bench.carrying.feeding.heard(Closed(stream(0)))
         bench.carrying.carry_out([do.PublishShard(stream(0), 0)])
         events = await bench.settle(3)
         assert [type(e).__name__ for e in events] == ["Sealed", "StreamClosed", "Published"]

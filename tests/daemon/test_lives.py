@@ -67,9 +67,10 @@ def run(play: Callable[[], Any]) -> None:
     asyncio.run(play())
 
 
-def test_cache_grows_until_it_is_whole_and_names_each_record_once(root):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cache_grows_until_it_is_whole_and_names_each_record_once(root, workers):
     async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
+        async with Life(config(root, LIMIT, SHARD), workers) as life:
             await until(lambda: is_whole(life))
             lease = await life.acquire()
             found = names(life.shards(lease))
@@ -87,10 +88,11 @@ def test_cache_grows_until_it_is_whole_and_names_each_record_once(root):
     run(play)
 
 
-def test_cache_rotates_under_its_limit(root):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cache_rotates_under_its_limit(root, workers):
     async def play() -> None:
         limit = 3 << 20
-        async with Life(config(root, limit, SHARD)) as life:
+        async with Life(config(root, limit, SHARD), workers) as life:
             seen: set[tuple[bytes, int]] = set()
             async with asyncio.timeout(60):
                 while len(seen) < TARS * MEMBERS:

@@ -7,9 +7,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from cachecd.sampler.messages import Close, Described, Failed, Made, Make, OfStreams, Setup, Working
+from cachecd.sampler.messages import Make, OfStreams, Setup
 from cachecd.sampler.worker import Worker
-from cachecd.stream import StreamId
 from tests.sampler.streams import RETRY
 
 
@@ -18,16 +17,12 @@ class InProcess:
 
     def __init__(self, datasets: dict[str, Any], connections: int = 8) -> None:
         self.heard: Callable[[Any], None] = lambda message: None
-        self.made: Callable[[Any], None] = lambda message: None
-        self.closed: Callable[[StreamId], None] = lambda stream: None
         self.worker = Worker(Setup(datasets, connections, None), self._say, retry=RETRY)
         self._loop = asyncio.get_running_loop()
         self._tasks = {asyncio.ensure_future(self.worker.serve())}
 
     def send(self, message: OfStreams) -> None:
         self.worker.receive(message)
-        if isinstance(message, Close):
-            self._tasks.add(asyncio.ensure_future(self._close(message.stream)))
 
     def submit(self, make: Make) -> None:
         self.worker.receive(make)
@@ -40,12 +35,4 @@ class InProcess:
                 await task
 
     def _say(self, message: Any) -> None:
-        if isinstance(message, Made | Failed):
-            self._loop.call_soon(lambda: self.made(message))
-        elif not isinstance(message, Described | Working):
-            self._loop.call_soon(lambda: self.heard(message))
-
-    async def _close(self, stream: StreamId) -> None:
-        if closing := set(self.worker._closing):
-            await asyncio.wait(closing)
-        self._loop.call_soon(lambda: self.closed(stream))
+        self._loop.call_soon(lambda: self.heard(message))
