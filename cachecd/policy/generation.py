@@ -118,7 +118,8 @@ class Generation:
     @property
     def estimate(self) -> float:
         """The bytes that all listed units would occupy, at today's bytes per unit."""
-        ended = self.table.ended
+        lanes = self.blocks.shape.lanes * self.blocks.shape.streams
+        ended = max(0, self.table.ended - lanes)  # so many may have begun before the live shards
         return self.units * self.table.live_bytes / ended if ended else math.inf
 
     @property
