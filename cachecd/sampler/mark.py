@@ -27,10 +27,10 @@ class Mark:
         """This unit is worked on next."""
         _UNIT.pack_into(self._shared, 0, unit)
 
-    def turn(self, stream: StreamId) -> None:
-        """The units from now on are of this stream."""
+    def turn(self, stream: StreamId | None) -> None:
+        """The units from now on are of this stream; None: of none."""
         self.clear()
-        _STREAM.pack_into(self._shared, _STREAM_AT, _name(stream))
+        _STREAM.pack_into(self._shared, _STREAM_AT, 0 if stream is None else _name(stream))
 
     def beat(self) -> None:
         """The sampler lives, and is not stuck."""

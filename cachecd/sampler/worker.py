@@ -49,8 +49,8 @@ class Worker:
     `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
     exception that costs a unit, the assignment or the stream, of which the messages have the text alone.
     `link` is what this process shares its bandwidth by (throttle.py), None if it has it alone. `turn` is
-    told each stream that is turned to, before its units; `beat` is called a few times a second while this
-    is not stuck.
+    told each stream that is turned to, before its units, and None when no stream is worked on. `beat` is
+    called a few times a second while this is not stuck.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Worker:
         retry: Retry | None = None,
         failed: Callable[[Exception], None] = lambda error: None,
         link: int | None = None,
-        turn: Callable[[StreamId], None] = lambda stream: None,
+        turn: Callable[[StreamId | None], None] = lambda stream: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._setup = setup
@@ -77,6 +77,7 @@ class Worker:
         self._makes: deque[Make] = deque()
         self._streams: dict[StreamId, Carried] = {}
         self._current: Carried | None = None
+        self._marked: Carried | None = None  # the stream that `turn` was told last
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
         self._closing: dict[asyncio.Task[None], StreamId] = {}
         # By stream that is being closed: what came for it meanwhile.
@@ -140,11 +141,12 @@ class Worker:
                 if self._closing:  # their files may be granted again
                     await asyncio.wait(self._closing)
                 elif self._makes:
-                    self._current = None
+                    self._turn_to(None)
                     self._send(await self.make(self._makes.popleft()))
                 elif (stream := self._next()) is not None:
                     await self._work(stream)
                 else:
+                    self._turn_to(None)
                     await self._wake.wait()
         finally:
             heartbeat.cancel()
@@ -161,16 +163,23 @@ class Worker:
             order = order[at:] + order[:at]
         return next((stream for stream in order if stream.can_work), None)
 
+    def _turn_to(self, stream: Carried | None) -> None:
+        """Says what is worked on from now on."""
+        if stream is self._marked:
+            return
+        self._marked = stream
+        self._turns_to(None if stream is None else stream.id)
+        if stream is not None and stream.progress.unit is not None:
+            self._mark(stream.progress.unit)
+
     async def _work(self, stream: Carried) -> None:
         if stream is not self._current:
             self._current = stream
-            self._turns_to(stream.id)
-            if stream.progress.unit is not None:
-                self._mark(stream.progress.unit)
             others = [one for one in self._streams.values() if one is not stream]
             if sum(one.held for one in others) > self._setup.memory / 2:
                 for one in others:
                     await one.let_go()
+        self._turn_to(stream)
         self._turn = asyncio.ensure_future(stream.work())
         try:
             await asyncio.wait({self._turn})

@@ -167,6 +167,20 @@ async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: P
 
 
 @in_loop
+async def test_no_unit_is_blamed_for_the_death_of_a_process_that_waits(tmp_path: Path):
+    async with bench(tmp_path) as b:
+        stream = b.open(0)
+        for shard in (0, 1):
+            b.grant(stream, shard)
+            await b.sealed(stream, shard)
+        [process] = b.executor._processes
+        await until(lambda: process.unit_of(stream) is None)
+        os.kill(process.pid, signal.SIGKILL)
+        failed = await b.ended(stream, StreamFailed)
+        assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
+
+
+@in_loop
 async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: Path):
     async with bench(tmp_path / "whole") as b:
         stream = b.open(0)
