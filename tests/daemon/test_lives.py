@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,22 @@ def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch
     async def play() -> None:
         async with Life(config(root, LIMIT, SHARD)) as life:
             await until(lambda: is_whole(life) and not any(failures.values()))
+
+    run(play)
+
+
+def test_killed_worker_costs_no_record(root):
+    async def play() -> None:
+        async with Life(config(root, LIMIT, SHARD), workers=2) as life:
+            generation = life.loop.policy.datasets["train"].generation
+            await until(lambda: generation.table.num_live)
+            os.kill(life.executor.pids[0], signal.SIGKILL)
+            await until(lambda: life.executor.status()["restarts"])
+            await until(lambda: is_whole(life))
+            found = names(life.shards(await life.acquire()))
+            assert len(found) == TARS * MEMBERS
+            assert set(found.values()) == {1}
+            assert allocated(life.dir) <= LIMIT
 
     run(play)
 
