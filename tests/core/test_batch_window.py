@@ -27,6 +27,8 @@ from tests.core.shards import (
 )
 
 FILES, RECORDS = 30, 40
+# In a sidecar, from its end: indices, ordinals and the CRC of the offsets follow the last offset.
+LAST_OFFSET = -(2 * (4 * RECORDS + 4) + 4 + 8)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +124,7 @@ def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_it
 ):
     copies = copied(files, tmp_path)
     # The header, which counts the records, stays whole; the offsets do not.
-    flip(tmp_path / "04.idx", 60)
+    flip(tmp_path / "04.idx", LAST_OFFSET)
     data = (tmp_path / "04").read_bytes()
     (tmp_path / "04").write_bytes(data[: len(data) // 2])
     reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
@@ -174,7 +176,7 @@ def test_a_search_through_corrupt_files_keeps_few_of_them_open(files, window, tm
 
 def test_a_damaged_sidecar_is_noted_once_however_often_its_file_is_opened(files, window, tmp_path):
     copies = copied(files, tmp_path)
-    flip(tmp_path / "00.idx", 60)
+    flip(tmp_path / "00.idx", LAST_OFFSET)
     spoil(Path(copies[-1][0]))  # the search for replacements begins anew at the first file
     reader = BatchReader(
         copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
