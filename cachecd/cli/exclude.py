@@ -11,12 +11,6 @@ import typer
 def command(
     dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
     key: Annotated[str, typer.Argument(help="The object, by its key under the source's URL.")],
-    begin: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="BYTE", help="Only the unit that begins at this byte of the object."
-        ),
-    ] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
@@ -34,15 +28,8 @@ def command(
     from cachecd_client import connect
 
     with connect(endpoint, timeout=10.0) as cache:
-        units, shards = cache.exclude(dataset, key, begin)
+        cache.exclude(dataset, key)
     if as_json:
-        print(json.dumps({"dataset": dataset, "key": key, "units": units, "shards": shards}))
+        print(json.dumps({"dataset": dataset, "key": key}))
     else:
-        print(
-            f"{units} {_s(units, 'unit')} of {dataset} excluded; {shards} {_s(shards, 'shard')} with "
-            "records of it in no later lease"
-        )
-
-
-def _s(count: int, what: str) -> str:
-    return what if count == 1 else f"{what}s"
+        print(f"{key} excluded from {dataset}: no later lease has a record of it")

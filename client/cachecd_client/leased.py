@@ -6,9 +6,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client._core import count_records
-from cachecd_client.errors import CachecdError, DaemonUnreachableError
+from cachecd_client.errors import CachecdError
 from cachecd_client.lease import HeldLease
-from cachecd_client.protocol import MAX_TEXT, Delivered, ReportCorrupt
+from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
 from cachecd_client.reads import Reads
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import ShardFiles
@@ -28,8 +26,6 @@ from cachecd_client.transport import Transport
 log = logging.getLogger("cachecd")
 
 _REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
-_RANGES_AT_ONCE = 10_000  # of shards: a request is at most 1 MiB
-_MOST_UNTOLD = 8  # requests that are kept until the daemon hears them: 4 MB
 _REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
 
 
@@ -71,7 +67,6 @@ class LeasedSet:
         self._release: Callable[[HeldLease], None] | None = release
         self._reported: set[tuple[int, int]] = set()
         self._silent_until = 0.0
-        self._untold: deque[Delivered] = deque(maxlen=_MOST_UNTOLD)
 
     @property
     def released(self) -> bool:
@@ -99,7 +94,7 @@ class LeasedSet:
     def repeated(self, number: int) -> LeasedSet:
         """The same set for epoch `number`, in another order; takes over the lease of this one."""
         assert self._release is not None
-        repeated = LeasedSet(
+        return LeasedSet(
             self.held,
             self.transport,
             self._release,
@@ -107,8 +102,6 @@ class LeasedSet:
             reads=self.reads,
             coverage=self.coverage,
         )
-        repeated._untold = self._untold  # by the time it is released the daemon may be back
-        return repeated
 
     def has(self, path: str) -> bool:
         """Whether the file is one of these."""
@@ -119,7 +112,8 @@ class LeasedSet:
         shard = int(Path(path).stem)
         if (shard, offset) in self._reported or time.monotonic() < self._silent_until:
             return
-        report = ReportCorrupt(uuid.uuid4().hex, self.dataset, shard, offset, why[:MAX_TEXT])
+        name = self.dataset, self.manifest.generation, shard, 0
+        report = ReportCorrupt(uuid.uuid4().hex, *name, offset, why[:MAX_TEXT])
         try:
             self.transport.ask(report, _REPORT_TIMEOUT)
             self._reported.add((shard, offset))
@@ -127,39 +121,10 @@ class LeasedSet:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
 
     def tell_delivered(self, shares: NDArray[np.float64] | float) -> None:
-        """Tells the daemon what of each file, or of each alike, was delivered over all ranks, 0..1 or more.
-        Training never fails for it: what is not told stays in the cache longer."""
-        if isinstance(shares, float):
-            thousandths = [_thousandths(shares)] * len(self.manifest.shards)
-            ranges = list(self.manifest.shards)
-        else:
-            whole = np.minimum(np.floor(shares * 1000 + 1e-6), 1000).astype(np.int64)
-            numbers = self.files.numbers
-            begins = np.flatnonzero(
-                (np.diff(whole, prepend=-1) != 0) | (np.diff(numbers, prepend=-1) != 1)
-            )
-            ends = np.append(begins, len(whole))[1:] - 1
-            ranges = np.stack([numbers[begins], numbers[ends]], axis=1).tolist()
-            thousandths = whole[begins].tolist()
-        for at in range(0, len(ranges), _RANGES_AT_ONCE):
-            some = slice(at, at + _RANGES_AT_ONCE)
-            said = Delivered(uuid.uuid4().hex, self.manifest.lease, ranges[some], thousandths[some])
-            self._untold.append(said)
-        self.tell_again()
+        """Without effect until the client reports a fraction with its next request."""
 
     def tell_again(self) -> bool:
-        """Tells what could not be told before, if there is any; whether nothing is left of it. The request
-        is the same: what the daemon has heard before, or hears from two threads, counts once."""
-        while said := next(iter(self._untold.copy()), None):
-            try:
-                self.transport.ask(said, _REPORT_TIMEOUT)
-            except DaemonUnreachableError as error:
-                log.debug("what was read of %s not told: %s", self.manifest.lease, error)
-                return False
-            except CachecdError as error:  # it would be refused again
-                log.debug("what was read of %s not taken: %s", self.manifest.lease, error)
-            with suppress(ValueError):  # another thread did so
-                self._untold.remove(said)
+        """Without effect, as tell_delivered."""
         return True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,10 +132,6 @@ class LeasedSet:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, reads=Reads(state["dataset"]))
-
-
-def _thousandths(share: float) -> int:
-    return int(min(share * 1000 + 1e-6, 1000))
 
 
 def _seed(seed: int, number: int) -> int:

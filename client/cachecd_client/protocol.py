@@ -35,9 +35,12 @@ MANIFEST_VERSION = 1
 class Acquire:
     """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
 
-    A run that resumes names the manifest that it had. With `fingerprint` it gets the very set again if all
-    of it is still here, else the set that there is. A generation that never sealed a shard begins at
-    `cursor`, if its walk is `walk`, with numbers above these `shards`.
+    `delivered`: the fraction (0 to 1) of this rank's part of `lease` that was delivered since the rank's
+    last report.
+
+    A run that resumes has `streams` > 0 and names the set that it had: generation, `shards` as intervals
+    [stream, first j, last j], fingerprint. It gets the same set if all of it is still cached, else the set
+    that there is. A generation that never sealed a shard takes `sampling_seed`, `streams` and `place`.
     """
 
     id: str
@@ -46,50 +49,45 @@ class Acquire:
     epoch: int
     local_rank: int = 0
     local_world_size: int = 1
+    lease: str = ""
+    delivered: float = 0.0
     generation: str = ""
     shards: list[list[int]] = field(default_factory=list)
     fingerprint: str = ""
-    walk: str = ""
-    cursor: int = 0
+    sampling_seed: int = 0
+    streams: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Says that this rank holds its read lock on the lease's manifest."""
+    """Reports that this rank holds its read lock on the lease's manifest."""
 
     id: str
     lease: str
     local_rank: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """Says which records of a lease trainers were given, over all ranks of the node: of each of these
-    ascending ranges of its shards so many thousandths, 0 to 1000. What another request says again counts
-    again. Nothing else counts: a client that reads files without counting says 1000 of all."""
-
-    id: str
-    lease: str
-    shards: list[list[int]]
-    shares: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Says that this rank has closed its manifest; a hint to probe now, never a proof."""
+    """Reports that this rank has closed its manifest: a hint to probe now, never a proof. `delivered`: as
+    in Acquire. A client that cannot count reports 1.0."""
 
     id: str
     lease: str
     local_rank: int = 0
+    delivered: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCorrupt:
-    """A record whose CRC failed while it was read under a lease."""
+    """A record whose CRC failed while it was read: in shard number `shard`, at byte `offset`."""
 
     id: str
     dataset: str
+    generation: str
     shard: int
+    version: int
     offset: int
     why: str
 
@@ -103,18 +101,16 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Takes the units of the object `key` out of the dataset, for good, or only the one that begins at
-    its byte `begin`. Idempotent."""
+    """Takes all records of these keys out of the dataset, for good. Idempotent."""
 
     id: str
     dataset: str
-    key: str
-    begin: int | None = None
+    keys: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Answer to Acquire: lock `manifest`, then say Held. `cache_dir` is the daemon's path to it.
+    """Answer to Acquire: lock `manifest`, then send Held. `cache_dir` is the daemon's path to it.
 
     `coverage`: the share of the source's units that were in a shard at least once, 0..1.
     """
@@ -128,7 +124,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire and Exclude: not yet. Ask again; the figures say how far it is."""
+    """Answer to Acquire and Exclude: not yet. Send the request again; the figures say how far it is."""
 
     id: str
     have_bytes: int
@@ -139,19 +135,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to Held, Delivered, Released and ReportCorrupt."""
+    """Answer to Held, Released, ReportCorrupt and Exclude."""
 
     id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """Answer to Exclude: so many units it was about, and so many shards with records of theirs no later
-    lease names."""
-
-    id: str
-    units: int
-    shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,39 +153,29 @@ class Refused:
     """The request cannot be met. `code` names the client's error class; `message` is for people."""
 
     id: str
-    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "impossible" | "contradicted"
+    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "split-changed" | "impossible"
     code: str
     message: str
 
 
-Request = Acquire | Held | Delivered | Released | ReportCorrupt | AskStatus | Exclude
-Reply = Granted | Waiting | Done | StatusReply | Excluded | Refused
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
+Reply = Granted | Waiting | Done | StatusReply | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        Acquire,
-        Held,
-        Delivered,
-        Released,
-        ReportCorrupt,
-        AskStatus,
-        Exclude,
-    )
+    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude)
 }
 REPLIES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Excluded, Refused)
+    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
 }
 #: What answers what, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Acquire: (Granted, Waiting),
     Held: (Done,),
-    Delivered: (Done,),
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
-    Exclude: (Excluded, Waiting),
+    Exclude: (Done, Waiting),
 }
 
 

@@ -32,7 +32,6 @@ from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
     AskStatus,
     Exclude,
-    Excluded,
     Reply,
     Request,
     StatusReply,
@@ -256,25 +255,16 @@ class Cache:
         assert isinstance(reply, StatusReply)
         return reply.status
 
-    def exclude(self, dataset: str, key: str, begin: int | None = None) -> tuple[int, int]:
-        """Takes the units of the object `key` (relative to the source's URL) out of the dataset, or only
-        the one that begins at its byte `begin`: they are never fetched again for a dataset of this name,
-        and no later lease names a shard with records of theirs. That holds for both sides of a split,
-        whichever is named.
+    def exclude(self, dataset: str, *keys: str) -> None:
+        """Takes all records of these objects (keys relative to the source's URL) out of the dataset: they
+        are never fetched again, and no later lease names a shard with a record of theirs.
 
-        How many units it is about, and how many shards are barred for it. Returns when that outlives a
-        power failure, however long a full disk puts that off; the log says what it waits for. RequestError
-        if there is none in the listing; UnknownDatasetError; DaemonUnreachableError.
+        Returns when that outlives a power failure, however long a full disk puts that off; the log says
+        what it waits for. UnknownDatasetError; DaemonUnreachableError.
         """
         wait = Wait(dataset, None, _SEARCH_POLL)
-        while True:
-            match self._ask(Exclude(_new_id(), dataset, key, begin)):
-                case Excluded(_, units, shards):
-                    return units, shards
-                case Waiting() as waiting:
-                    wait.pause(waiting)
-                case other:
-                    raise AssertionError(f"{other} is no answer to Exclude")
+        while isinstance(reply := self._ask(Exclude(_new_id(), dataset, list(keys))), Waiting):
+            wait.pause(reply)
 
     def close(self) -> None:
         """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""
