@@ -8,20 +8,15 @@ from typing import Any
 
 from cachecd import generations
 from cachecd.config import Config, DatasetConfig
+from cachecd.daemon.workers import worker_memory
 from cachecd.disk.filesystem import total_bytes
 from cachecd.errors import LimitTooSmallError
 from cachecd.executors.lister import Lister
-from cachecd.executors.local import LocalExecutor
 from cachecd.executors.process import Bounds
-from cachecd.index import Index, listing_path
-from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK, footprint
 from cachecd.model import LANES
 from cachecd.quantities import Percent, approximate_size
-from cachecd.restraint import Restraint
 from cachecd.rules import AWAITS_CLASSES, DatasetRules
-from cachecd.sampler.messages import Setup
-from cachecd_client import resources
 
 # An empty catalog with its write-ahead log, the lock file and the directories.
 _EMPTY_CACHE = 512 << 10
@@ -39,7 +34,6 @@ class Figures:
 
     limit: int
     datasets: tuple[DatasetRules, ...]
-    restraint: Restraint
 
 
 def figures(config: Config) -> Figures:
@@ -57,7 +51,7 @@ def figures(config: Config) -> Figures:
             "for replacing a shard within evict.refresh, and for the catalog; raise cache.limit, or "
             "lower cache.shard_size or grow.first"
         )
-    return Figures(limit, rules, Restraint(config.sampler.egress_limit, config.sampler.idle))
+    return Figures(limit, rules)
 
 
 def minimum(rules: tuple[DatasetRules, ...], shard_size: int) -> int:
@@ -135,81 +129,8 @@ def listing_of(dataset: DatasetConfig) -> str:
     return json.dumps(names, sort_keys=bool(source.reader))
 
 
-def open_index(layout: Layout, rules: DatasetRules, dataset: DatasetConfig) -> Index:
-    """The index of a dataset, taken on as it was left, or begun."""
-    return Index.open(layout.index, rules.name, listing_of(dataset), early=not rules.awaits)
-
-
-def is_empty(config: Config) -> bool:
-    """Whether nothing is cached yet: then a source that cannot be read leaves nothing to serve."""
-    return not Layout(config.cache.dir).catalog.exists()
-
-
-def unlisted_sides(config: Config) -> list[str]:
-    """The datasets with a split whose source was not listed for them yet: what is theirs is not known."""
-    directory = Layout(config.cache.dir).index
-    return [
-        name
-        for name, dataset in config.datasets.items()
-        if dataset.split and not listing_path(directory, name, listing_of(dataset)).exists()
-    ]
-
-
-def executor_of(config: Config) -> LocalExecutor:
-    """What runs the samplers; cache.dir must exist."""
-    sampler = config.sampler
-    return LocalExecutor(
-        sampler_setup(config),
-        sampler.workers,
-        sampler.python,
-        memory=worker_memory(config),
-        silence=sampler.unit_timeout,
-        name=workers_name(config),
-    )
-
-
 def lister_of(config: Config, name: str = "") -> Lister:
     """What lists the sources; `name` names its processes."""
     sampler = config.sampler
     bounds = Bounds(worker_memory(config), sampler.unit_timeout)
     return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
-
-
-def sampler_setup(config: Config) -> Setup:
-    """What each sampler process is told first; the connections are divided among them."""
-    return Setup(
-        datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
-        connections=max(1, config.sampler.connections // config.sampler.workers),
-        bandwidth=config.sampler.bandwidth,
-        path=[str(folder) for folder in config.sampler.path],
-        memory=worker_memory(config),
-    )
-
-
-def worker_memory(config: Config) -> int:
-    """Bytes of memory that each sampler process may take."""
-    return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
-
-
-def workers_name(config: Config) -> str:
-    """Names the sampler processes of this cache directory, wherever it is mounted; it must exist."""
-    found = config.cache.dir.stat()
-    return f"{found.st_dev:x}-{found.st_ino:x}"
-
-
-def needs_restart(old: Config, new: Config) -> list[str]:
-    """Which keys differ that a running daemon cannot change."""
-
-    def fixed(config: Config) -> dict[str, Any]:
-        values = config.model_dump(mode="json")
-        for key in ("limit", "reserve_free"):
-            del values["cache"][key]
-        for dataset in values["datasets"].values():
-            for key in ("grow", "evict", "limit"):
-                del dataset[key]
-        for key in ("egress_limit", "idle"):
-            del values["sampler"][key]
-        return values
-
-    before, after = fixed(old), fixed(new)
-    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

@@ -24,7 +24,7 @@ from cachecd.config import Config, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.layout import Layout
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.preflight import sampler_setup
+from cachecd.daemon.workers import worker_setup
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
 from cachecd.sampler.opening import open_store
@@ -184,7 +184,7 @@ class Sampler:
         errors: list[Exception] = []
         sent: list[FromSampler | FromStream] = []
         datasets = {self.name: self._dataset.model_dump(mode="json")}
-        setup = dataclasses.replace(sampler_setup(self._config), datasets=datasets)
+        setup = dataclasses.replace(worker_setup(self._config), datasets=datasets)
         worker = Worker(setup, sent.append, failed=errors.append)
         shard = ShardId(self.name, 1)
         classes, numbered = self._classes(units)

@@ -121,7 +121,7 @@ def _serve() -> None:
     import cachecd.sampler.sources.tfrecord
     import cachecd.sampler.stores.local
     import cachecd.sampler.stores.s3
-    import cachecd.service  # noqa: F401
+    import cachecd.daemon.service  # noqa: F401
 
     for prepared in sys.argv[1:]:
         importlib.import_module(prepared).prepare()

@@ -1,96 +1,19 @@
-"""The classes of a label, given or waited for: what they decide, and what is said of them."""
+"""What a first look at the source says of the classes of a label."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cachecd import events as ev
 from cachecd.cli.check import command as check
-from cachecd.config import DatasetConfig, load
+from cachecd.config import load
 from cachecd.errors import ConfigError
 from cachecd.firstlook import check_sources
-from cachecd.model import SetAside
-from cachecd.preflight import generation_of, listing_of
-from cachecd.rules import AWAITS_CLASSES
-from cachecd.status import document
-from tests.world import FOOTPRINT, UNIT, Units, World, train, world
 
 PATTERN = r"^([^/]+)/"
-
-
-def dataset(label: dict[str, Any] | None) -> DatasetConfig:
-    source = {"url": "s3://bucket/train/", "format": "files", "label": label}
-    return DatasetConfig.model_validate({"source": source, "transform": ["decode_image"]})
-
-
-# --- what a generation is made of
-
-
-def test_a_generation_has_the_same_name_on_every_machine():
-    assert generation_of(dataset(None)) == "1-6df60a24"
-    assert generation_of(dataset({"pattern": PATTERN})) == "1-2c7f8e6e"
-
-
-def test_the_classes_and_their_order_are_part_of_the_generation_and_not_of_the_listing():
-    labels = [
-        {"pattern": PATTERN},
-        {"pattern": PATTERN, "classes": ["cat"]},
-        {"pattern": PATTERN, "classes": ["cat", "dog"]},
-        {"pattern": PATTERN, "classes": ["dog", "cat"]},
-    ]
-    assert len({generation_of(dataset(label)) for label in labels}) == len(labels)
-    assert len({listing_of(dataset(label)) for label in labels}) == 1
-
-
-# --- what a rank and `status` are told meanwhile
-
-
-def waits(reply: ev.Command) -> str:
-    assert isinstance(reply, ev.ReplyWaiting)
-    return reply.reason
-
-
-def waits_for(w: World) -> str:
-    return str(document(w.state, {}, 0.0)["datasets"]["train"]["waits_for"])
-
-
-def test_a_source_whose_classes_are_awaited_says_so_until_it_is_listed():
-    units = Units([])
-    rules = train(awaits=AWAITS_CLASSES, first=3 * UNIT)
-    w = World(8 * FOOTPRINT, {rules: units}, unlisted={"train"})
-    said = (
-        "classes are numbered when the listing has come to its end, and nothing is sampled before; "
-        "label.classes in the configuration names them and ends the wait"
-    )
-    assert waits(w.acquire("train", "job", 0)) == f"listing the source: {said}"
-    assert waits_for(w) == said
-    units.append([UNIT] * 10)
-    w.feed(ev.Listed("train", complete=True))
-    assert waits(w.acquire("train", "job", 0)) == ""
-    assert waits_for(w) == ""
-
-
-def test_a_source_without_labels_waits_for_its_first_page_alone():
-    w = World(8 * FOOTPRINT, {train(): Units([])}, unlisted={"train"})
-    assert waits(w.acquire("train", "job", 0)) == "listing the source"
-    assert waits_for(w) == ""
-
-
-def test_of_reasons_without_number_status_tells_the_most_frequent():
-    aside = [SetAside(n, f"{n}", f"class {n} is not in label.classes") for n in range(5000)]
-    aside += [SetAside(5000, "again", "class 4999 is not in label.classes")]
-    found = document(world().state, {"train": aside}, 0.0)["datasets"]["train"]["set_aside"]
-    assert found["units"] == 5001
-    assert len(found["reasons"]) == 100
-    assert found["reasons"]["class 4999 is not in label.classes"] == 2
-
-
-# --- what a first look at the source says
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def command(
     Ctrl-C leaves the command 10 s to end before SIGTERM follows; a second Ctrl-C ends it.
     """
     from cachecd.config import load
-    from cachecd.service import Options, run
+    from cachecd.daemon.service import Options, run
 
     loaded = load(config)
     _log_to_stderr()

@@ -1,4 +1,4 @@
-"""`cachecd status`: what the daemon holds, does, and is kept from doing."""
+"""`cachecd status`: what the daemon has, does, and cannot do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import json
 from typing import Annotated, Any
 
 import typer
+
+_LINES = {
+    "waits_for": "waits",
+    "rotation_waits": "nothing rotates",
+    "held_back": "held back",
+    "quarantined_shards": "damaged shards to be made again",
+}
 
 
 def command(
@@ -42,7 +49,8 @@ def _print(document: dict[str, Any]) -> None:
 
     cache, daemon = document["cache"], document["daemon"]
     share = cache["used"] / cache["limit"]
-    _say(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s)")
+    offline = ", offline" if daemon["offline"] else ""
+    _say(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s{offline})")
     _say(
         f"  {size(cache['used'])} used and {size(cache['reserved'])} reserved"
         f" of {size(cache['limit'])} ({share:.0%})"
@@ -52,15 +60,17 @@ def _print(document: dict[str, Any]) -> None:
     if cache["resting"]:
         _say(f"  nothing is fetched: {cache['resting']}")
     if cache["corrupt_shards"]:
-        _say(f"  {cache['corrupt_shards']} corrupt shards found and fetched again")
+        _say(f"  {cache['corrupt_shards']} damaged shards found")
     sampler = document["sampler"]
     if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
         _say(
-            f"  {sampler['alive']} of {sampler['workers']} sampler processes alive, "
+            f"  {sampler['alive']} of {sampler['workers']} worker processes alive, "
             f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
         )
     for name, dataset in document["datasets"].items():
         _print_dataset(name, dataset, size)
+    for other in document["unconfigured"]:
+        _say(f"not configured: {other['dataset']}, {_older(other, size)}")
     for lease in document["leases"]:
         _say(_lease(lease, size))
 
@@ -69,28 +79,18 @@ def _lease(lease: dict[str, Any], size: Any) -> str:
     """One line: what, whose, held by whom, since when, and what its end would free."""
     from cachecd.quantities import approximate_duration
 
-    told = ", ".join(map(str, lease["held_by"]))
-    ranks = f" ({len(lease['held_by'])} of {lease['ranks']} ranks: {told})" if told else ""
+    ranks = ", ".join(map(str, lease["held_by"]))
+    by = f" ({len(lease['held_by'])} of {lease['ranks']} ranks: {ranks})" if ranks else ""
     kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
     return (
         f"lease {lease['dataset']} epoch {lease['epoch']} of {lease['job']}: "
-        f"{lease['records']} records, {'held' if lease['held'] else 'granted'}{ranks} "
+        f"{lease['records']} records, {'held' if lease['held'] else 'granted'}{by} "
         f"for {approximate_duration(lease['age_s'])}{kept}"
     )
 
 
-def _listing(listing: dict[str, Any]) -> str:
-    """One line: how far the listing is, or when the last one ended."""
-    from cachecd.quantities import approximate_duration as age
-
-    named = f"{listing['objects']} objects at {listing['objects_per_second']}/s"
-    if listing["running"]:
-        said = f"listing for {age(listing['for_s'])}: {named}"
-    elif listing["ended_ago_s"] is None:
-        return "not listed in this run"
-    else:
-        said = f"listed {age(listing['ended_ago_s'])} ago in {age(listing['took_s'])}: {named}"
-    return f"{said}; {listing['failed']}" if listing["failed"] else said
+def _older(older: dict[str, Any], size: Any) -> str:
+    return f"generation {older['generation']}: {older['shards']} shards, {size(older['bytes'])}"
 
 
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
@@ -99,32 +99,33 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     _say(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
     _say(
         f"  cached: {dataset['shards']} shards, {dataset['records']} records, "
-        f"{size(dataset['data_bytes'])}; {dataset['evicted_shards']} shards evicted, "
-        f"{dataset['retired_shards']} retired and held"
+        f"{size(dataset['data_bytes'])} of a share of {size(dataset['share'])}; "
+        f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
-    if idle := dataset["idle_shards"]:
-        _say(f"  idle: {idle} shards of other generations, which go when room is needed")
-    listed = "complete" if dataset["listed"] else f"still listing: {dataset['units_listed']} so far"
-    _say(f"  listing: {dataset['units']} units may be sampled ({listed})")
-    going = f"{dataset['passes'] + 1}: {dataset['pass_done']:.1%} done"
+    listed = "complete" if dataset["listed"] else "still listing"
+    _say(f"  listing: {dataset['units']} units ({listed})")
+    pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
+    _say(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
     _say(
-        f"  pass {'over: nothing is missing' if dataset['whole'] else going}; "
-        f"{dataset['coverage']:.1%} of the units cached at least once"
+        f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s, "
+        f"{dataset['open_streams']} of {dataset['streams']} streams open"
     )
-    _say(
-        f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s; waiting: "
-        f"{dataset['waiting_units']} units, {dataset['waiting_shards']} shards that failed"
-    )
-    _say(f"  {_listing(dataset['listing'])}")
-    if dataset["waits_for"]:
-        _say(f"  waits: {dataset['waits_for']}")
-    if dataset["held_back"]:
-        _say(f"  held back: {dataset['held_back']}")
+    for key, what in _LINES.items():
+        if dataset[key]:
+            _say(f"  {what}: {dataset[key]}")
     if dataset["stopped"]:
-        ago = "" if dataset["contradicted"] else f" {dataset['stopped_for_s']:.0f} s ago"
-        _say(f"  ingest stopped{ago}: {dataset['stopped']}")
-    aside = dataset["set_aside"]
-    if aside["units"]:
-        _say(f"  {aside['units']} units set aside:")
-        for reason, count in sorted(aside["reasons"].items(), key=lambda item: -item[1])[:5]:
-            _say(f"    {count} x {reason}")
+        _say(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
+    if dataset["rewritten_units"] and dataset["whole"]:
+        _say(
+            f"  {dataset['rewritten_units']} units were rewritten in the source; the cached versions stay "
+            "until generation is raised"
+        )
+    for value in dataset["from_next_generation"]:
+        _say(f"  counts from the next generation on: {value}")
+    for older in dataset["older"]:
+        _say(f"  older {_older(older, size)}")
+    skipped = dataset["skipped"]
+    if skipped["units"]:
+        _say(f"  {skipped['units']} units skipped:")
+        for reason, about in list(skipped["reasons"].items())[:5]:
+            _say(f"    {about['units']} x {reason} (for example {about['examples'][0]})")

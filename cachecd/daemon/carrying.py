@@ -26,7 +26,8 @@ _log = structlog.get_logger("cachecd.daemon")
 _RETRY = 5.0  # seconds until a search that the disk refused is repeated
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
-Reply = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused | do.ReplyRoom
+ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
+Reply = ToClient | do.ReplyRoom
 Making = do.FindMissing | do.MakeSupplement | do.RemakeShard | do.CloseStream
 
 
@@ -41,7 +42,7 @@ class Carrying:
         deliver: Callable[[ev.Event], None],
         reply: Callable[[Reply], None],
         make: Callable[[Making], None],
-        fetched: Callable[[int], None] = lambda count: None,
+        fetched: Callable[[str, int], None] = lambda dataset, count: None,
     ) -> None:
         self._work = work
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,10 @@ class Carrying:
                 case ev.Done(do.WriteShape(generation, shape)):
                     if fed := self.feeding.generations.get(generation):
                         fed.shape = shape
-            self._deliver(event)
+            try:
+                self._deliver(event)
+            except Exception:  # the events behind it count all the same
+                _log.exception("event not handled", of=type(event).__name__)
 
     def _write(self, command: Any) -> list[ev.Event]:
         try:

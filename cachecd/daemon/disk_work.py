@@ -24,6 +24,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, ShardFacts
 from cachecd.stream import Skipped, StreamId
+from cachecd_client import resources
 from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CorruptError
 
@@ -39,13 +40,14 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 @dataclass(slots=True)
 class DiskWork:
-    """`states`: what state.json of each generation has. `schema_of`: the schema of a generation, if it is
-    known."""
+    """`states`: what state.json of each generation has, or gets with its next write. `schema_of`: the schema
+    of a generation, if it is known. `window`: as cache.window."""
 
     layout: Layout
     excluded: ExcludedFile
     schema_of: Callable[[GenerationId], dict[str, Any] | None]
     states: dict[GenerationId, State] = field(default_factory=dict)
+    window: int | None = None
     _open: dict[str, Exclusion] = field(default_factory=dict)
     _keys: dict[str, frozenset[str]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
@@ -58,6 +60,13 @@ class DiskWork:
         if (keys := self._keys.get(dataset)) is None:
             keys = self._keys[dataset] = self.excluded.keys(dataset)
         return keys
+
+    def is_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
+        """Whether keys are excluded, and all shards with records of theirs are done."""
+        under_way = (each for each in list(self._open.values()) if each.dataset == dataset)
+        return keys <= self.excluded_keys(dataset) and not any(
+            keys.intersection(each.keys) for each in under_way
+        )
 
     # --- writes
 
@@ -111,7 +120,10 @@ class DiskWork:
                 self._open.pop(name, None)
             case do.WriteManifest(lease):
                 schema = self.schema_of(GenerationId(lease.dataset, lease.generation))
-                leases.write_manifest(self.layout, lease.id, encode_manifest(lease, schema))
+                shards = sum(last - first + 1 for _, first, last in lease.intervals)
+                window = resources.window_of(lease.num_bytes, shards, self.window)
+                text = encode_manifest(lease, schema, window)
+                leases.write_manifest(self.layout, lease.id, text)
             case do.MarkHeld(lease):
                 leases.mark_held(self.layout, lease)
         return [ev.Done(command)]
@@ -156,11 +168,15 @@ class DiskWork:
         return ev.Published(stream, number, allocated)
 
     def _count(self, generation: GenerationId, skipped: Iterable[Skipped]) -> None:
-        """Counts skipped units, for state.json."""
+        """Counts skipped units, for state.json. The log names as many as state.json does."""
         state = self.states.get(generation, State())
         counts = dict(state.skipped)
         for each in skipped:
-            counts[each.reason] = counts.get(each.reason, _NONE).with_key(each.key)
+            before = counts.get(each.reason, _NONE)
+            counts[each.reason] = before.with_key(each.key)
+            if len(counts[each.reason].examples) > len(before.examples):
+                named = {"dataset": generation.dataset, "key": ascii(each.key)[1:-1]}
+                _log.warning("unit skipped", **named, why=each.reason)
         self.states[generation] = replace(state, skipped=counts)
 
     def _cursor(self, generation: GenerationId, number: int) -> Any:

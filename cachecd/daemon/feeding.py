@@ -114,7 +114,7 @@ class Feeding:
         facts: Callable[[StreamId, int], ShardFacts],
         discard: Callable[[StreamId, Sequence[int]], None],
         described: Callable[[GenerationId, dict[str, Any]], None],
-        fetched: Callable[[int], None] = lambda count: None,
+        fetched: Callable[[str, int], None] = lambda dataset, count: None,
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
         self._executor = executor
@@ -226,7 +226,7 @@ class Feeding:
     def _count(self, stream: _Stream | None, fetched: int) -> None:
         """Counts fetched bytes; `fetched`: of the stream since it was opened."""
         if stream is not None and fetched > stream.fetched:
-            self._fetched(fetched - stream.fetched)
+            self._fetched(stream.id.dataset, fetched - stream.fetched)
             stream.fetched = fetched
 
     def _note_sealed(self, name: StreamId, number: int, outcome: Filled) -> None:

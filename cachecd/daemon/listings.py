@@ -125,7 +125,7 @@ class ListingKeeper:
     `relist` seconds. A failure is retried; the units that are listed are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers.
+    the file of class numbers. `rewritten`: units with a new ETag, size or label since the start.
     """
 
     name: GenerationId
@@ -138,6 +138,7 @@ class ListingKeeper:
     changed: Callable[[], None]
     reason: str = ""
     doubted: bool = False
+    rewritten: int = 0
     _found: set[str] = field(default_factory=set)
     _takes: Takes | None = None
 
@@ -150,6 +151,7 @@ class ListingKeeper:
             began = time.monotonic()
             changes = await self._until_listed(judges)
             took = time.monotonic() - began
+            self.rewritten += changes.rewritten
             _log.info(
                 "source listed",
                 dataset=self.name.dataset,

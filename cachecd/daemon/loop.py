@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import structlog
 
 from cachecd.config import Config
-from cachecd.daemon.carrying import Carrying, Making, Reply
+from cachecd.daemon.carrying import Carrying, Making, Reply, ToClient
+from cachecd.daemon.complaints import Complaints
 from cachecd.daemon.feeding import Executor, FedGeneration
+from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import LimitRoom, ListingKeeper
+from cachecd.daemon.rate import Rate
 from cachecd.daemon.remaking import MakeExecutor, Remaking
-from cachecd.daemon.start import Start, measure, start
+from cachecd.daemon.start import Start, configured, measure, start
+from cachecd.daemon.status import document, rotation_waits, stale_values
 from cachecd.disk import leases
-from cachecd.disk.durable import write_egress
+from cachecd.disk.durable import Skips, write_egress, write_state
+from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import Row, write_snapshot
 from cachecd.errors import DiskError
 from cachecd.model import ObjectInfo
@@ -28,7 +34,7 @@ from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream, Made, Working
 
-_TICK, _PROBE, _MEASURE = 0.25, 0.5, 5.0  # seconds
+_TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
 _PAUSE = 1.0  # after a failure
 
@@ -41,7 +47,10 @@ class WorkerExecutor(Executor, MakeExecutor, Protocol):
 
 class CacheLoop:
     """`lister` lists the source of a dataset; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `heard`, on the event loop."""
+    loop's thread. The executor's reports go to `heard`, on the event loop.
+
+    `offline`: nothing is listed or fetched. `progress`: as of `start`.
+    """
 
     def __init__(
         self,
@@ -49,49 +58,68 @@ class CacheLoop:
         limit: int,
         executor: WorkerExecutor,
         lister: Callable[[str], Iterable[list[ObjectInfo]]],
-        reply: Callable[[Reply], None],
+        reply: Callable[[ToClient], None],
+        *,
+        offline: bool = False,
+        progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.policy = Policy()
-        self._config, self._limit = config, limit
+        self.layout = Layout(config.cache.dir)
+        self._config, self._offline = config, offline
+        self._limit = limit
         self._executor, self._lister = executor, lister
-        self._answer = reply
+        self._answer, self._progress = reply, progress
+        self._complaints = Complaints()
         self._rooms: dict[str, LimitRoom] = {}
+        self._keepers: dict[str, ListingKeeper] = {}
+        self._rates = {name: Rate() for name in config.datasets}
         self._tasks: list[asyncio.Task[Any]] = []
-        self._fetched = 0
+        self._fetched = self._corrupt = 0
+        self._skipped: dict[GenerationId, Mapping[str, Skips]] = {}
 
     async def open(self) -> None:
         """Reports what a start finds, then begins to list, to probe leases and to measure. DiskError."""
-        self._found = await start(self._config, self._limit)
-        self._fetched = self._found.fetched
-        self._found.work.schema_of = self._schema
+        found = self._found = await start(self._config, self._limit, self._offline, self._progress)
+        self._ground = Ground(found.directories)
+        self._fetched = found.fetched
+        self._skipped = {name: state.skipped for name, state in found.work.states.items()}
+        found.work.schema_of = self._schema
         self.carrying = Carrying(
-            *(
-                self._found.work,
-                self._executor,
-                self.feed,
-                self._reply,
-                self._again_made,
-                self._count,
-            )
+            *(found.work, self._executor, self.feed, self._reply, self._again_made, self._count)
         )
         self.feeding = self.carrying.feeding
-        self.remaking = Remaking(self.carrying, self._found.work, self._executor)
-        keepers = [self._configured(name) for name in self._found.configured]
-        for event in self._found.events:
+        self.remaking = Remaking(self.carrying, found.work, self._executor, self._count)
+        self._keepers = {name: self._configured(name) for name in found.configured}
+        for event in found.events:
             self.feed(event)
-        work = [self._again(keeper.keep) for keeper in keepers]
+        for name, values in self._stale_values().items():
+            for value in values:
+                _log.warning("from the next generation on", dataset=name, value=value)
+        work = [] if self._offline else [self._again(k.keep) for k in self._keepers.values()]
         work += [
             self._every(_TICK, self._tick),
-            self._every(_PROBE, self._probe),
+            self._every(_PROBE, self._probe_all),
             self._every(_MEASURE, self._measure),
             self._every(_MINUTE, self._write_egress),
+            self._every(_MINUTE, self._write_states),
             self._every(_SNAPSHOT, self._write_snapshots),
         ]
         self._tasks = [asyncio.ensure_future(each) for each in work]
 
+    def configure(self, config: Config, limit: int) -> None:
+        """Takes over what may change while the daemon runs: limits, growth, rotation, pauses, the window."""
+        self._config = config
+        self._found.work.window = config.cache.window
+        self.feed(configured(config, limit, self._found, self._offline))
+
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out what follows."""
+        if isinstance(event, ev.ShardVerified) and not event.sound:
+            self._corrupt += 1
+            name = f"{event.generation.dataset}/{event.generation.name}/{event.number}"
+            _log.error("shard is damaged: quarantined", shard=name)
         self.carrying.carry_out(self.policy.handle(event, time.monotonic()))
+        self._complain()
         if isinstance(event, ev.Sealed):
             self.carrying.record(self._egress)
 
@@ -105,6 +133,15 @@ class CacheLoop:
             case _:
                 self.feeding.heard(message)
 
+    async def drain(self, grace: float) -> None:
+        """Begins no more shards. Returns when none is being made, after `grace` seconds at the latest."""
+        self.feed(ev.Draining())
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and any(
+            generation.reserved for generation in self.policy.room.generations
+        ):
+            await asyncio.sleep(0.02)
+
     async def close(self) -> None:
         """Ends all work. What was begun on disk ends first."""
         self.feed(ev.Draining())
@@ -112,11 +149,79 @@ class CacheLoop:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._write_egress()
+        await self._write_states()
         await self._write_snapshots()
         await self.remaking.finish()
         await self.carrying.finish()
         for listing in self._found.listings.values():
             await listing.close()
+
+    # --- requests
+
+    def probe(self, lease: str) -> bool:
+        """Looks whether a process holds a lease, and reports that none does. True also for a lease that is
+        unknown or cannot be looked at."""
+        state = self.policy.leases.by_id.get(lease)
+        if state is None or not state.written:
+            return True
+        try:
+            self._ground.check()
+            if leases.is_held(self.layout, lease):
+                return True
+        except DiskError as error:
+            self._complaints.note("probing leases", str(error))
+            return True
+        self.feed(ev.LeaseUnheld(lease))
+        return False
+
+    def after_writes(self, event: ev.Event) -> None:
+        """Reports an event after the results of all writes that were begun."""
+        self.carrying.record(lambda: [event])
+
+    def sides(self, dataset: str) -> list[str]:
+        """The datasets from which a key is excluded together: both sides of a split. None if this cache has
+        no such dataset."""
+        given = self._config.datasets.get(dataset)
+        if given is not None and given.split is not None:
+            train = dataset.removesuffix("-eval") if given.held_out else dataset
+            return [train, f"{train}-eval"]
+        known = {generation.id.dataset for generation in self.policy.room.generations}
+        return [dataset] if dataset in known else []
+
+    def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
+        """Whether keys are excluded, and their shards are done."""
+        return self._found.work.is_excluded(dataset, keys)
+
+    def rate(self, dataset: str) -> float:
+        """The bytes per second that are fetched for a dataset now."""
+        known = self._rates.get(dataset)
+        return known.now(time.monotonic()) if known else 0.0
+
+    def status(self) -> dict[str, Any]:
+        """The status document of the cache."""
+        now = time.monotonic()
+        text = document(self.policy, self._found.work.states, self._config, now)
+        text["cache"]["dir"] = str(self.layout.root)
+        text["cache"]["corrupt_shards"] = self._corrupt
+        stale = self._stale_values()
+        for name, dataset in text["datasets"].items():
+            dataset["bytes_per_second"] = round(self.rate(name))
+            dataset["stopped_for_s"] = round(self._complaints.seconds(_source(name)), 1)
+            dataset["rewritten_units"] = self._keepers[name].rewritten
+            dataset["from_next_generation"] = stale[name]
+        for lease in text["leases"]:
+            with contextlib.suppress(DiskError):
+                lease["held"] = leases.is_held(self.layout, lease["lease"])
+        return text
+
+    def _stale_values(self) -> dict[str, list[str]]:
+        found, config = self._found, self._config
+        return {
+            name: stale_values(
+                config.datasets[name], config.cache.shard_size, found.generations[each]
+            )
+            for name, each in found.configured.items()
+        }
 
     # --- wiring
 
@@ -150,8 +255,16 @@ class CacheLoop:
     def _again_made(self, command: Making) -> None:
         self.remaking.carry_out(command)
 
-    def _count(self, fetched: int) -> None:
+    def _count(self, dataset: str, fetched: int) -> None:
         self._fetched += fetched
+        if dataset in self._rates:
+            self._rates[dataset].add(fetched, time.monotonic())
+
+    def _complain(self) -> None:
+        """Logs what the disk or a source refuses, once."""
+        self._complaints.note("the disk of cache.dir", self.policy.disk.why)
+        for name, dataset in self.policy.datasets.items():
+            self._complaints.note(_source(name), dataset.source.why)
 
     # --- time
 
@@ -162,11 +275,14 @@ class CacheLoop:
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does work, and again after a failure."""
+        name = work.__name__.strip("_")
         while True:
             try:
-                return await work()
+                await work()
+                self._complaints.note(name, "")
+                return
             except DiskError as error:
-                _log.warning("the disk refuses", why=str(error))
+                self._complaints.note(name, str(error))
             except Exception:
                 _log.exception("work of the daemon failed otherwise than expected")
             await asyncio.sleep(_PAUSE)
@@ -174,49 +290,81 @@ class CacheLoop:
     async def _tick(self) -> None:
         self.feed(ev.Tick())
 
-    async def _probe(self) -> None:
+    async def _probe_all(self) -> None:
         """Reports each lease on whose manifest no process holds a lock."""
         written = [name for name, state in self.policy.leases.by_id.items() if state.written]
-        layout = self._found.layout
 
         def look() -> list[str]:
-            return [name for name in written if not leases.is_held(layout, name)]
+            self._ground.check()
+            return [name for name in written if not leases.is_held(self.layout, name)]
 
-        for name in await asyncio.to_thread(look):
+        try:
+            unheld = await asyncio.to_thread(look)
+        except DiskError as error:
+            self._complaints.note("probing leases", str(error))
+            return
+        self._complaints.note("probing leases", "")
+        for name in unheld:
             self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
+        def look() -> ev.Measured:
+            self._ground.check()
+            return measure(self.layout, self._fetched, self._config.cache.reserve_free)
+
         try:
-            measured = await asyncio.to_thread(measure, self._found.layout, self._fetched)
+            measured = await asyncio.to_thread(look)
         except DiskError as error:
-            then = self.policy.room.measured
-            measured = then._replace(refused=str(error))
+            measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
+        for name, dataset in self.policy.datasets.items():
+            reason = rotation_waits(self.policy, dataset)
+            self._complaints.note(f"rotation of {name}", reason, _MINUTE)
 
     def _egress(self) -> list[ev.Event]:
-        try:
-            write_egress(self._found.layout.egress, self._fetched)
-        except DiskError as error:
-            _log.warning("egress.json not written", why=str(error))
+        self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
         return []
 
     async def _write_egress(self) -> None:
         self.carrying.record(self._egress)
 
+    async def _write_states(self) -> None:
+        """Writes the counts of skipped units, where they changed."""
+
+        def write() -> list[ev.Event]:
+            for name in self._found.configured.values():
+                path, state = self.layout.generation(*name).state, self._found.work.states[name]
+                if self._skipped.get(name) != state.skipped:
+                    self._skipped[name] = state.skipped
+                    self._write("state.json", lambda: write_state(path, state))  # noqa: B023
+            return []
+
+        self.carrying.record(write)
+
     async def _write_snapshots(self) -> None:
         """Writes the shard table of every generation."""
         for generation in self.policy.room.generations:
             rows = list(_rows(generation))
-            path = self._found.layout.generation(*generation.id).snapshot
+            path = self.layout.generation(*generation.id).snapshot
 
             def write(path: Any = path, rows: Any = rows) -> list[ev.Event]:
-                try:
-                    write_snapshot(path, rows)
-                except DiskError as error:
-                    _log.warning("snapshot not written", why=str(error))
+                self._write("snapshot", lambda: write_snapshot(path, rows))
                 return []
 
             self.carrying.record(write)
+
+    def _write(self, name: str, write: Callable[[], None]) -> None:
+        """Writes a file without which a start does well enough."""
+        try:
+            write()
+        except DiskError as error:
+            self._complaints.note(f"writing {name}", str(error))
+        else:
+            self._complaints.note(f"writing {name}", "")
+
+
+def _source(name: str) -> str:
+    return f"the source of {name}"
 
 
 def _rows(generation: Generation) -> Iterable[Row]:

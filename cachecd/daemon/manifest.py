@@ -10,12 +10,15 @@ from cachecd.policy.values import Lease
 VERSION = 2
 
 
-def encode_manifest(lease: Lease, schema: dict[str, Any] | None) -> bytes:
+def encode_manifest(
+    lease: Lease, schema: dict[str, Any] | None, window: int | None = None
+) -> bytes:
     """Returns the manifest. The shards of `intervals`, [stream, first j, last j], have the numbers
-    j (streams + 1) + stream; `versions` names the numbers whose version is not 0."""
+    j (streams + 1) + stream; `versions` names the numbers whose version is not 0. `window`: the shuffle
+    window in bytes; None: the whole set."""
     fields = lease._asdict()
     fields["lease"] = fields.pop("id")
-    body = {"version": VERSION, **fields, "schema": schema or {}}
+    body = {"version": VERSION, **fields, "window": window, "schema": schema or {}}
     return json.dumps(body, separators=(",", ":")).encode("ascii")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,11 +56,18 @@ class _Slice:
 class Remaking:
     """Carries out FindMissing, MakeSupplement, RemakeShard from the source, and CloseStream of supplements.
 
-    `heard` takes the reports of the executor.
+    `heard` takes the reports of the executor. `fetched` counts bytes of a dataset.
     """
 
-    def __init__(self, carrying: Carrying, work: DiskWork, executor: MakeExecutor) -> None:
+    def __init__(
+        self,
+        carrying: Carrying,
+        work: DiskWork,
+        executor: MakeExecutor,
+        fetched: Callable[[str, int], None] = lambda dataset, count: None,
+    ) -> None:
         self._carrying, self._work, self._executor = carrying, work, executor
+        self._fetched = fetched
         self._jobs: dict[ShardId, Job] = {}
         self._sealed: dict[StreamId, int] = {}  # supplements that may not be published yet
         self._closing: set[StreamId] = set()
@@ -83,6 +90,8 @@ class Remaking:
     def heard(self, message: Made | Failed) -> None:
         """A shard is made, or cannot be."""
         job = self._jobs.pop(message.shard, None)
+        if isinstance(message, Made):
+            self._fetched(message.shard.dataset, message.outcome.fetched_bytes)
         match job:
             case do.MakeSupplement():
                 self._supplied(job, message)

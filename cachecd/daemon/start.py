@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,19 @@ _COPY = re.compile(r"-([0-9]+)$")
 # Files that are no shards and no listings may grow by this much between two measurements.
 SLACK = 256 << 10
 _BLOCK = 4096
+# Left for leases and small files, on a file system that has enough of them.
+_INODES_KEPT = 256
 
 
 @dataclass(slots=True)
 class Start:
-    """What a start opened and found. `events`: for the policy, in their order, up to Started."""
+    """What a start opened and found. `events`: for the policy, in their order, up to Started. `boot` makes
+    the names of leases unique over restarts."""
 
     layout: Layout
     work: DiskWork
     fetched: int
+    boot: str = field(default_factory=lambda: f"{time.time_ns():x}.")
     listings: dict[str, GenerationListing] = field(default_factory=dict)
     configured: dict[str, GenerationId] = field(default_factory=dict)
     generations: dict[GenerationId, Generation] = field(default_factory=dict)
@@ -53,9 +58,37 @@ class Start:
         known = self.generations.get(generation)
         return json.loads(known.schema) if known is not None and known.schema else None
 
+    @property
+    def directories(self) -> list[Path]:
+        """The directories that must stay what they are while the daemon runs."""
+        layouts = [self.layout.generation(*each) for each in self.configured.values()]
+        shards = [each.shards for each in layouts]
+        return [self.layout.root, self.layout.datasets, self.layout.leases, *shards]
 
-async def start(config: Config, limit: int) -> Start:
-    """Opens cache.dir. Removes what killed processes left. The caller owns the directory.
+
+def configured(config: Config, limit: int, found: Start, offline: bool) -> ev.Configured:
+    """The configuration, for the policy."""
+    names = {name: generation.name for name, generation in found.configured.items()}
+    sampler = config.sampler
+    return ev.Configured(
+        limit,
+        rules_of(config, limit, names),
+        sampler.egress_limit,
+        sampler.idle,
+        _BLOCK,
+        found.boot,
+        offline,
+    )
+
+
+async def start(
+    config: Config,
+    limit: int,
+    offline: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Start:
+    """Opens cache.dir. Removes what killed processes left. The caller owns the directory. `progress` is
+    called again and again, in another thread, while sidecars are read; what it raises stops the start.
 
     DiskError: the disk refuses to read, and a start would take shards for lost. DamagedError: a file that
     the start cannot do without is damaged.
@@ -68,7 +101,9 @@ async def start(config: Config, limit: int) -> Start:
     found = Start(layout, DiskWork(layout, excluded, lambda _: None), read_egress(layout.egress))
     for name, dataset in config.datasets.items():
         await _open(found, config, name, dataset)
-    await asyncio.to_thread(_take_stock, found, config, limit)
+    found.work.window = config.cache.window
+    event = configured(config, limit, found, offline)
+    await asyncio.to_thread(_take_stock, found, event, config.cache.reserve_free, progress)
     return found
 
 
@@ -102,21 +137,12 @@ async def _open(found: Start, config: Config, name: str, dataset: DatasetConfig)
         return
 
 
-def _take_stock(found: Start, config: Config, limit: int) -> None:
+def _take_stock(
+    found: Start, event: ev.Configured, reserve_free: int, progress: Callable[[str], None]
+) -> None:
     """Reads leases and shards. Fills `events`."""
     held = _find_leases(found.layout)
-    names = {name: generation.name for name, generation in found.configured.items()}
-    sampler = config.sampler
-    found.events.append(
-        ev.Configured(
-            limit,
-            rules_of(config, limit, names),
-            sampler.egress_limit,
-            sampler.idle,
-            _BLOCK,
-            f"{time.time_ns():x}.",
-        )
-    )
+    found.events.append(event)
     for dataset, name in found.layout.generations():
         generation = GenerationId(dataset, name)
         try:
@@ -128,18 +154,23 @@ def _take_stock(found: Start, config: Config, limit: int) -> None:
             found.generations[generation] = known
     newest_first = sorted(found.generations.items(), key=lambda each: each[1].made, reverse=True)
     for generation, known in newest_first:
-        found.events.append(_inspect(found, generation, known, [one.lease for one in held]))
+        leased = [one.lease for one in held]
+        found.events.append(_inspect(found, generation, known, leased, progress))
         if found.configured.get(generation.dataset) == generation:
             found.events.append(_listed(generation, found.listings[generation.dataset]))
     found.events += held
-    found.events.append(measure(found.layout, found.fetched))
+    found.events.append(measure(found.layout, found.fetched, reserve_free))
     for exclusion in found.work.excluded.unfinished:
         found.events += found.work.search(do.FindHolders(exclusion.name))
     found.events.append(ev.Started())
 
 
 def _inspect(
-    found: Start, generation: GenerationId, known: Generation, held: list[Lease]
+    found: Start,
+    generation: GenerationId,
+    known: Generation,
+    held: list[Lease],
+    progress: Callable[[str], None],
 ) -> ev.GenerationFound:
     layout, split = found.layout.generation(*generation), split_of(known.identity)
     try:
@@ -152,7 +183,12 @@ def _inspect(
         return ev.GenerationFound(generation, split)
     leased = {name for lease in held for name in _names(lease, generation)}
     excluded = found.work.excluded_keys(generation.dataset)
-    inventory = take_inventory(layout, known.shape, state, leased, excluded)
+
+    def read(count: int) -> None:
+        name = generation.dataset
+        progress(f"{name}: {count} sidecars read, which the snapshot does not have")
+
+    inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
     remove_leftovers(layout, inventory, state)
     return ev.GenerationFound(
         generation,
@@ -223,8 +259,9 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
     return found
 
 
-def measure(layout: Layout, fetched: int) -> ev.Measured:
-    """Measures everything under cache.dir but shards, and the room of the file system. DiskError."""
+def measure(layout: Layout, fetched: int, reserve_free: int = 0) -> ev.Measured:
+    """Measures everything under cache.dir but shards, and the room of the file system, without
+    `reserve_free`. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = _but(layout.root, layout.datasets) + _own(layout.datasets)
         for dataset in layout.datasets.iterdir():
@@ -233,8 +270,9 @@ def measure(layout: Layout, fetched: int) -> ev.Measured:
             other += _but(dataset, *ours)
             other += sum(_but(root, each.shards) + _own(each.shards) for root, each in ours.items())
     total, free = filesystem.inodes(layout.root)
-    spare_files = float(free) if total else float("inf")
-    return ev.Measured(other, SLACK, filesystem.free_bytes(layout.root), spare_files, fetched)
+    spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
+    spare = filesystem.free_bytes(layout.root) - reserve_free
+    return ev.Measured(other, SLACK, spare, spare_files, fetched)
 
 
 def _own(path: Path) -> int:

@@ -17,7 +17,7 @@ from cachecd.stream import Cursor, Shape, Skipped, StreamId
 class Configured(NamedTuple):
     """The configuration, at a start and at each reload. `egress_limit`: bytes that may be fetched in all,
     over restarts. `idle`: seconds without a lease after which nothing is fetched. `block`: the file
-    system's block. `boot` makes the names of leases unique over restarts."""
+    system's block. `boot` makes the names of leases unique over restarts. `offline`: nothing is fetched."""
 
     limit: int
     datasets: tuple[Rules, ...]
@@ -25,6 +25,7 @@ class Configured(NamedTuple):
     idle: float | None = None
     block: int = 4096
     boot: str = ""
+    offline: bool = False
 
 
 class ShardFound(NamedTuple):

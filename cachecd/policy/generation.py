@@ -36,7 +36,7 @@ class Generation:
         self.streams: list[Stream] = []
         self.supplements = Supplements()
         self.quarantine = Quarantine()
-        self.units = self.listed_bytes = self.completed = 0
+        self.units = self.listed_bytes = self.completed = self.num_retired = 0
         self.reason = ""
         self.writes_shape = False
         self.is_configured = True
@@ -159,6 +159,7 @@ class Generation:
             if self.quarantine.retire_later(number):
                 continue
             self.table.set_status(number, Status.RETIRING)
+            self.num_retired += 1
             if self.table.needs_mark(number):
                 marks.append(number)
             else:

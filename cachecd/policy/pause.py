@@ -42,14 +42,18 @@ class Pause:
 
 @dataclass(slots=True)
 class Restraint:
-    """Bounds of the configuration. `wanted_at`: when a lease was last asked for, or ended."""
+    """Bounds of the configuration. `wanted_at`: when a lease was last asked for, or ended. `offline`:
+    nothing is fetched."""
 
     egress_limit: int | None = None
     idle: float | None = None
     wanted_at: float | None = None
+    offline: bool = False
 
     def spent(self, fetched: int) -> str:
         """Why nothing will be fetched any more, or ""."""
+        if self.offline:
+            return "the daemon runs offline: start it without --offline to fetch"
         if self.egress_limit is None or fetched < self.egress_limit:
             return ""
         limit = approximate_size(self.egress_limit)

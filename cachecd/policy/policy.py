@@ -180,6 +180,7 @@ class Policy:
         self.room.limit = event.limit
         self.leases.block, self.leases.boot = event.block, event.boot
         self.restraint.egress_limit, self.restraint.idle = event.egress_limit, event.idle
+        self.restraint.offline = event.offline
         for rules in event.datasets:
             self._rules[rules.name] = rules
             if dataset := self.datasets.get(rules.name):

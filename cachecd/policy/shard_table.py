@@ -321,6 +321,16 @@ class ShardTable:
                 names.append((number, int(rows[i]["version"])))
         return names
 
+    def count(self, *statuses: Status) -> int:
+        """How many numbers have one of these statuses."""
+        rows = (column.rows["status"][: column.size] for column in self._columns)
+        return sum(int(np.isin(each, statuses).sum()) for each in rows)
+
+    def retired_bytes(self, intervals: Intervals) -> int:
+        """The bytes of retired shards among these numbers."""
+        rows = [self._columns[stream].slice(first, last) for stream, first, last in intervals]
+        return sum(int(each["allocated"][each["status"] == Status.RETIRED].sum()) for each in rows)
+
     def has_quarantined(self, intervals: Intervals) -> bool:
         """Whether any of these numbers is quarantined."""
         rows = (self._columns[stream].slice(first, last) for stream, first, last in intervals)

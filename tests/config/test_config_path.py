@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cachecd.config import load
-from cachecd.preflight import needs_restart
 
 
 @pytest.fixture
@@ -50,9 +49,3 @@ def test_what_is_no_directory_is_told_with_line_and_column(
 ):
     [line] = complaints(f"{good}sampler: {{path: {path}}}\n")
     assert line.startswith(complaint.format(project.parent))
-
-
-def test_another_path_needs_a_restart(loaded, good, project):
-    before, after = loaded(good), loaded(f"{good}sampler: {{path: [project]}}\n")
-    assert needs_restart(before, after) == ["sampler"]
-    assert needs_restart(after, after) == []

@@ -218,7 +218,8 @@ class Daemon:
         return code
 
     def temporaries(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.cache / "tmp"))
+        """What workers are writing, or left."""
+        return sorted(path.name for path in self.cache.glob("datasets/*/*/shards/*.new*"))
 
 
 class ExecutedDaemon(Daemon):

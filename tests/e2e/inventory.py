@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import threading
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from cachecd_client._core import Sidecar, scan
 
-_SHARD = re.compile(r"\d{10}\.tfrecord")
+_SHARD = re.compile(r"(\d{10})(?:\.(\d+))?\.tfrecord")
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,31 @@ class Found:
         return self.inode, self.sha256
 
 
+def generation(cache: Path, dataset: str = "train") -> Path:
+    """The directory of the dataset's newest generation."""
+    made = {
+        path.parent: json.loads(path.read_text())["made"]
+        for path in (cache / "datasets" / dataset).glob("*/generation.json")
+    }
+    return max(made, key=made.__getitem__)
+
+
 def inventory(
     cache: Path, dataset: str = "train", without: Set[int] = frozenset()
 ) -> dict[int, Found]:
-    """The shards by number, but for `without`; fails on one that is not whole. A sidecar alone is none."""
-    found = {}
-    for entry in os.scandir(cache / "shards" / dataset):
-        if _SHARD.fullmatch(entry.name) and int(entry.name[:10]) not in without:
-            try:
-                found[int(entry.name[:10])] = _whole(entry)
-            except FileNotFoundError:  # unlinked meanwhile, and a shard is before its sidecar
-                assert not os.path.exists(entry.path), f"{entry.path} has no sidecar"
-    return found
+    """The shards of the newest generation by number, each in its newest version, but for `without`; fails on
+    one that is not whole. A sidecar alone is none."""
+    found: dict[int, tuple[int, Found]] = {}
+    for entry in os.scandir(generation(cache, dataset) / "shards"):
+        if not (match := _SHARD.fullmatch(entry.name)) or int(match[1]) in without:
+            continue
+        number, version = int(match[1]), int(match[2] or 0)
+        try:
+            if number not in found or version > found[number][0]:
+                found[number] = version, _whole(entry)
+        except FileNotFoundError:  # unlinked meanwhile, and a shard is before its sidecar
+            assert not os.path.exists(entry.path), f"{entry.path} has no sidecar"
+    return {number: shard for number, (_, shard) in sorted(found.items())}
 
 
 def _whole(entry: os.DirEntry[str]) -> Found:
@@ -139,5 +153,5 @@ def blocks(path: str) -> Iterator[tuple[tuple[int, str], int]]:
             found = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        name = re.sub(r"^[\w-]+\.(?=\d{10}\.tfrecord)", "", entry.name)
+        name = entry.name.replace(".new", ".tfrecord")
         yield (found.st_ino, name), found.st_blocks * 512

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.trainer import Stop, run_trainer
+from cachecd.daemon.trainer import Stop, run_trainer
 from tests.e2e.daemons import Daemon, wait_until
 
 TRAINER = """

@@ -129,11 +129,7 @@ def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(
 
 
 def names_in(daemon: Daemon) -> set[str]:
-    return {
-        entry.name
-        for folder in ("shards/train", "tmp")
-        for entry in os.scandir(daemon.cache / folder)
-    }
+    return {path.name for path in daemon.cache.glob("datasets/train/*/shards/*")}
 
 
 OWNER = """

@@ -29,7 +29,7 @@ with connect() as cache:
 
 def numbers(files: list[str]) -> list[int]:
     """The numbers of an epoch's shards, ascending."""
-    return [int(Path(file).stem) for file in files]
+    return [int(Path(file).name[:10]) for file in files]
 
 
 def leases_of(daemon: Daemon, job: str) -> int:
@@ -92,7 +92,6 @@ def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object
 
 def test_the_peak_of_a_directory_is_what_lay_there_at_once(tmp_path):
     """The measure itself: it sees what is there for a moment, and counts no rename twice."""
-    (tmp_path / "tmp").mkdir()
     (tmp_path / "shards").mkdir()
     with Peak(tmp_path) as peak:
 
@@ -102,9 +101,9 @@ def test_the_peak_of_a_directory_is_what_lay_there_at_once(tmp_path):
 
         rounds(3)
         empty = peak.bytes
-        assert empty == 3 * 4096
+        assert empty == 2 * 4096
         for number in range(20):
-            written = tmp_path / "tmp" / f"train.{number:010d}.tfrecord"
+            written = tmp_path / "shards" / f"{number:010d}.new"
             written.write_bytes(bytes(MIB))
             rounds(3)
             sealed = tmp_path / "shards" / f"{number:010d}.tfrecord"
@@ -136,11 +135,7 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
         assert_untouched(held, before)
         served.start()
         assert_untouched(before, inventory(served.cache))
-        # Without a gap: a shard that no lease has named is not retired, nor any after it, and then
-        # the first job's, which are kept, would be all.
-        grown = {*range(1, max(before) + 6)}
-        wait_until(lambda: grown <= inventory(served.cache).keys(), what="ingest goes on")
-        wait_until(lambda: served.train["shards"] >= len(grown))
+        wait_until(lambda: served.train["shards"] >= len(before) + 5, what="ingest goes on")
 
         # The other job rotates, until all that the first one holds is retired, and then some: in
         # how many epochs is up to the link.

@@ -1,0 +1,58 @@
+"""Refusals of disks and sources: each is logged once, and once more when it works again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+_QUIET = 60.0  # seconds between two complaints about a subject that fails and works in turns
+
+_log = structlog.get_logger("cachecd.daemon")
+
+
+@dataclass(slots=True)
+class _Subject:
+    """`reason`: why it fails, "" if it works; `since`: when that began. `logged`: when the log last said that
+    it fails; `said`: that is what the log last said."""
+
+    reason: str = ""
+    since: float = 0.0
+    logged: float = -math.inf
+    said: bool = False
+
+
+class Complaints:
+    """By subject: the disk, or the source of a dataset."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._subjects: dict[str, _Subject] = {}
+
+    def note(self, subject: str, reason: str, patience: float = 0.0) -> None:
+        """`reason`: why the subject fails now, "" if it works. It is logged after `patience` seconds of
+        failing."""
+        known = self._subjects.get(subject)
+        if known is None:
+            if not reason:
+                return
+            known = self._subjects[subject] = _Subject()
+        now = self._clock()
+        if not known.reason:
+            known.since = now
+        known.reason = reason
+        due = now >= max(known.since + patience, known.logged + _QUIET)
+        if reason and not known.said and due:
+            known.said, known.logged = True, now
+            _log.warning(f"{subject} fails", why=reason)
+        elif not reason and known.said:
+            known.said = False
+            _log.info(f"{subject} works again")
+
+    def seconds(self, subject: str) -> float:
+        """For how long a subject has been failing; 0 if it works."""
+        known = self._subjects.get(subject)
+        return self._clock() - known.since if known and known.reason else 0.0

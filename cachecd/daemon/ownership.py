@@ -1,0 +1,202 @@
+"""One daemon per cache directory, one owner per socket; the second fails at once and hears who.
+
+The proof is an open-file-description lock, which the operating system ends with its holder, on a
+small file whose text names the holder. Samplers, started by exec, do not inherit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from cachecd.disk.filesystem import refusing
+from cachecd.disk.locks import try_write_lock
+from cachecd.errors import ConfigError, DiskError, InUseError
+
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_HOLDER = 512
+SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
+
+
+class Ownership:
+    """Held from construction to `close`, or to the end of the process; a context manager.
+
+    Never blocks. InUseError names the holder; DiskError if the lock file cannot be made.
+    """
+
+    def __init__(self, what: str, lock: Path, endpoint: str) -> None:
+        self._lock = lock
+        with refusing(f"cannot lock {what} with {lock}"):
+            while not self._take(what):
+                pass
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
+            # In place, and padded: a disk that is full to the last byte takes what needs no new block.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, json.dumps(holder).encode().ljust(_HOLDER) + b"\n", 0)
+
+    def _take(self, what: str) -> bool:
+        """Locks the file; False if its last holder was just unlinking it."""
+        self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+        try:
+            if not try_write_lock(self._fd):
+                raise InUseError(f"{what} is in use by {_holder(os.pread(self._fd, 4096, 0))}")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._fd), os.stat(self._lock)):
+                    # Whoever may open it may lock it, and keep the next start out.
+                    os.fchmod(self._fd, 0o600)
+                    return True
+        except BaseException:
+            os.close(self._fd)
+            raise
+        os.close(self._fd)
+        return False
+
+    def close(self) -> None:
+        """Gives it up and removes the lock file. Idempotent."""
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError):  # a read-only disk: the next holder takes the file over
+            self._lock.unlink()
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Ownership:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _holder(text: bytes) -> str:
+    try:
+        found = json.loads(text)
+        return f"cachecd pid {found['pid']} on {found['host']} (socket {found['socket']})"
+    except (ValueError, KeyError, TypeError):
+        return "another cachecd that is just starting"
+
+
+def claim_directory(lock: Path, endpoint: str) -> Ownership:
+    """Makes this process the one daemon of a cache directory. `lock` is Layout.lock."""
+    return Ownership(f"cache directory {lock.parent}", lock, endpoint)
+
+
+def claim_socket(path: Path) -> Ownership:
+    """Makes this process the owner of the socket `path`, and removes one that a dead daemon left.
+
+    Its directory must exist (see make_private_directory). ConfigError if the path is too long
+    or is something else than a socket; InUseError if somebody answers there.
+    """
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"the socket's path {path} has {length} bytes, the system takes at most "
+            f"{SOCKET_PATH_BYTES}; set server.endpoint to a shorter one, for example ipc:///run/cachecd/cachecd.sock"
+        )
+    owned = Ownership(f"socket {path}", path.with_name(path.name + ".lock"), f"ipc://{path}")
+    try:
+        _remove_stale(path)
+    except BaseException:
+        owned.close()
+        raise
+    return owned
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"{path} exists and is not a socket; set server.endpoint to another path")
+    # Who holds no lock may still listen: a foreign program, or one in another mount of this file.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        failure = probe.connect_ex(os.fspath(path))
+        if failure in (0, errno.EAGAIN):  # EAGAIN: alive, its backlog is full
+            raise InUseError(
+                f"socket {path} is in use by {_peer(probe) if not failure else 'a process'}"
+            )
+    if failure != errno.ECONNREFUSED:
+        raise DiskError(f"cannot use the socket {path}: {os.strerror(failure)}")
+    with refusing(f"cannot remove the stale socket {path}"):
+        path.unlink(missing_ok=True)
+
+
+def _peer(connected: socket.socket) -> str:
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return f"pid {struct.unpack('3i', credentials)[0]}"
+
+
+def open_socket_to_group(path: Path) -> None:
+    """Lets the group connect, once `path` is bound: connecting takes write permission, which the
+    umask may have taken away. The directory's mode keeps everybody else out."""
+    with refusing(f"cannot set the mode of the socket {path}"):
+        path.chmod(0o660)
+
+
+@contextlib.contextmanager
+def made(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
+    """Has `make` make a directory. At the end it is removed again with the parents that were missing, as far
+    as they are empty."""
+    new = [p for p in (path, *path.parents) if not p.exists()]
+    try:
+        make(path)
+        yield
+    finally:
+        for each in new:
+            with contextlib.suppress(OSError):  # not empty: something uses it
+                each.rmdir()
+
+
+def make_cache_directory(path: Path) -> None:
+    """Makes cache.dir. DiskError if that is refused, or nothing can be written there."""
+    with refusing(f"cannot create cache.dir {path}"):
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise DiskError(f"cache.dir {path} cannot be written by uid {os.geteuid()}")
+
+
+def make_private_directory(path: Path) -> None:
+    """Makes `path` (and its parents) if need be, for us and our group alone: mode 0750.
+
+    DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
+    all: whoever can reach the control socket can read everything cached.
+    """
+    with refusing(
+        f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "
+        "place of yours)"
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(0o750)
+            # The umask may have taken the group's bits away; a set-group-ID parent's stay.
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | 0o750)
+        except FileExistsError:
+            pass
+        found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        raise DiskError(f"{path} is not a directory; the control socket needs one of its own")
+    if found.st_uid != os.geteuid():
+        raise DiskError(
+            f"{path} belongs to uid {found.st_uid}, not to us (uid {os.geteuid()}); put the socket "
+            f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
+        )
+    if mode & 0o027:
+        raise DiskError(
+            f"{path} has mode {mode:04o}, expected at most 0750; put the socket into a "
+            f"directory of its own, or run: chmod 750 {path}"
+        )

@@ -1,0 +1,184 @@
+"""Requests of clients as events of the policy, and the policy's replies as messages."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from cachecd.daemon.carrying import ToClient
+from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.server import Answer
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from cachecd.policy.values import GenerationId, Resume
+from cachecd_client import protocol
+
+# Seconds until a client that excludes keys is answered to send its request again.
+_PATIENCE = 1.0
+_MOST = 1 << 62  # of a shard's number, or of the ranks of a node
+
+_log = structlog.get_logger("cachecd.daemon")
+
+
+@dataclass(slots=True)
+class _Due:
+    """A request that the policy has not answered. `dataset`: whose rate of fetching its reply states."""
+
+    id: str
+    dataset: str
+    answer: Answer
+
+
+class Requests:
+    """`handle` takes requests, in order; `reply` takes the policy's replies. `status` makes the status
+    document."""
+
+    def __init__(self, cache: CacheLoop, status: Callable[[], dict[str, Any]]) -> None:
+        self._cache, self._status = cache, status
+        self._due: dict[str, _Due] = {}
+        # The policy's names of requests: never those that clients choose, and unique over restarts.
+        self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
+        self._excluding: dict[tuple[str, frozenset[str]], asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, request: protocol.Request, answer: Answer) -> None:
+        """Begins to handle a request: `answer` gets its reply."""
+        match request:
+            case protocol.Acquire():
+                self._acquire(request, answer)
+            case protocol.Held(id, lease, rank):
+                self._feed(ev.RankHolds(self._name(id, "", answer), lease, rank))
+            case protocol.Released(id, lease, _, delivered):
+                self._feed(ev.Delivered(lease, delivered))
+                self._cache.probe(lease)
+                answer(protocol.Done(id))
+            case protocol.ReportCorrupt():
+                self._report(request, answer)
+            case protocol.Exclude():
+                task = asyncio.ensure_future(self._exclude(request, answer))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case protocol.AskStatus(id):
+                answer(protocol.StatusReply(id, self._status()))
+
+    def reply(self, command: ToClient) -> None:
+        """Sends the policy's reply to its client."""
+        if (due := self._due.pop(command.request, None)) is not None:
+            due.answer(self._message(command, due))
+
+    def _message(self, command: ToClient, due: _Due) -> protocol.Reply:
+        match command:
+            case do.ReplyGranted(_, lease, coverage):
+                layout = self._cache.layout
+                manifest = layout.manifest(lease).relative_to(layout.root)
+                return protocol.Granted(due.id, lease, str(layout.root), str(manifest), coverage)
+            case do.ReplyWaiting(_, have, want, reason):
+                rate = self._cache.rate(due.dataset)
+                return protocol.Waiting(due.id, have, want, rate, reason)
+            case do.ReplyRefused(_, code, message):
+                return protocol.Refused(due.id, code, message)
+            case do.ReplyDone():
+                return protocol.Done(due.id)
+
+    def _feed(self, event: ev.Event) -> None:
+        self._cache.feed(event)
+
+    def _name(self, id: str, dataset: str, answer: Answer) -> str:
+        """Names a request for the policy."""
+        name = next(self._names)
+        self._due[name] = _Due(id, dataset, answer)
+        return name
+
+    # ---
+
+    def _acquire(self, request: protocol.Acquire, answer: Answer) -> None:
+        if not _are_intervals(request.shards) or request.local_world_size > _MOST:
+            message = "shards: expected [stream, first, last], first <= last; at most 2**62 ranks"
+            answer(protocol.Refused(request.id, "bad-request", message))
+            return
+        resume = None
+        if request.streams > 0:
+            resume = Resume(
+                request.generation,
+                tuple((stream, first, last) for stream, first, last in request.shards),
+                *(request.fingerprint, request.sampling_seed, request.streams, request.place),
+            )
+        asked = ev.AcquireAsked(
+            self._name(request.id, request.dataset, answer),
+            *(request.dataset, request.job, request.epoch),
+            *(request.local_rank, request.local_world_size, resume),
+        )
+        if request.lease:
+            self._feed(ev.Delivered(request.lease, request.delivered))
+        # A job that was launched again under its name gets no set of the job that ended.
+        wanted = request.dataset, request.job, request.epoch
+        leases = (state.lease for state in self._cache.policy.leases.by_id.values())
+        same = [one.id for one in leases if (one.dataset, one.job, one.epoch) == wanted]
+        if same and not all(map(self._cache.probe, same)):
+            self._cache.after_writes(asked)
+        else:
+            self._feed(asked)
+
+    def _report(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
+        generation, number = GenerationId(request.dataset, request.generation), request.shard
+        if not (0 <= number < _MOST and 0 <= request.version < _MOST):
+            answer(protocol.Refused(request.id, "bad-request", f"found shard {number}"))
+            return
+        _log.warning(
+            "corrupt record reported",
+            shard=f"{request.dataset}/{request.generation}/{number}",
+            offset=request.offset,
+            why=request.why,
+        )
+        name = self._name(request.id, request.dataset, answer)
+        self._feed(ev.DamageReported(name, generation, number, request.version))
+
+    async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
+        """Replies when the exclusion is durable and its shards are in no new set, or after a while to send
+        the request again."""
+        sides = self._cache.sides(request.dataset)
+        if not sides:
+            message = f"no dataset {request.dataset!r} in this cache"
+            answer(protocol.Refused(request.id, "unknown-dataset", message))
+            return
+        under_way = [self._begin_exclusion(side, frozenset(request.keys)) for side in sides]
+        waiting = [asyncio.ensure_future(each.wait()) for each in under_way]
+        _, late = await asyncio.wait(waiting, timeout=_PATIENCE)
+        for each in late:
+            each.cancel()
+        if late:
+            reason = "shards are searched for the excluded keys"
+            reason = self._cache.policy.disk.why or reason
+            answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
+        else:
+            answer(protocol.Done(request.id))
+
+    def _begin_exclusion(self, dataset: str, keys: frozenset[str]) -> asyncio.Event:
+        """Begins to exclude keys, unless that is under way; returns what is set at its end."""
+        wanted = dataset, keys
+        if (known := self._excluding.get(wanted)) is not None:
+            return known
+        done = asyncio.Event()
+        if self._cache.are_excluded(dataset, keys):
+            done.set()
+            return done
+
+        def end(_: protocol.Reply) -> None:
+            del self._excluding[wanted]
+            done.set()
+
+        self._excluding[wanted] = done
+        _log.info("keys excluded", dataset=dataset, keys=len(keys))
+        name = self._name("", dataset, end)
+        self._feed(ev.ExcludeAsked(name, dataset, tuple(sorted(keys))))
+        return done
+
+
+def _are_intervals(shards: list[list[int]]) -> bool:
+    return all(len(s) == 3 and 0 <= s[0] and 0 <= s[1] <= s[2] < _MOST for s in shards)

@@ -1,0 +1,222 @@
+"""The control socket: a ZeroMQ ROUTER that turns frames into requests and replies into frames.
+
+A message that is no request is dropped and counted. A peer of another major version gets one clear reply.
+A reply may follow later than its request was read. A request that is repeated, the same in every byte, has
+no second effect: it gets the reply that it got, or the reply that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import structlog
+import zmq
+import zmq.asyncio
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, create_model
+
+from cachecd_client import protocol
+
+
+def _failing_fast(hint: Any) -> Any:
+    """The same type, but only the first wrong element of a list is reported: reporting 20,000 takes
+    100 ms."""
+    if get_origin(hint) is not list:
+        return hint
+    (element,) = get_args(hint)
+    return Annotated[list[_failing_fast(element)], FailFast()]  # type: ignore[misc]
+
+
+def _form(request: type[Any]) -> type[BaseModel]:
+    """Validates the fields of a request; the client's dataclasses stay plain."""
+    hints = get_type_hints(request)
+    finite = ConfigDict(allow_inf_nan=False)
+    fields: dict[str, Any] = {}
+    for f in dataclasses.fields(request):
+        needed = f.default is f.default_factory  # neither is given
+        fields[f.name] = (_failing_fast(hints[f.name]), ... if needed else None)
+    return create_model(request.__name__, __config__=finite, **fields)
+
+
+_FORMS = {name: _form(request) for name, request in protocol.REQUESTS.items()}
+_REPLIES = 8192  # of 100 jobs of 8 ranks that wait, asking twice a second each: 5 s
+_BYTES = 4 * protocol.MAX_MESSAGE_BYTES
+_log = structlog.get_logger("cachecd.server")
+
+Answer = Callable[[protocol.Reply], None]
+
+
+class Answered:
+    """Replies by request; the oldest is forgotten when there are too many.
+
+    A request is all its bytes: two clients that chose the same id sent two requests.
+    """
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[bytes, protocol.Reply] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, request: bytes) -> protocol.Reply | None:
+        """The reply that this request got; None if it was never answered, or too long ago."""
+        return self._replies.get(request)
+
+    def keep(self, request: bytes, reply: protocol.Reply) -> None:
+        """Keeps the first reply to a request."""
+        self._replies[request] = reply
+        self._bytes += len(request)
+        while len(self._replies) > _REPLIES or self._bytes > _BYTES:
+            forgotten, _ = self._replies.popitem(last=False)
+            self._bytes -= len(forgotten)
+
+
+class Server:
+    """Hands each request to `handle`, in order of arrival. `handle` calls the given function with the reply,
+    once, then or later, on the event loop."""
+
+    def __init__(self, endpoint: str, handle: Callable[[protocol.Request, Answer], None]) -> None:
+        """Binds at once; zmq.ZMQError if the endpoint cannot be bound."""
+        self._handle = handle
+        self._answered = Answered()
+        self._due: dict[bytes, bytes] = {}  # of requests without a reply, the peer that sent it last
+        self.dropped = 0
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        # ZeroMQ itself cuts off a peer that sends more.
+        self._socket.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_MESSAGE_BYTES)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError:
+            self.close()
+            raise
+
+    async def serve(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            frames = await self._socket.recv_multipart()
+            try:
+                if not self._read(frames):
+                    self.dropped += 1
+            except Exception as error:
+                # No message, whatever it has, may silence the socket for all others.
+                self.dropped += 1
+                _log.warning("message dropped", why=repr(error))
+            # A waiting message is received without a pause; a peer that sends without end must not stop
+            # the rest of the daemon.
+            await asyncio.sleep(0)
+
+    def _read(self, frames: list[bytes]) -> bool:
+        """Handles a message. False if it is no request."""
+        if len(frames) < 3 or frames[1] != b"":
+            return False
+        major = protocol.major_of(frames[2])
+        if major is None:
+            return False
+        if major != protocol.MAJOR:  # nothing but the first frame can be known
+            message = (
+                f"this daemon speaks protocol {protocol.MAJOR}, the client speaks {major}: "
+                "install cachecd and cachecd-client of the same version"
+            )
+            body = _body(frames[-1])
+            self._send(
+                frames[0], protocol.Refused(body["id"] if body else "", "version", message)
+            )
+            return True
+        if len(frames) != 4:
+            return False
+        peer, sent = frames[0], frames[3]
+        if (known := self._answered.find(sent)) is not None:
+            self._send(peer, known)
+            return True
+        if sent in self._due:
+            self._due[sent] = peer
+            return True
+        request = self._request(sent)
+        if isinstance(request, protocol.Refused):
+            self._send(peer, request)
+        elif request is not None:
+            self._due[sent] = peer
+            self._begin(sent, request)
+        return request is not None
+
+    def _begin(self, sent: bytes, request: protocol.Request) -> None:
+        def answer(reply: protocol.Reply) -> None:
+            if not isinstance(request, protocol.AskStatus):  # AskStatus has no effect to repeat
+                self._answered.keep(sent, reply)
+            if (peer := self._due.pop(sent, None)) is not None:
+                self._send(peer, reply)
+
+        try:
+            self._handle(request, answer)
+        except Exception:
+            # No request may end the daemon that others depend on.
+            _log.exception("request failed", request=type(request).__name__)
+            if (peer := self._due.pop(sent, None)) is not None:
+                message = "internal error; see the daemon's log"
+                self._send(peer, protocol.Refused(request.id, "bad-request", message))
+
+    def _send(self, peer: bytes, reply: protocol.Reply) -> None:
+        """Sends a reply; a peer that does not read must not hold up the others."""
+        frames = [peer, b"", *protocol.encode(reply)]
+        sending = self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        if isinstance(sending, asyncio.Future):
+            sending.add_done_callback(self._sent)
+
+    def _sent(self, sending: asyncio.Future[Any]) -> None:
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            self.dropped += 1
+            _log.warning("reply dropped", why=repr(error))
+
+    def _request(self, sent: bytes) -> protocol.Request | protocol.Refused | None:
+        """The request in `sent`, or why it is refused; None if it has no id."""
+        body = _body(sent)
+        if body is None:
+            return None
+        id, kind = body["id"], str(body.get("type"))
+        if kind not in _FORMS:
+            return protocol.Refused(id, "bad-request", "unknown type of request")
+        try:
+            found = _FORMS[kind].model_validate(body, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "request"
+            return protocol.Refused(id, "bad-request", f"{where}: {first['msg']}")
+        fields: dict[str, Any] = {name: getattr(found, name) for name in found.model_fields_set}
+        for name, value in fields.items():
+            keys, most = name == "keys", protocol.MAX_KEY if name == "keys" else protocol.MAX_TEXT
+            for text in value if keys else [value] if isinstance(value, str) else ():
+                if len(text) > most:
+                    why = f"{name}: {len(text)} characters, expected at most {most}"
+                    return protocol.Refused(id, "bad-request", why)
+                # Names of objects need not be Unicode.
+                if not keys and _is_not_unicode(text):
+                    return protocol.Refused(id, "bad-request", f"{name}: found a lone surrogate")
+        request: protocol.Request = protocol.REQUESTS[kind](**fields)
+        return request
+
+    def close(self) -> None:
+        """Unbinds and frees the socket."""
+        self._socket.close()
+        self._context.term()
+
+
+def _is_not_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _body(text: bytes) -> dict[str, Any] | None:
+    """The request in `text`, which has an id; None if it is no request of any version."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    id = body.get("id") if isinstance(body, dict) else None
+    return body if isinstance(id, str) and len(id) <= protocol.MAX_TEXT else None

@@ -1,0 +1,272 @@
+"""The daemon as a process: what it owns, what ends it, and the trainer it may run.
+
+A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain; a trainer gets its time to
+end (trainer.py). The end of the lifeline (a pipe that a trainer's own daemon inherits) drains too, so that
+such a daemon never outlives its trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+import zmq
+
+from cachecd import preflight
+from cachecd.config import Config
+from cachecd.daemon.identities import identity_of
+from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.notify import ServiceManager
+from cachecd.daemon.ownership import (
+    claim_directory,
+    claim_socket,
+    made,
+    make_cache_directory,
+    make_private_directory,
+    open_socket_to_group,
+)
+from cachecd.daemon.requests import Requests
+from cachecd.daemon.server import Server
+from cachecd.daemon.trainer import Stop, run_trainer
+from cachecd.daemon.workers import executor_of, lister_of
+from cachecd.disk.filesystem import refuse_network_filesystem
+from cachecd.disk.layout import Layout
+from cachecd.errors import DiskError, SourceError
+from cachecd.executors.local import LocalExecutor
+from cachecd.firstlook import check_side, check_sources
+from cachecd_client.errors import CallerError
+
+# SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
+_DRAIN = 3.0
+_SAY_EVERY = 5.0  # seconds between two lines about a start that takes long
+# Keys of the configuration that a reload may change, of cache, sampler and datasets.
+_CHANGEABLE = (
+    *("limit", "reserve_free", "window"),
+    *("egress_limit", "idle"),
+    *("grow", "evict"),
+)
+
+_log = structlog.get_logger("cachecd")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this start differs from the configuration."""
+
+    offline: bool = False
+    lifeline: int | None = None  # a pipe's read end
+    trainer: Sequence[str] = ()
+
+
+def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
+    """Runs until it is stopped. Returns the trainer's exit code, or 0.
+
+    CallerError or WorldError if it cannot start: then nothing is left on disk that was not there before.
+    `reload` reads the configuration again, on SIGHUP.
+    """
+    # One that comes before the daemon can reload is no reason to end.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    # The group may read what is cached, nobody else anything; workers inherit this.
+    umask = os.umask(0o027)
+    limit = preflight.figures(config).limit
+    refuse_network_filesystem(config.cache.dir)
+    socket = Path(config.server.endpoint.removeprefix("ipc://"))
+    with contextlib.ExitStack() as owned:
+        owned.enter_context(made(socket.parent, make_private_directory))
+        owned.enter_context(claim_socket(socket))
+        owned.enter_context(made(config.cache.dir, make_cache_directory))
+        layout = Layout(config.cache.dir)
+        owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
+        executor = executor_of(config, options.offline)
+        owned.callback(executor.abandon)
+        if not options.offline:
+            _look_at_sources(config, layout, executor)
+        return asyncio.run(_serve(config, limit, executor, options, socket, reload, umask))
+
+
+def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) -> None:
+    """Refuses sources that cannot be used, where nothing is cached yet that could be served. ConfigError,
+    SourceError."""
+    known = set(layout.generations())
+    if not known:
+        executor.launch()  # workers import meanwhile
+        for name, what in check_sources(config).items():
+            _log.warning("source looked at", dataset=name, what=what)
+        return
+    for name, dataset in config.datasets.items():
+        if dataset.split and (name, identity_of(dataset).name()) not in known:
+            try:
+                check_side(config, name)
+            except SourceError as error:  # what is cached is served all the same
+                _log.warning("source not looked at", dataset=name, why=str(error))
+
+
+async def _serve(
+    config: Config,
+    limit: int,
+    executor: LocalExecutor,
+    options: Options,
+    socket: Path,
+    reload: Callable[[], Config],
+    umask: int,
+) -> int:
+    daemon = _Daemon(config, limit, executor, options)
+    manager, stop = daemon.manager, daemon.stop
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.ask)
+    loop.add_signal_handler(signal.SIGINT, stop.interrupt)
+    if options.lifeline is not None:
+        loop.add_reader(options.lifeline, stop.asked.set)
+    try:
+        server = Server(config.server.endpoint, daemon.requests.handle)
+    except zmq.ZMQError as error:
+        raise DiskError(f"cannot listen on {config.server.endpoint}: {error}") from error
+    tasks = [asyncio.ensure_future(_watchdog(manager))]
+    code = 0
+    try:
+        open_socket_to_group(socket)
+        if await daemon.open():
+            loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
+            tasks.append(asyncio.ensure_future(server.serve()))
+            tasks[-1].add_done_callback(lambda _: stop.asked.set())  # of no use without a socket
+            manager.ready()
+            _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
+            if options.trainer:
+                code = await run_trainer(options.trainer, config.server.endpoint, stop, umask)
+            else:
+                await stop.asked.wait()
+    finally:
+        manager.stopping()
+        _log.info("stopping")
+        if options.lifeline is not None:
+            loop.remove_reader(options.lifeline)
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):  # whatever keeps the daemon running is to start it again
+                _log.error("ended otherwise than expected", exc_info=ended)
+                code = 1
+        try:
+            await daemon.close()
+        finally:
+            server.close()
+            socket.unlink(missing_ok=True)
+    return code
+
+
+class _Daemon:
+    """The cache with its workers, its listers and its requests."""
+
+    def __init__(
+        self, config: Config, limit: int, executor: LocalExecutor, options: Options
+    ) -> None:
+        self.manager, self.stop = ServiceManager(), Stop()
+        self._config, self._executor, self._options = config, executor, options
+        self._lister = lister_of(config)
+        self._cache = CacheLoop(
+            *(config, limit, executor, self._list, lambda reply: self.requests.reply(reply)),
+            offline=options.offline,
+            progress=self._progress,
+        )
+        self.requests = Requests(self._cache, self.status)
+        self._began = self._said = time.monotonic()
+        self._is_open = False
+
+    async def open(self) -> bool:
+        """Begins to work. False if it was stopped meanwhile."""
+        await self._executor.start(self._cache.heard, self._cache.heard)
+        try:
+            await self._cache.open()
+        except InterruptedError:
+            return False
+        self._is_open = True
+        return True
+
+    def _progress(self, text: str) -> None:
+        """Reports how far a long start is. InterruptedError: the daemon is to end."""
+        if self.stop.asked.is_set():
+            raise InterruptedError("stopped before the start was done")
+        if time.monotonic() >= self._said + _SAY_EVERY:
+            self._said = time.monotonic()
+            self.manager.starting(text)
+            _log.info("starting", progress=text)
+
+    async def close(self) -> None:
+        """Drains, and ends everything."""
+        deadline = time.monotonic() + _DRAIN
+        if self._is_open:
+            await self._cache.drain(_DRAIN)
+        await self._executor.close(max(0.0, deadline - time.monotonic()))
+        self._lister.close()
+        if self._is_open:
+            await self._cache.close()
+
+    def reload(self, load: Callable[[], Config]) -> None:
+        """Takes over what may change while the daemon runs. What is wrong, or needs a restart, is logged and
+        has no effect."""
+        self.manager.reloading()
+        try:
+            config = load()
+            limit = preflight.figures(config).limit
+            if changed := _needs_restart(self._config, config):
+                _log.error("configuration not reloaded: restart to change it", changed=changed)
+            else:
+                self._config = config
+                self._cache.configure(config, limit)
+                _log.info("configuration reloaded", limit=limit)
+        except CallerError as error:
+            _log.error("configuration not reloaded", why=str(error))
+        except Exception:
+            _log.exception("configuration not reloaded")
+        finally:
+            self.manager.ready()
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        sampler = self._executor.status()
+        about = {
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._began, 1),
+            "workers": sampler["workers"],
+            "offline": self._options.offline,
+        }
+        return {**self._cache.status(), "sampler": sampler, "daemon": about}
+
+    def _list(self, name: str) -> Any:
+        return self._lister.units(self._config.datasets[name].source)
+
+
+def _needs_restart(old: Config, new: Config) -> list[str]:
+    """The keys that differ and that a running daemon cannot change."""
+
+    def fixed(config: Config) -> dict[str, Any]:
+        values = config.model_dump(mode="json")
+        sections = [values["cache"], values["sampler"], *values["datasets"].values()]
+        for section in sections:
+            for key in _CHANGEABLE:
+                section.pop(key, None)
+        flat = {f"datasets.{name}": one for name, one in values.pop("datasets").items()}
+        for section, keys in values.items():
+            for key, value in keys.items() if isinstance(keys, dict) else [("", keys)]:
+                flat[f"{section}.{key}"] = value
+        return flat
+
+    before, after = fixed(old), fixed(new)
+    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+
+
+async def _watchdog(manager: ServiceManager) -> None:
+    while manager.watchdog_interval:
+        try:
+            manager.watchdog()
+        except Exception:  # else the daemon would be taken for dead
+            _log.exception("the service manager was not notified")
+        await asyncio.sleep(manager.watchdog_interval)

@@ -1,0 +1,194 @@
+"""The status document: what `cachecd status --json` prints and `Cache.status()` returns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cachecd.config import Config, DatasetConfig
+from cachecd.daemon.identities import identity_of
+from cachecd.disk.durable import State
+from cachecd.disk.identity import Generation as Known
+from cachecd.policy.dataset import Dataset
+from cachecd.policy.generation import Generation
+from cachecd.policy.leases import LeaseState
+from cachecd.policy.policy import Policy
+from cachecd.policy.shard_table import Status
+from cachecd.policy.values import GenerationId
+from cachecd.quantities import approximate_size
+
+_MOST_REASONS = 100  # each may name a class, and there may be as many as objects
+
+
+def document(
+    policy: Policy, states: Mapping[GenerationId, State], config: Config, now: float
+) -> dict[str, Any]:
+    """Everything that a person or a program may want to know, in plain JSON values; sizes in bytes."""
+    room = policy.room
+    shares = room.shares()
+    return {
+        "version": 1,
+        "cache": {
+            "limit": room.limit,
+            "used": sum(each.table.total for each in room.generations) + room.measured.other,
+            "reserved": sum(each.reserved for each in room.generations),
+            "room": max(0, room.limit - room.used),
+            "stopped": policy.disk.why or _crowded(policy),
+            "resting": policy.pauses(now),
+        },
+        "datasets": {
+            name: {
+                **_dataset(policy, dataset, states.get(dataset.generation.id, State())),
+                "share": shares[name],
+                "source_id": _source_id(config.datasets[name]),
+            }
+            for name, dataset in sorted(policy.datasets.items())
+        },
+        "unconfigured": [
+            {"dataset": each.id.dataset, **_older(each)}
+            for each in room.others
+            if each.id.dataset not in policy.datasets
+        ],
+        "leases": [
+            _lease(policy, state, now)
+            for _, state in sorted(policy.leases.by_id.items())
+        ],
+    }  # fmt: skip
+
+
+def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
+    gen = dataset.generation
+    table, opened = gen.table, [s for s in gen.streams if s.open]
+    shards = table.select()
+    passes = min((s.cursor.pass_ for s in gen.streams), default=0)
+    skipped = sorted(state.skipped.items(), key=lambda each: -each[1].count)[:_MOST_REASONS]
+    return {
+        "generation": gen.id.name,
+        "pinned": dataset.rules.pin,
+        "whole": gen.is_whole,
+        "shards": table.num_live,
+        "records": shards.records,
+        "data_bytes": shards.data_bytes,
+        "allocated": table.total,
+        "retired_shards": table.count(Status.RETIRING, Status.RETIRED, Status.UNLINKING),
+        "retired_bytes": table.total - table.live_bytes,
+        "quarantined_shards": len(gen.quarantine.work),
+        "evicted_shards": gen.num_retired,
+        "making": sum(s.reserved for s in gen.streams)
+        + gen.supplements.reserved
+        + sum(work.making for work in gen.quarantine.work.values()),
+        "streams": len(gen.streams),
+        "open_streams": len(opened),
+        "units": gen.units,
+        "listed": gen.completed > 0 and not gen.blocks.waits,
+        "listings": gen.completed,
+        "coverage": round(gen.coverage, 6),
+        "passes": passes,
+        "first": policy.room.first(dataset),
+        "waits_for": "the source is being listed" if gen.blocks.waits else "",
+        "rotation_waits": rotation_waits(policy, dataset),
+        "held_back": _held_back(dataset),
+        "stopped": dataset.source.why or gen.reason,
+        "skipped": {
+            "units": sum(each.count for each in state.skipped.values()),
+            "reasons": {
+                reason: {"units": each.count, "examples": list(each.examples)}
+                for reason, each in skipped
+            },
+        },
+        "older": [_older(each) for each in dataset.older],
+    }
+
+
+def _older(gen: Generation) -> dict[str, Any]:
+    shards = sum(gen.table.files_in)
+    return {"generation": gen.id.name, "shards": shards, "bytes": gen.table.total}
+
+
+def _source_id(dataset: DatasetConfig) -> str:
+    """What `source.id` stands for if it is not set: it keeps the generation where a bucket moves."""
+    identity = identity_of(dataset)
+    return identity.id or " ".join(filter(None, (identity.url, identity.endpoint)))
+
+
+def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[str]:
+    """The values of the YAML that count from the next generation on."""
+    values = [
+        ("seed", dataset.seed, known.seed),
+        ("cache.shard_size", shard_size, known.shard_size),
+    ]
+    return [
+        f"{key}: {now} in the YAML, {then} in this generation"
+        for key, now, then in values
+        if now != then
+    ]
+
+
+def rotation_waits(policy: Policy, dataset: Dataset) -> str:
+    """Why a full dataset replaces nothing when the next epoch begins, or ""."""
+    gen, rotation = dataset.generation, dataset.rotation
+    full = policy.room.is_full(dataset) and not (gen.is_whole and not gen.supplements.lacks_room)
+    if dataset.rules.pin or not full or not gen.table.num_live:
+        return ""
+    leases = (each for each in policy.leases.by_id.values())
+    ours = [each for each in leases if policy.leases.generation_of(each.lease) is gen]
+    holder = max(ours, key=lambda each: _retired_bytes(gen, each), default=None)
+    if holder is not None and (kept := _retired_bytes(gen, holder)):
+        return (
+            f"lease {holder.lease.id} of job {holder.lease.job} keeps {approximate_size(kept)} of retired "
+            "shards: they make room when the lease ends"
+        )
+    oldest = next(gen.table.live(), (0, 0))[1]
+    if rotation.last and rotation.delivered < oldest:
+        return (
+            f"{approximate_size(rotation.delivered)} were delivered since the last rotation: less than the "
+            "oldest shard"
+        )
+    return ""
+
+
+def _lease(policy: Policy, state: LeaseState, now: float) -> dict[str, Any]:
+    lease, gen = state.lease, policy.leases.generation_of(state.lease)
+    return {
+        "lease": lease.id,
+        "dataset": lease.dataset,
+        "generation": lease.generation,
+        "job": lease.job,
+        "epoch": lease.epoch,
+        "records": lease.num_records,
+        "held": False,  # until the locks were looked at
+        "ranks": lease.ranks,
+        "held_by": sorted(state.held_by),
+        "age_s": round(now - state.since, 1),
+        "retired_bytes": _retired_bytes(gen, state) if gen else 0,
+    }
+
+
+def _retired_bytes(gen: Generation, state: LeaseState) -> int:
+    """What would be free if this lease ended: how a holder that stays stops rotation."""
+    return gen.table.retired_bytes(state.lease.intervals)
+
+
+def _held_back(dataset: Dataset) -> str:
+    """Why older shards are not leased, or ""."""
+    other = [each for each in dataset.older if each.split != dataset.rules.split]
+    size = sum(each.table.total for each in other)
+    if not size:
+        return ""
+    return (
+        f"datasets.{dataset.rules.name}: split was changed. Shards cached before are not leased, because "
+        f"they may contain records that are now held out. {approximate_size(size)} will be replaced."
+    )
+
+
+def _crowded(policy: Policy) -> str:
+    """Said where something is to be fetched, and others have filled the file system."""
+    for dataset in policy.datasets.values():
+        gen, room = dataset.generation, policy.room
+        lacks = gen.footprint > room.spare or room.measured.spare_files < 2
+        if lacks and gen.shape is not None and not gen.is_whole:
+            return (
+                f"the file system of cache.dir has no room for another shard ({gen.footprint} bytes, two "
+                "inodes) beyond cache.reserve_free: see df and df -i"
+            )
+    return ""

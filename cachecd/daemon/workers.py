@@ -1,0 +1,52 @@
+"""The worker processes of a configuration: what fetches and what lists."""
+
+from __future__ import annotations
+
+from cachecd.config import Config
+from cachecd.executors.lister import Lister
+from cachecd.executors.local import LocalExecutor
+from cachecd.executors.process import Bounds
+from cachecd.sampler.messages import Setup
+from cachecd_client import resources
+
+
+def executor_of(config: Config, offline: bool) -> LocalExecutor:
+    """Runs the workers, none of them if `offline`. cache.dir must exist."""
+    sampler = config.sampler
+    return LocalExecutor(
+        worker_setup(config),
+        0 if offline else sampler.workers,
+        sampler.python,
+        memory=worker_memory(config),
+        silence=sampler.unit_timeout,
+        name=_name(config),
+    )
+
+
+def lister_of(config: Config) -> Lister:
+    """Lists the sources. cache.dir must exist."""
+    sampler = config.sampler
+    bounds = Bounds(worker_memory(config), sampler.unit_timeout)
+    return Lister(sampler.connections, sampler.python, _name(config), bounds, path=sampler.path)
+
+
+def worker_setup(config: Config) -> Setup:
+    """The first message to each worker; the connections are divided among them."""
+    return Setup(
+        datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
+        connections=max(1, config.sampler.connections // config.sampler.workers),
+        bandwidth=config.sampler.bandwidth,
+        path=[str(folder) for folder in config.sampler.path],
+        memory=worker_memory(config),
+    )
+
+
+def worker_memory(config: Config) -> int:
+    """Bytes of memory that each worker may take."""
+    return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
+
+
+def _name(config: Config) -> str:
+    """Names the processes of this cache directory, wherever it is mounted."""
+    found = config.cache.dir.stat()
+    return f"{found.st_dev:x}-{found.st_ino:x}"

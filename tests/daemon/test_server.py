@@ -1,0 +1,304 @@
+"""The control socket: requests are answered, everything else is dropped, nobody can stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from cachecd.daemon import server
+from cachecd.daemon.server import Answered, Server
+from cachecd_client import protocol
+
+
+class Peer:
+    """A server in a thread, and a raw DEALER that talks to it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.asked: list[protocol.Request] = []
+        self.late: list[tuple[server.Answer, str]] = []
+        self.endpoint = endpoint
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        assert self._ready.wait(10)
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(endpoint)
+
+    async def _main(self) -> None:
+        self.server = Server(self.endpoint, self._handle)
+        self._loop = asyncio.get_running_loop()
+        serving = asyncio.ensure_future(self.server.serve())
+        self._stop = serving.cancel
+        self._ready.set()
+        await asyncio.gather(serving, return_exceptions=True)
+        self.server.close()
+
+    def _handle(self, request: protocol.Request, answer: server.Answer) -> None:
+        self.asked.append(request)
+        if isinstance(request, protocol.Released):
+            raise RuntimeError("a defect")
+        if isinstance(request, protocol.Held):
+            self.late.append((answer, request.id))
+        else:
+            answer(protocol.Done(request.id))
+
+    def answer_late(self) -> None:
+        for answer, id in self.late:
+            self._loop.call_soon_threadsafe(answer, protocol.Done(id))
+        self.late.clear()
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.send_multipart([b"", *frames])
+
+    def reply(self) -> protocol.Reply:
+        assert self.socket.poll(5000), "no reply"
+        return protocol.decode_reply(self.socket.recv_multipart()[1:])
+
+    def ask(self, request: protocol.Request) -> protocol.Reply:
+        self.send(*protocol.encode(request))
+        return self.reply()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop)
+        self._thread.join(10)
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory) -> Iterator[Peer]:
+    peer = Peer(f"ipc://{tmp_path_factory.mktemp('socket')}/s.sock")
+    yield peer
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        protocol.Acquire("a", "train", "job", 3, 1, 2),
+        protocol.Acquire("e", "train", "job", 3, 1, 2, "lease", 0.25, "g", [[0, 1, 2]], "ff", 7, 8, 9),
+        protocol.ReportCorrupt("c", "train", "0123456789abcdef", 7, 1, 4096, "bad CRC"),
+        protocol.Exclude("d", "train", ["a", "b"]),
+        protocol.AskStatus("d"),
+    ],
+)
+def test_each_request_arrives_as_it_was_sent_and_is_answered_under_its_id(peer, request_):
+    assert peer.ask(request_) == protocol.Done(request_.id)
+    assert peer.asked[-1] == request_
+
+
+def test_another_major_version_gets_one_clear_answer(peer):
+    peer.send(b"cachecd/2.0", json.dumps({"type": "Anything", "id": "x"}).encode())
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert reply.code == "version"
+    assert "speaks 2" in reply.message
+
+
+@pytest.mark.parametrize(
+    "frames", [[b"\x81\xa2id\xa1x"], [], [b"{", b"more", b"frames"], [b"[" * 100_000]]
+)
+def test_another_major_version_is_answered_whatever_its_messages_look_like(peer, frames):
+    peer.send(b"cachecd/2.0", *frames)
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert (reply.id, reply.code) == ("", "version")
+
+
+def test_a_request_that_comes_again_gets_its_reply_again_and_has_no_second_effect(peer):
+    request = protocol.encode(protocol.Acquire("again", "train", "job", 0))
+    before = len(peer.asked)
+    for _ in range(3):
+        peer.send(*request)
+        assert peer.reply() == protocol.Done("again")
+    assert len(peer.asked) == before + 1
+    # Another question under the same id is another question.
+    assert peer.ask(protocol.Acquire("again", "train", "job", 1)) == protocol.Done("again")
+    assert len(peer.asked) == before + 2
+
+
+def test_late_reply_reaches_the_peer_that_repeated_its_request_last(peer):
+    request = protocol.encode(protocol.Held("late", "lease", 1))
+    before = len(peer.asked)
+    peer.send(*request)
+    first, peer.socket = peer.socket, peer.context.socket(zmq.DEALER)
+    peer.socket.setsockopt(zmq.LINGER, 0)
+    peer.socket.connect(peer.endpoint)
+    peer.send(*request)
+    assert peer.ask(protocol.AskStatus("meanwhile")) == protocol.Done("meanwhile")
+    assert peer.asked[before:].count(protocol.Held("late", "lease", 1)) == 1
+    peer.answer_late()
+    assert peer.reply() == protocol.Done("late")
+    assert not first.poll(0)
+    first.close()
+    peer.send(*request)
+    assert peer.reply() == protocol.Done("late")
+
+
+def test_what_failed_is_tried_again_when_it_comes_again(peer):
+    before = len(peer.asked)
+    for _ in range(2):
+        assert isinstance(peer.ask(protocol.Released("fails", "lease")), protocol.Refused)
+    assert len(peer.asked) == before + 2
+
+
+def test_a_minor_version_may_add_fields(peer):
+    body = {"type": "AskStatus", "id": "x", "verbose": True}
+    peer.send(b"cachecd/1.9", json.dumps(body).encode())
+    assert peer.reply() == protocol.Done("x")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "j", "epoch": "3"},
+        {"type": "Acquire", "id": "x", "dataset": "train"},
+        {"type": "Acquire", "id": "x", "dataset": 1, "job": "j", "epoch": 0},
+        {"type": "Nonsense", "id": "x"},
+        {"type": ["Acquire"], "id": "x"},
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "j" * 1025, "epoch": 0},
+        {"type": "Acquire", "id": "x", "dataset": "train", "job": "\ud800", "epoch": 0},
+        {"type": "Released", "id": "x", "lease": "l", "delivered": float("nan")},
+        {"type": "Exclude", "id": "x", "dataset": "train", "keys": ["k" * 20_000]},
+        {"id": "x"},
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_with_the_field(peer, body):
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    reply = peer.reply()
+    assert isinstance(reply, protocol.Refused)
+    assert (reply.id, reply.code) == ("x", "bad-request")
+
+
+@pytest.mark.parametrize(
+    ("shards", "where"),
+    [([["x", "y", "z"]] * 20_000, "shards.0.0"), ([[0, 1, 2], ["x"] * 20_000], "shards.1.0")],
+)
+def test_of_a_list_that_does_not_fit_the_first_wrong_element_is_said_and_no_other(
+    peer, shards, where
+):
+    """To say all of them would keep trainers waiting."""
+    body = {"type": "Acquire", "id": "x", "dataset": "d", "job": "j", "epoch": 0, "shards": shards}
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    assert peer.reply().message.startswith(f"{where}: ")
+    with pytest.raises(ValidationError) as found:
+        server._FORMS["Acquire"].model_validate(body, strict=True)
+    assert found.value.error_count() == 1
+
+
+def test_a_defect_in_one_request_does_not_end_the_server(peer):
+    reply = peer.ask(protocol.Released("r", "lease"))
+    assert isinstance(reply, protocol.Refused)
+    assert "internal error" in reply.message
+    assert peer.ask(protocol.AskStatus("s")) == protocol.Done("s")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames):
+    peer.socket.send_multipart(frames)
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+FIELDS = ["id", "dataset", "job", "epoch", "local_rank", "local_world_size", "lease", "shard"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(sorted(protocol.REQUESTS)),
+    st.dictionaries(st.sampled_from([*FIELDS, "offset", "why", "type"]), VALUES, max_size=8),
+)
+def test_a_request_of_any_content_is_answered_or_dropped_and_the_next_one_answered(
+    peer, kind, fields
+):
+    body = {"type": kind, "id": "fuzz", **fields}
+    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
+    peer.send(*protocol.encode(protocol.AskStatus("after")))
+    replies = [peer.reply()]
+    if replies[-1].id != "after":
+        assert replies[-1].id == body["id"]
+        replies.append(peer.reply())
+    assert replies[-1] == protocol.Done("after")
+
+
+def test_a_peer_that_sends_without_end_does_not_stop_the_rest_of_the_daemon(peer):
+    """What else runs on the server's loop has its turn while requests are always waiting."""
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turns.append(len(peer.asked))
+
+    # Fewer than the messages that ZeroMQ keeps for a peer (1000): replies beyond these are dropped.
+    count, before = 900, len(peer.asked)
+    for number in range(count):
+        peer.send(*protocol.encode(protocol.AskStatus(f"flood-{number}")))
+    other = asyncio.run_coroutine_threadsafe(others(), peer._loop)
+    for _ in range(count):
+        peer.reply()
+    other.cancel()
+    during = [turn for turn in turns if before < turn < before + count]
+    assert len(during) > count / 4
+
+
+def test_a_body_nested_without_end_is_dropped(peer):
+    peer.send(protocol.VERSION_FRAME, b"[" * 500_000)
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
+def test_an_oversized_message_is_cut_off_and_others_are_served(peer):
+    rude = peer.context.socket(zmq.DEALER)
+    rude.setsockopt(zmq.LINGER, 0)
+    rude.connect(peer.endpoint)
+    rude.send_multipart([b"", protocol.VERSION_FRAME, b"x" * (protocol.MAX_MESSAGE_BYTES + 1)])
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+    assert not rude.poll(0)
+    rude.close()
+
+
+@pytest.mark.parametrize("key", ["caf\udce9.jpg", "\ud83d", "https://h/x?sig=" + "a" * 8000])
+def test_an_object_whose_name_is_not_unicode_or_long_can_be_named(peer, key):
+    request = protocol.Exclude("key", "train", [key])
+    assert peer.ask(request) == protocol.Done("key")
+    assert peer.asked[-1] == request
+
+
+def test_a_request_finds_the_reply_that_it_got():
+    answered = Answered()
+    assert answered.find(b"one") is None
+    answered.keep(b"one", protocol.Done("1"))
+    assert answered.find(b"one") == protocol.Done("1")
+    assert answered.find(b"another") is None
+
+
+def test_the_oldest_replies_are_forgotten_when_there_are_too_many():
+    answered = Answered()
+    for number in range(8193):
+        answered.keep(b"%d" % number, protocol.Done(str(number)))
+    assert answered.find(b"0") is None
+    assert answered.find(b"1") == protocol.Done("1")
+    assert answered.find(b"8192") == protocol.Done("8192")
+
+
+def test_the_oldest_replies_are_forgotten_when_requests_are_long():
+    answered = Answered()
+    for number in range(9):
+        answered.keep(bytes([number]) * (1 << 19), protocol.Done(str(number)))
+    assert answered.find(bytes(1 << 19)) is None
+    assert answered.find(bytes([8]) * (1 << 19)) == protocol.Done("8")
