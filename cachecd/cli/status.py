@@ -67,6 +67,8 @@ def _print(document: dict[str, Any]) -> None:
             f"  {sampler['alive']} of {sampler['workers']} worker processes alive, "
             f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
         )
+    for subject, reason in document["complaints"].items():
+        _say(f"  {subject} fails: {reason}")
     for name, dataset in document["datasets"].items():
         _print_dataset(name, dataset, size)
     for other in document["unconfigured"]:

@@ -32,13 +32,18 @@ class Complaints:
         self._clock = clock
         self._subjects: dict[str, _Subject] = {}
 
-    def note(self, subject: str, reason: str, patience: float = 0.0) -> None:
-        """`reason`: why the subject fails now, "" if it works. It is logged after `patience` seconds of
-        failing."""
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each subject fails that fails now."""
+        return {name: each.reason for name, each in self._subjects.items() if each.reason}
+
+    def note(self, subject: str, reason: str, patience: float = 0.0) -> bool:
+        """`reason`: why the subject fails now, "" if it works. A failure is logged after `patience` seconds.
+        Returns whether it was logged."""
         known = self._subjects.get(subject)
         if known is None:
             if not reason:
-                return
+                return False
             known = self._subjects[subject] = _Subject()
         now = self._clock()
         if not known.reason:
@@ -48,9 +53,11 @@ class Complaints:
         if reason and not known.said and due:
             known.said, known.logged = True, now
             _log.warning(f"{subject} fails", why=reason)
-        elif not reason and known.said:
+            return True
+        if not reason and known.said:
             known.said = False
             _log.info(f"{subject} works again")
+        return False
 
     def seconds(self, subject: str) -> float:
         """For how long a subject has been failing; 0 if it works."""

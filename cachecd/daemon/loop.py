@@ -69,7 +69,7 @@ class CacheLoop:
         self._limit = limit
         self._executor, self._lister = executor, lister
         self._answer, self._progress = reply, progress
-        self._complaints = Complaints()
+        self._failing, self._stopped = Complaints(), Complaints()
         self._rooms: dict[str, LimitRoom] = {}
         self._keepers: dict[str, ListingKeeper] = {}
         self._rates = {name: Rate() for name in config.datasets}
@@ -169,7 +169,7 @@ class CacheLoop:
             if leases.is_held(self.layout, lease):
                 return True
         except DiskError as error:
-            self._complaints.note("probing leases", str(error))
+            self._failing.note("probing leases", str(error))
             return True
         self.feed(ev.LeaseUnheld(lease))
         return False
@@ -202,15 +202,18 @@ class CacheLoop:
         now = time.monotonic()
         text = document(self.policy, self._found.work.states, self._config, now)
         text["cache"]["dir"] = str(self.layout.root)
-        text["cache"]["corrupt_shards"] = self._corrupt
+        text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
+        text["complaints"] = self._failing.reasons
         stale = self._stale_values()
         for name, dataset in text["datasets"].items():
             dataset["bytes_per_second"] = round(self.rate(name))
-            dataset["stopped_for_s"] = round(self._complaints.seconds(_source(name)), 1)
+            dataset["stopped_for_s"] = round(self._stopped.seconds(_source(name)), 1)
             dataset["rewritten_units"] = self._keepers[name].rewritten
             dataset["from_next_generation"] = stale[name]
         for lease in text["leases"]:
-            with contextlib.suppress(DiskError):
+            with contextlib.suppress(DiskError, OSError):
+                granted = self.layout.manifest(lease["lease"]).stat().st_mtime
+                lease["age_s"] = round(max(0.0, time.time() - granted), 1)
                 lease["held"] = leases.is_held(self.layout, lease["lease"])
         return text
 
@@ -262,9 +265,9 @@ class CacheLoop:
 
     def _complain(self) -> None:
         """Logs what the disk or a source refuses, once."""
-        self._complaints.note("the disk of cache.dir", self.policy.disk.why)
+        self._stopped.note("the disk of cache.dir", self.policy.disk.why)
         for name, dataset in self.policy.datasets.items():
-            self._complaints.note(_source(name), dataset.source.why)
+            self._stopped.note(_source(name), dataset.source.why)
 
     # --- time
 
@@ -279,12 +282,14 @@ class CacheLoop:
         while True:
             try:
                 await work()
-                self._complaints.note(name, "")
+                self._failing.note(name, "")
                 return
             except DiskError as error:
-                self._complaints.note(name, str(error))
-            except Exception:
-                _log.exception("work of the daemon failed otherwise than expected")
+                self._failing.note(name, str(error))
+            except Exception as error:
+                why = f"it failed otherwise than expected: {type(error).__name__}: {error}"
+                if self._failing.note(name, why):
+                    _log.error("its traceback", exc_info=error)
             await asyncio.sleep(_PAUSE)
 
     async def _tick(self) -> None:
@@ -301,9 +306,9 @@ class CacheLoop:
         try:
             unheld = await asyncio.to_thread(look)
         except DiskError as error:
-            self._complaints.note("probing leases", str(error))
+            self._failing.note("probing leases", str(error))
             return
-        self._complaints.note("probing leases", "")
+        self._failing.note("probing leases", "")
         for name in unheld:
             self.feed(ev.LeaseUnheld(name))
 
@@ -319,7 +324,7 @@ class CacheLoop:
         self.feed(measured)
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset)
-            self._complaints.note(f"rotation of {name}", reason, _MINUTE)
+            self._stopped.note(f"rotation of {name}", reason, _MINUTE)
 
     def _egress(self) -> list[ev.Event]:
         self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
@@ -358,9 +363,9 @@ class CacheLoop:
         try:
             write()
         except DiskError as error:
-            self._complaints.note(f"writing {name}", str(error))
+            self._failing.note(f"writing {name}", str(error))
         else:
-            self._complaints.note(f"writing {name}", "")
+            self._failing.note(f"writing {name}", "")
 
 
 def _source(name: str) -> str:

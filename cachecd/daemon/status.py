@@ -50,7 +50,7 @@ def document(
             if each.id.dataset not in policy.datasets
         ],
         "leases": [
-            _lease(policy, state, now)
+            _lease(policy, state)
             for _, state in sorted(policy.leases.by_id.items())
         ],
     }  # fmt: skip
@@ -147,7 +147,7 @@ def rotation_waits(policy: Policy, dataset: Dataset) -> str:
     return ""
 
 
-def _lease(policy: Policy, state: LeaseState, now: float) -> dict[str, Any]:
+def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
     lease, gen = state.lease, policy.leases.generation_of(state.lease)
     return {
         "lease": lease.id,
@@ -156,10 +156,10 @@ def _lease(policy: Policy, state: LeaseState, now: float) -> dict[str, Any]:
         "job": lease.job,
         "epoch": lease.epoch,
         "records": lease.num_records,
-        "held": False,  # until the locks were looked at
+        "held": False,  # until its locks were looked at
         "ranks": lease.ranks,
         "held_by": sorted(state.held_by),
-        "age_s": round(now - state.since, 1),
+        "age_s": 0.0,  # as above
         "retired_bytes": _retired_bytes(gen, state) if gen else 0,
     }
 

@@ -49,7 +49,7 @@ def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
 
 
 def mark_held(layout: Layout, lease: str) -> None:
-    """Notes that all ranks of the node held the lease. DiskError."""
+    """Notes that a rank held the lease. DiskError."""
     with refusing(f"cannot mark the lease {lease}"):
         os.close(os.open(_mark(layout, lease), os.O_CREAT | os.O_WRONLY | _CAREFULLY, 0o640))
 

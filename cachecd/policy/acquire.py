@@ -293,7 +293,7 @@ class Leases:
             state.held_by.add(rank)
             if dataset := self._room.datasets.get(state.lease.dataset):
                 dataset.was_held = True
-            if state.by_all and not state.marked_held:
+            if not state.marked_held:
                 state.marked_held = True
                 out.append(do.MarkHeld(lease))
             out.append(do.ReplyDone(request))

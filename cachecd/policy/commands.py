@@ -162,7 +162,7 @@ class WriteManifest(NamedTuple):
 
 
 class MarkHeld(NamedTuple):
-    """Note at the manifest that all ranks have held it."""
+    """Note at the manifest that a rank held it: after a restart only its locks count."""
 
     lease: str
 

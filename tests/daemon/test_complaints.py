@@ -1,0 +1,57 @@
+"""What fails is logged once, and once when it works again."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from cachecd.daemon.complaints import Complaints
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.complaints = Complaints(lambda: self.now)
+
+    def note(self, reason: str, patience: float = 0.0) -> list[str]:
+        with capture_logs() as logs:
+            self.complaints.note("the disk", reason, patience)
+        return [f"{line['event']}: {line['why']}" if "why" in line else line["event"] for line in logs]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_failure_is_logged_once_and_once_when_it_works_again(bench):
+    assert bench.note("full") == ["the disk fails: full"]
+    assert bench.note("full of it") == []
+    bench.now += 7
+    assert bench.complaints.seconds("the disk") == 7
+    assert bench.complaints.reasons == {"the disk": "full of it"}
+    assert bench.note("") == ["the disk works again"]
+    assert bench.note("") == []
+    assert bench.complaints.seconds("the disk") == 0
+    assert bench.complaints.reasons == {}
+
+
+def test_subject_that_fails_and_works_in_turns_is_logged_once_a_minute(bench):
+    lines = []
+    for _ in range(120):
+        bench.now += 1
+        lines += bench.note("full") + bench.note("")
+    assert lines.count("the disk fails: full") == 2
+    assert lines.count("the disk works again") == 2
+
+
+def test_patience_waits_before_a_failure_is_logged(bench):
+    assert bench.note("held", 60) == []
+    bench.now += 59
+    assert bench.note("held", 60) == []
+    bench.now += 1
+    assert bench.note("held", 60) == ["the disk fails: held"]
+
+
+def test_subject_that_works_is_never_logged(bench):
+    assert bench.note("") == []
