@@ -31,6 +31,8 @@ class Pages:
 
     def close(self) -> None:
         self._closed.set()
+        with contextlib.suppress(queue.Full):
+            self._read.put_nowait(None)  # whoever waits in `next` goes on
 
     def next(self) -> tuple[list[ObjectInfo], str] | None:
         """All that has come, at least a page and at most a few, and ""; None at the end. Raises what the
