@@ -16,8 +16,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 @dataclass(slots=True)
 class _Subject:
-    """`reason`: why it fails, "" if it works; `since`: when that began. `logged`: when the log last said that
-    it fails; `said`: that is what the log last said."""
+    """`reason`: why it fails, "" if it works; `since`: when that began. `logged`: when a failure was logged
+    last; `said`: that is the last line in the log."""
 
     reason: str = ""
     since: float = 0.0
@@ -38,8 +38,8 @@ class Complaints:
         return {name: each.reason for name, each in self._subjects.items() if each.reason}
 
     def note(self, subject: str, reason: str, patience: float = 0.0) -> bool:
-        """`reason`: why the subject fails now, "" if it works. A failure is logged after `patience` seconds.
-        Returns whether it was logged."""
+        """`reason`: why the subject fails now, "" if it works. A failure is logged after `patience`
+        seconds. Returns whether it was logged."""
         known = self._subjects.get(subject)
         if known is None:
             if not reason:

@@ -40,8 +40,8 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 @dataclass(slots=True)
 class DiskWork:
-    """`states`: what state.json of each generation has, or gets with its next write. `schema_of`: the schema
-    of a generation, if it is known. `window`: as cache.window."""
+    """`states`: what state.json of each generation has, or gets with its next write. `schema_of`: the
+    schema of a generation, if it is known. `window`: as cache.window."""
 
     layout: Layout
     excluded: ExcludedFile

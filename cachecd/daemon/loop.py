@@ -107,7 +107,7 @@ class CacheLoop:
         self._tasks = [asyncio.ensure_future(each) for each in work]
 
     def configure(self, config: Config, limit: int) -> None:
-        """Takes over what may change while the daemon runs: limits, growth, rotation, pauses, the window."""
+        """Takes over what may change while the daemon runs: limits, growth, rotation, the window."""
         self._config = config
         self._found.work.window = config.cache.window
         self.feed(configured(config, limit, self._found, self._offline))

@@ -74,8 +74,8 @@ class Answered:
 
 
 class Server:
-    """Hands each request to `handle`, in order of arrival. `handle` calls the given function with the reply,
-    once, then or later, on the event loop."""
+    """Hands each request to `handle`, in order of arrival. `handle` calls the given function with the
+    reply, once, then or later, on the event loop."""
 
     def __init__(self, endpoint: str, handle: Callable[[protocol.Request, Answer], None]) -> None:
         """Binds at once; zmq.ZMQError if the endpoint cannot be bound."""

@@ -210,8 +210,8 @@ class _Daemon:
             await self._cache.close()
 
     def reload(self, load: Callable[[], Config]) -> None:
-        """Takes over what may change while the daemon runs. What is wrong, or needs a restart, is logged and
-        has no effect."""
+        """Takes over what may change while the daemon runs. What is wrong, or needs a restart, is logged
+        and has no effect."""
         self.manager.reloading()
         try:
             config = load()
