@@ -130,12 +130,10 @@ class Requests:
         if not (0 <= number < _MOST and 0 <= request.version < _MOST):
             answer(protocol.Refused(request.id, "bad-request", f"found shard {number}"))
             return
-        _log.warning(
-            "corrupt record reported",
-            shard=f"{request.dataset}/{request.generation}/{number}",
-            offset=request.offset,
-            why=request.why,
-        )
+        if any(each.id == generation for each in self._cache.policy.room.generations):
+            shard = f"{request.dataset}/{request.generation}/{number}"
+            about = {"offset": request.offset, "why": request.why}
+            _log.warning("corrupt record reported", shard=shard, **about)
         name = self._name(request.id, request.dataset, answer)
         self._feed(ev.DamageReported(name, generation, number, request.version))
 
