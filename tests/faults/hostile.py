@@ -28,8 +28,8 @@ from tests.faults.rotating import Rotating, dataset_of
 
 LONGEST = 1.0  # seconds that a trainer may wait for an answer
 _STATE = (
-    "generation", "shards", "records", "data_bytes", "units", "coverage", "passes", "pass_done",
-    "retired_shards", "barred_shards", "evicted_shards", "waiting_units", "waiting_shards", "stopped",
+    "generation", "shards", "records", "data_bytes", "units", "coverage", "passes", "retired_shards",
+    "quarantined_shards", "evicted_shards", "stopped",
 )  # fmt: skip
 PATIENCE = 0.2  # with which `Rotating.waits` asks for an epoch
 
@@ -83,17 +83,18 @@ class Attacker:
             "local_rank": lambda: pick([0, 1, self._number()]),
             "local_world_size": lambda: pick([1, 2, self._number()]),
             "generation": lambda: pick([lease.get("generation", ""), "other"]),
-            "walk": lambda: pick([lease.get("walk", ""), "other"]),
             "fingerprint": lambda: pick([lease.get("fingerprint", ""), "", "ff"]),
-            "shards": lambda: pick([lease.get("shards", []), self._ranges()]),
-            "shares": lambda: pick([[], [0.5], [self._number()], [1.0] * 20_000, [-1.0], [1e308]]),
-            "cursor": lambda: pick([lease.get("cursor", 0), self._number()]),
+            "shards": lambda: pick([lease.get("intervals", []), self._ranges()]),
+            "delivered": lambda: pick([0.0, 1.0, -1.0, 1e308, float("nan"), float("inf")]),
+            "sampling_seed": lambda: pick([lease.get("sampling_seed", 0), self._number()]),
+            "streams": lambda: pick([lease.get("streams", 0), self._number()]),
+            "place": lambda: pick([lease.get("place", 0), self._number()]),
             "lease": lambda: pick([lease.get("lease", ""), self._path(), f"h{self.sent}" * 150]),
             "shard": lambda: pick([1, 2, self._number()]),
+            "version": lambda: pick([0, 1, self._number()]),
             "offset": self._number,
             "why": lambda: pick(["\x1b[31mred\n", "bad", "x" * 2000]),
-            "key": lambda: pick([f"no-{self.sent}", "\udce9.jpg", "x" * 5000]),
-            "begin": lambda: pick([None, self._number()]),
+            "keys": lambda: [pick([f"no-{self.sent}", "\udce9.jpg", "x" * 5000])],
         }
         for field in protocol.REQUESTS[kind].__dataclass_fields__:
             if field != "id" and self._chance.random() < 0.95:
@@ -104,22 +105,22 @@ class Attacker:
         """A message whose fields are of the right types, and mostly name what there is."""
         pick, lease, most = self._chance.choice, self._lease(), self._chance.randrange
         place = pick([0, 7, 10**6, most(1 << 40), (1 << 62) - 1])
-        ranges = [pick([[1, 1], [3, 5], [10**6, 10**6], [1, 10**7], [10**9, 10**9]])]
+        ranges = [pick([[0, 1, 1], [1, 3, 5], [0, 10**6, 10**6], [0, 1, 10**7], [9, 10**9, 10**9]])]
+        generation = lease.get("generation", "")
         request = pick(
             [
                 protocol.Acquire(
                     f"t{self.sent}", "train", pick(["trainer", "other"]), pick([0, 1, 10**6]), 0,
-                    pick([1, 2]), lease.get("generation", ""), pick([lease.get("shards", []), ranges]),
-                    pick([lease.get("fingerprint", ""), ""]), lease.get("walk", ""), place,
+                    pick([1, 2]), lease.get("lease", ""), pick([0.0, 0.5, 1.0]), generation,
+                    pick([lease.get("intervals", []), ranges]), pick([lease.get("fingerprint", ""), ""]),
+                    lease.get("sampling_seed", 0), pick([0, 1, lease.get("streams", 0)]), place,
                 ),
                 protocol.Held(f"t{self.sent}", lease.get("lease", "x"), pick([0, 1])),
-                protocol.Delivered(
-                    f"t{self.sent}", lease.get("lease", "x"), lease.get("shards", []),
-                    [pick([0, 500, 1000]) for _ in lease.get("shards", [])],
+                protocol.Released(f"t{self.sent}", lease.get("lease", "x"), 0, pick([0.0, 0.5, 1.0])),
+                protocol.ReportCorrupt(
+                    f"t{self.sent}", "train", generation, pick([1, 2, 10**6]), 0, 0, "bad"
                 ),
-                protocol.Released(f"t{self.sent}", lease.get("lease", "x")),
-                protocol.ReportCorrupt(f"t{self.sent}", "train", pick([1, 2, 10**6]), 0, "bad"),
-                protocol.Exclude(f"t{self.sent}", "train", f"no-{self.sent}"),
+                protocol.Exclude(f"t{self.sent}", "train", [f"no-{self.sent}"]),
                 protocol.AskStatus(f"t{self.sent}"),
             ]
         )  # fmt: skip
@@ -133,8 +134,8 @@ class Attacker:
         return self._chance.choice(few)
 
     def _ranges(self) -> list[list[int]]:
-        many = [[2 * n + 1, 2 * n + 1] for n in range(20_000)]
-        odd = [[[1, 10_000_000]], [[10**9, 10**9]], [[5, 1]], [[1]], [[]], [[1, 2**62]], many]
+        many = [[0, 2 * n + 1, 2 * n + 1] for n in range(20_000)]
+        odd = [[[0, 1, 10**7]], [[3, 10**9, 10**9]], [[0, 5, 1]], [[1]], [[]], [[0, 1, 2**62]], many]
         return self._chance.choice(odd)
 
     def _path(self) -> str:

@@ -15,7 +15,7 @@ from cachecd_client.epoch import Epoch
 from cachecd_client.errors import AcquireTimeoutError
 from cachecd_client.session import Cache
 from tests.e2e.daemons import Daemon, wait_until
-from tests.e2e.inventory import inventory, repeated
+from tests.e2e.inventory import generation, inventory, repeated
 
 LIMIT = 4 << 20
 SHARD = 64 << 10
@@ -126,7 +126,7 @@ class Rotating:
 
     def numbers(self) -> list[int]:
         """Of the shards under their final names."""
-        names = os.listdir(self.daemon.cache / "shards" / "train")
+        names = os.listdir(generation(self.daemon.cache) / "shards")
         return [int(name[:10]) for name in names if name.endswith(".tfrecord")]
 
     def tail(self) -> str:
@@ -157,7 +157,7 @@ class Rotating:
 def _figures(status: Mapping[str, Any]) -> list[Any]:
     """What changes when a shard is begun, made or unlinked, or a lease taken or dropped."""
     train, cache = status["datasets"]["train"], status["cache"]
-    shards = [train[f"{kind}shards"] for kind in ("", "retired_", "barred_", "evicted_")]
+    shards = [train[f"{kind}shards"] for kind in ("", "retired_", "quarantined_", "evicted_")]
     leases = [lease["lease"] for lease in status["leases"]]
     return [*shards, train["making"], train["allocated"], cache["reserved"], leases]
 
@@ -166,22 +166,19 @@ class _Look:
     def __init__(self, status: dict[str, Any], cache: Path) -> None:
         self.status = status
         self.shards = inventory(cache)
-        self.names = sorted(os.listdir(cache / "shards" / "train"))
-        self.temporary = os.listdir(cache / "tmp")
-        self.leases = set(os.listdir(cache / "leases"))
+        shards = generation(cache) / "shards"
+        self.names = sorted(os.listdir(shards))
+        self.leases = {name for name in os.listdir(cache / "leases") if name.endswith(".json")}
         self.total = allocated(cache)
-        shards = cache / "shards" / "train"
         self.blocks = {p.name: p.stat().st_blocks * 512 for p in shards.iterdir()}
 
     def check(self, what: str) -> None:
         status, train = self.status, self.status["datasets"]["train"]
-        told = train["shards"] + train["retired_shards"] + train["barred_shards"]
-        assert len(self.shards) == told, what
+        assert len(self.shards) == train["shards"] + train["retired_shards"], what
         assert not repeated(self.shards), what
         assert self.names == sorted(
             f"{number:010d}.tfrecord{suffix}" for number in self.shards for suffix in ("", ".idx")
         ), what
-        assert self.temporary == [], what
         assert self.leases == {f"{lease['lease']}.json" for lease in status["leases"]}, what
         assert self.total <= status["cache"]["limit"], what
         assert sum(self.blocks.values()) == train["allocated"], (what, self.blocks)

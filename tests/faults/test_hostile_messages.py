@@ -48,8 +48,8 @@ def test_a_lease_name_that_is_a_path_opens_nothing(rotating):
 def test_a_cursor_that_no_manifest_can_name_is_refused_and_later_sets_can_be_read(rotating, place):
     told = manifest(rotating)
     asked = Acquire(
-        f"c{place}", "train", f"j{place}", 0, generation=told["generation"], walk=told["walk"],
-        cursor=place,
+        f"c{place}", "train", f"j{place}", 0, generation=told["generation"], streams=told["streams"],
+        place=place,
     )  # fmt: skip
     with pytest.raises(RequestError, match="expected"):
         ask(rotating, asked)
@@ -61,8 +61,8 @@ def test_a_cursor_that_no_manifest_can_name_is_refused_and_later_sets_can_be_rea
 def test_a_place_moves_no_dataset_that_has_sealed_a_shard(rotating, place):
     told, before = manifest(rotating), rotating.status()["datasets"]["train"]["passes"]
     asked = Acquire(
-        f"p{place}", "train", f"p{place}", 0, generation=told["generation"], walk=told["walk"],
-        cursor=place, shards=[[10**9, 10**9]],
+        f"p{place}", "train", f"p{place}", 0, generation=told["generation"], streams=told["streams"],
+        place=place, shards=[[0, 10**9, 10**9]],
     )  # fmt: skip
     ask(rotating, asked)
     rotating.turn()
@@ -79,13 +79,14 @@ def test_typed_messages_of_every_kind_leave_a_restarted_daemon_as_without_them(t
 
 
 def test_a_set_of_ten_million_shards_costs_no_time(rotating):
-    asked = Acquire("m", "train", "m", 0, shards=[[1, 10_000_000]], fingerprint="f")
+    asked = Acquire("m", "train", "m", 0, shards=[[0, 1, 10**7]], fingerprint="f", streams=1)
     ask(rotating, asked)
 
 
 def test_a_reason_with_escapes_reaches_the_log_printable(rotating):
     number = min(rotating.numbers())
-    ask(rotating, ReportCorrupt("r", "train", number, 0, "\x1b[2J\x1b[31mred"))
+    name = manifest(rotating)["generation"]
+    ask(rotating, ReportCorrupt("r", "train", name, number, 0, 0, "\x1b[2J\x1b[31mred"))
     said = rotating.daemon.said()
     assert "\\x1b[2J" in said
     assert "\x1b" not in said
