@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config, SourceConfig
+from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.layout import Layout
 from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.daemon.workers import worker_setup
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
 from cachecd.sampler.opening import open_store

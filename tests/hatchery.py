@@ -115,13 +115,6 @@ class Hatchery:
 
 def _serve() -> None:
     # All that a daemon imports, and a sampler of local files, before any thread is started.
-    import cachecd.cli.run
-    import cachecd.config.loading
-    import cachecd.sampler.sources.files
-    import cachecd.sampler.sources.tfrecord
-    import cachecd.sampler.stores.local
-    import cachecd.sampler.stores.s3
-    import cachecd.daemon.service  # noqa: F401
 
     for prepared in sys.argv[1:]:
         importlib.import_module(prepared).prepare()

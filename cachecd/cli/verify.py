@@ -87,7 +87,8 @@ def _report(faults: Iterable[Fault], endpoint: str | None) -> None:
     for fault in faults:
         dataset, number = fault.path.parent.name, int(fault.path.name[:10])
         daemon.ask(
-            ReportCorrupt(uuid.uuid4().hex, dataset, "", number, 0, fault.offset or 0, fault.why), 10.0
+            ReportCorrupt(uuid.uuid4().hex, dataset, "", number, 0, fault.offset or 0, fault.why),
+            10.0,
         )
 
 

@@ -149,8 +149,8 @@ def open_socket_to_group(path: Path) -> None:
 
 @contextlib.contextmanager
 def made(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
-    """Has `make` make a directory. At the end it is removed again with the parents that were missing, as far
-    as they are empty."""
+    """Has `make` make a directory. At the end it is removed again with the parents that were missing, as
+    far as they are empty."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         make(path)

@@ -179,4 +179,4 @@ class Requests:
 
 
 def _are_intervals(shards: list[list[int]]) -> bool:
-    return all(len(s) == 3 and 0 <= s[0] and 0 <= s[1] <= s[2] < _MOST for s in shards)
+    return all(len(s) == 3 and s[0] >= 0 and 0 <= s[1] <= s[2] < _MOST for s in shards)

@@ -81,7 +81,9 @@ class Server:
         """Binds at once; zmq.ZMQError if the endpoint cannot be bound."""
         self._handle = handle
         self._answered = Answered()
-        self._due: dict[bytes, bytes] = {}  # of requests without a reply, the peer that sent it last
+        self._due: dict[
+            bytes, bytes
+        ] = {}  # of requests without a reply, the peer that sent it last
         self.dropped = 0
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -122,9 +124,7 @@ class Server:
                 "install cachecd and cachecd-client of the same version"
             )
             body = _body(frames[-1])
-            self._send(
-                frames[0], protocol.Refused(body["id"] if body else "", "version", message)
-            )
+            self._send(frames[0], protocol.Refused(body["id"] if body else "", "version", message))
             return True
         if len(frames) != 4:
             return False

@@ -151,7 +151,9 @@ async def _serve(
         for task in tasks:
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(ended, Exception):  # whatever keeps the daemon running is to start it again
+            if isinstance(
+                ended, Exception
+            ):  # whatever keeps the daemon running is to start it again
                 _log.error("ended otherwise than expected", exc_info=ended)
                 code = 1
         try:
@@ -171,6 +173,7 @@ class _Daemon:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
         self._lister = lister_of(config)
+        self.requests: Requests
         self._cache = CacheLoop(
             *(config, limit, executor, self._list, lambda reply: self.requests.reply(reply)),
             offline=options.offline,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cachecd.plan import Plan
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.index import Index
@@ -28,7 +29,6 @@ from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
 from cachecd.model import Assignment, ObjectInfo, Outcome
-from cachecd.plan import Plan
 from cachecd.preflight import listing_of
 from tests.e2e.daemons import ExecutedDaemon
 

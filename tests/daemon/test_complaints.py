@@ -16,7 +16,9 @@ class Bench:
     def note(self, reason: str, patience: float = 0.0) -> list[str]:
         with capture_logs() as logs:
             self.complaints.note("the disk", reason, patience)
-        return [f"{line['event']}: {line['why']}" if "why" in line else line["event"] for line in logs]
+        return [
+            f"{line['event']}: {line['why']}" if "why" in line else line["event"] for line in logs
+        ]
 
 
 @pytest.fixture

@@ -11,10 +11,14 @@ import sys
 
 import pytest
 
+from cachecd.daemon.ownership import (
+    claim_directory,
+    claim_socket,
+    make_private_directory,
+    open_socket_to_group,
+)
 from cachecd.errors import ConfigError, DiskError, InUseError
 from cachecd.layout import Layout
-from cachecd.daemon.ownership import claim_directory, claim_socket, open_socket_to_group
-from cachecd.daemon.ownership import make_private_directory
 
 OWNER = """
 import subprocess, sys

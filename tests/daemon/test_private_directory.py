@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from cachecd.errors import DiskError
 from cachecd.daemon.ownership import make_private_directory
+from cachecd.errors import DiskError
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

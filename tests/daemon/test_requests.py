@@ -145,7 +145,9 @@ def test_run_that_resumes_gets_its_set_again(play):
 def test_exclusion_is_done_once_and_answered_each_time(play):
     async def played(bench: Bench) -> None:
         for _ in range(3):
-            assert isinstance(await bench.ask(protocol.Exclude, "train", ["007.tar"]), protocol.Done)
+            assert isinstance(
+                await bench.ask(protocol.Exclude, "train", ["007.tar"]), protocol.Done
+            )
         text = (bench.life.dir / "excluded.jsonl").read_text()
         assert text.count("007.tar") == 1
         assert '"done": true' in text

@@ -86,7 +86,9 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
     "request_",
     [
         protocol.Acquire("a", "train", "job", 3, 1, 2),
-        protocol.Acquire("e", "train", "job", 3, 1, 2, "lease", 0.25, "g", [[0, 1, 2]], "ff", 7, 8, 9),
+        protocol.Acquire(
+            "e", "train", "job", 3, 1, 2, "lease", 0.25, "g", [[0, 1, 2]], "ff", 7, 8, 9
+        ),
         protocol.ReportCorrupt("c", "train", "0123456789abcdef", 7, 1, 4096, "bad CRC"),
         protocol.Exclude("d", "train", ["a", "b"]),
         protocol.AskStatus("d"),

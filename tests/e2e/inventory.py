@@ -49,8 +49,8 @@ def generation(cache: Path, dataset: str = "train") -> Path:
 def inventory(
     cache: Path, dataset: str = "train", without: Set[int] = frozenset()
 ) -> dict[int, Found]:
-    """The shards of the newest generation by number, each in its newest version, but for `without`; fails on
-    one that is not whole. A sidecar alone is none."""
+    """The shards of the newest generation by number, each in its newest version, but for `without`; fails
+    on one that is not whole. A sidecar alone is none."""
     found: dict[int, tuple[int, Found]] = {}
     for entry in os.scandir(generation(cache, dataset) / "shards"):
         if not (match := _SHARD.fullmatch(entry.name)) or int(match[1]) in without:

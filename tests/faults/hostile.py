@@ -135,7 +135,15 @@ class Attacker:
 
     def _ranges(self) -> list[list[int]]:
         many = [[0, 2 * n + 1, 2 * n + 1] for n in range(20_000)]
-        odd = [[[0, 1, 10**7]], [[3, 10**9, 10**9]], [[0, 5, 1]], [[1]], [[]], [[0, 1, 2**62]], many]
+        odd = [
+            [[0, 1, 10**7]],
+            [[3, 10**9, 10**9]],
+            [[0, 5, 1]],
+            [[1]],
+            [[]],
+            [[0, 1, 2**62]],
+            many,
+        ]
         return self._chance.choice(odd)
 
     def _path(self) -> str:
