@@ -92,7 +92,7 @@ def _rules(name: str, dataset: DatasetConfig, share: int) -> DatasetRules:
         limit=dataset.limit,
         seed=dataset.seed,
         awaits=AWAITS_CLASSES if dataset.source.awaits_classes else "",
-        interleave=LANES if dataset.source.streams else 1,
+        interleave=LANES if dataset.source.is_seekable else 1,
         source=dataset.source.name,
         held_out_of=name.removesuffix("-eval") if dataset.held_out else "",
     )

@@ -58,8 +58,8 @@ class EvictConfig(SectionModel):
         gt=0,
         le=1,
         description=(
-            "Share of the cache, more than 0 and at most 1, that may be replaced at an epoch's "
-            "boundary. Never more is retired than the link refilled in the last epoch."
+            "Share of the cache, more than 0 and at most 1, that may be replaced when an epoch begins. "
+            "Never more is retired than was fetched, or read, in the epoch before."
         ),
     )
 
@@ -86,7 +86,17 @@ class DatasetConfig(SectionModel):
         ge=0,
         le=2**64 - 1,
         description=(
-            "Decides the order in which the source is walked and the default order of reading."
+            "Decides the order in which the source is sampled, and the default order of reading. A "
+            "generation keeps its order of sampling."
+        ),
+    )
+    streams: Integer = Field(
+        8,
+        ge=1,
+        le=1024,
+        description=(
+            "How many sequences of records are sampled side by side, at most; fewer where there are few "
+            "units or little room. A generation keeps its number. More streams keep more workers busy."
         ),
     )
     pin: Boolean = Field(
@@ -118,10 +128,9 @@ class DatasetConfig(SectionModel):
     relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again while the daemon runs: new objects are taken up, "
-            "objects that are gone are set aside, and rewritten ones are taken up anew once nothing of "
-            "them is cached. Left out: once a start. Not for a pinned dataset, which is one set for all "
-            "epochs."
+            "How often the source is listed again while the daemon runs. New and rewritten objects are "
+            "sampled from the next pass on. Left out: once a start. Not for a pinned dataset, which is "
+            "one set for all epochs."
         ),
         examples=["10m"],
     )

@@ -168,7 +168,7 @@ class SamplerConfig(SectionModel):
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Bytes to fetch in all, counted over restarts for as long as the cache's catalog lives. "
+            "Bytes to fetch in all, counted over restarts (in cache.dir/egress.json). "
             "Then nothing more is fetched, and training goes on with what is cached. For stores that "
             "bill what leaves them. What is under way when it is reached is finished."
         ),

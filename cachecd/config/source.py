@@ -95,6 +95,14 @@ class SourceConfig(SectionModel):
         ),
         examples=["https://minio.example:9000"],
     )
+    id: Text | None = Field(
+        None,
+        description=(
+            "Names the source in place of url and endpoint, for a bucket that moves: what is cached stays "
+            "in use as long as the id is the same. `cachecd status` prints the default."
+        ),
+        examples=["s3://bucket/train/"],
+    )
     region: Text | None = Field(
         None,
         description="Region of the bucket, when neither the environment nor the profile says it.",
@@ -192,10 +200,14 @@ class SourceConfig(SectionModel):
         return next(iter(self.join.values())) if self.join else ""
 
     @property
-    def streams(self) -> bool:
-        """Whether a unit is read from any of its records on, without what is before it: then it may be
-        cut at will."""
+    def is_seekable(self) -> bool:
+        """Whether a unit can be read from any of its records on, without the bytes before that record."""
         return self.format in ("tfrecord", "webdataset")
+
+    @property
+    def identity(self) -> str:
+        """`id`, or its default: URL and endpoint."""
+        return self.id or " ".join(filter(None, (self.url, self.endpoint)))
 
     @property
     def awaits_classes(self) -> bool:

@@ -11,7 +11,7 @@ from cachecd.config import Config, DatasetConfig
 from cachecd.disk.identity import Identity
 from cachecd.policy.values import Rules
 
-_AS_IT_IS = ("url", "endpoint", "format", "match", "skip", "join", "manifest", "reader")
+_AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
 
 
 def identity_of(dataset: DatasetConfig) -> Identity:
@@ -19,10 +19,17 @@ def identity_of(dataset: DatasetConfig) -> Identity:
     `Identity` needs it."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
+    if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
+        source["url"], _, endpoint = source.pop("id").partition(" ")
+        source["endpoint"] = endpoint or None
     values: dict[str, Any] = {name: source[name] for name in _AS_IT_IS if name in source}
     for name in ("label", "array", "columns", "options"):
         if source.get(name):
             values[name] = source[name]
+    if "join" in values:
+        values["join"] = _in_order(values["join"])
+    if "arrays" in values.get("array", {}):
+        values["array"]["arrays"] = _in_order(values["array"]["arrays"])
     steps = [
         {step.name: step.argument} if step.argument is not None else step.name
         for step in dataset.transform
@@ -37,6 +44,11 @@ def identity_of(dataset: DatasetConfig) -> Identity:
     )
 
 
+def _in_order(patterns: dict[str, Any]) -> Any:
+    """The first pattern says which objects are listed. Names in alphabetical order are a mapping."""
+    return patterns if list(patterns) == sorted(patterns) else list(map(list, patterns.items()))
+
+
 def split_of(words: Mapping[str, Any]) -> str:
     """Returns the split of a generation, by the words of its identity; "" for none."""
     if words.get("split") is None:
@@ -47,7 +59,8 @@ def split_of(words: Mapping[str, Any]) -> str:
 def classes_rule(dataset: DatasetConfig) -> str:
     """Returns the hash that names the file of class numbers."""
     words = identity_of(dataset).words()
-    text = json.dumps([words.get("url", ""), words.get("label")], sort_keys=True)
+    source = words.get("id", words.get("url", ""))
+    text = json.dumps([source, words.get("label")], sort_keys=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=8, person=b"classes").hexdigest()
 
 
@@ -68,6 +81,7 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
             limit=dataset.limit,
             seed=dataset.seed,
             sampling_seed=dataset.seed,
+            streams=dataset.streams,
             awaits_classes=dataset.source.awaits_classes,
         )
         for name, dataset in config.datasets.items()

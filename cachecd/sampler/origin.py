@@ -43,7 +43,7 @@ class Origin:
 
     def streams(self, unit: UnitSlice) -> bool:
         """Whether the unit is read from any of its records on."""
-        return self.config.source.streams and not unit.seems_packed
+        return self.config.source.is_seekable and not unit.seems_packed
 
 
 @dataclass(slots=True)

@@ -223,6 +223,8 @@ def test_defaults_do_not_enter_the_identity(tmp_path):
         {"source": {"label": {"pattern": "^([^/]+)/"}}},
         {"source": {"match": "*.jpg"}},
         {"source": {"url": "file:///elsewhere"}},
+        {"source": {"id": "digits"}},
+        {"source": {"join": {"a": "a/*", "b": "b/*"}}},
     ],
 )
 def test_what_decides_a_record_enters_the_identity(tmp_path, change):
@@ -231,10 +233,31 @@ def test_what_decides_a_record_enters_the_identity(tmp_path, change):
     json.dumps(identity_of(config(tmp_path, **change).datasets["train"]).words())
 
 
-@pytest.mark.parametrize("change", [{"seed": 3}, {"grow": {"first": "1MiB"}}, {"limit": "8MiB"}])
+@pytest.mark.parametrize(
+    "change", [{"seed": 3}, {"streams": 2}, {"grow": {"first": "1MiB"}}, {"limit": "8MiB"}]
+)
 def test_what_decides_no_record_leaves_the_identity(tmp_path, change):
     plain = identity_of(config(tmp_path).datasets["train"])
     assert identity_of(config(tmp_path, **change).datasets["train"]).name() == plain.name()
+
+
+def test_source_id_keeps_the_directory_of_a_bucket_that_moves(tmp_path):
+    there = {"url": "s3://bucket/a/", "endpoint": "https://minio.example"}
+    for before in (there, {"url": "s3://bucket/a/"}):
+        old = config(tmp_path, source=before).datasets["train"]
+        moved = {"url": "gs://other/a/", "id": old.source.identity}
+        new = config(tmp_path, source=moved).datasets["train"]
+        assert identity_of(new).name() == identity_of(old).name()
+        assert classes_rule(new) == classes_rule(old)
+        assert new.source.identity == old.source.identity
+
+
+def test_order_of_joined_patterns_decides_which_objects_are_listed(tmp_path):
+    names = set()
+    for order in (("a", "b"), ("b", "a")):
+        join = {name: f"{name}/*" for name in order}
+        names.add(identity_of(config(tmp_path, source={"join": join}).datasets["train"]).name())
+    assert len(names) == 2
 
 
 def test_sides_of_a_split_are_generations_of_their_own(tmp_path):
