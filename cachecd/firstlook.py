@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.executors.lister import Lister
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.model import ObjectInfo
 from cachecd.preflight import lister_of
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
-from cachecd.selection import Takes, empty_side, selection_of
+from cachecd.listing.selection import Takes, empty_side, selection_of
 
 _CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says

@@ -24,12 +24,12 @@ from cachecd.index import Index
 from cachecd.indexroom import DatasetRoom
 from cachecd.listpages import CircleError, Pages
 from cachecd.model import ObjectInfo
-from cachecd.progress import Progress
+from cachecd.listing.progress import Progress
 from cachecd.relisting import Holds, Relisting
 from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.sweep import Sweep
-from cachecd.selection import Takes
+from cachecd.listing.selection import Takes
 from cachecd.unittext import encoded
 
 # A store whose contents change while it is listed may name an object twice, but not many.

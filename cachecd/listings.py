@@ -26,9 +26,9 @@ from cachecd.index import Index
 from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom
 from cachecd.listpages import CircleError
-from cachecd.progress import Progress
+from cachecd.listing.progress import Progress
 from cachecd.relisting import Holds
-from cachecd.selection import selection_of
+from cachecd.listing.selection import selection_of
 from cachecd.unittext import for_the_log
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute

@@ -43,6 +43,11 @@ class ObjectInfo:
     label: str = ""
 
 
+def encoded(text: str) -> bytes:
+    """A key in bytes. A name that is not Unicode comes as lone surrogates."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 UnitName = tuple[str, int]
 EXCLUDED = "excluded by hand"  # why a unit is set aside that a person has taken out
 MISFIT = (

@@ -33,7 +33,7 @@ from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
-from cachecd.selection import empty_side, selection_of
+from cachecd.listing.selection import empty_side, selection_of
 from cachecd.unittext import encoded
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.quantities import approximate_size, printable
 from cachecd.sample import Record, Sample
 from cachecd_client.schema import Feature, Schema

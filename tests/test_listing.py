@@ -23,9 +23,9 @@ from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import METADATA_SLACK, Ledger
 from cachecd.listings import keep_listed
 from cachecd.model import ObjectInfo
-from cachecd.progress import Progress
+from cachecd.listing.progress import Progress
 from cachecd.sampler.lanes import Lanes
-from cachecd.selection import Takes
+from cachecd.listing.selection import Takes
 
 PLAIN = {"url": "s3://bucket/train/", "format": "files"}
 LABELLED = {**PLAIN, "label": {"pattern": r"class-(\d+)/"}}

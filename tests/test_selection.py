@@ -15,7 +15,7 @@ from cachecd.config import DatasetConfig
 from cachecd.generations import same_split
 from cachecd.model import ObjectInfo
 from cachecd.preflight import generation_of, listing_of
-from cachecd.selection import selection_of
+from cachecd.listing.selection import selection_of
 
 UNITS = [
     ObjectInfo(f"patient-{n % 97}/{n:05d}\nא/../{n}", n, begin=(n % 3) * 1000) for n in range(9000)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Integer, Real, Text
-from cachecd.keypattern import complaint
+from cachecd.config.keypattern import complaint
 
 
 class SplitConfig(SectionModel):

@@ -11,7 +11,7 @@ from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Boolean, ClassName, Format, StoreAddress, Text, UrlOrNone
-from cachecd.keypattern import complaint
+from cachecd.config.keypattern import complaint
 
 
 class LabelConfig(SectionModel):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -24,15 +24,16 @@ from cachecd.errors import (
     SourceUnreachableError,
 )
 from cachecd.listing.classes import ClassNames
-from cachecd.listing.keeping import Changes, Listing, Room
+from cachecd.listing.keeping import Changes, Listing, Room, UnusableListingError
 from cachecd.listing.pages import Page, units_of
+from cachecd.listing.progress import Progress
+from cachecd.listing.selection import selection_of
+from cachecd.listing.source_pages import Lister, SourcePages
 from cachecd.listing.table import Table
-from cachecd.listpages import Pages
 from cachecd.model import ObjectInfo
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.sources.files import label_of
-from cachecd.selection import Takes, selection_of
 from cachecd.stream import Place, Shape, Unit
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
@@ -93,13 +94,6 @@ class GenerationListing:
         await asyncio.to_thread(self.thread.shutdown)
 
 
-class Lister(Protocol):
-    """Lists a source in pages; blocks. SourceError, ConfigError."""
-
-    def __call__(self) -> Iterable[list[ObjectInfo]]:
-        """All units, in the order of the store."""
-
-
 class LimitRoom:
     """Room for pages of a listing under the limit: asks the policy, which replies at once."""
 
@@ -122,7 +116,8 @@ class LimitRoom:
 @dataclass(eq=False)
 class ListingKeeper:
     """Keeps the listing of one configured generation current: lists until that succeeds, then again every
-    `relist` seconds. A failure is retried; the units that are listed are fed meanwhile.
+    `relist` seconds. After a failure the listing continues where it was, if the store has an order; the
+    units that are listed are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
     the file of class numbers. `rewritten`: units with a new ETag, size or label since the start.
@@ -139,18 +134,19 @@ class ListingKeeper:
     reason: str = ""
     doubted: bool = False
     rewritten: int = 0
+    progress: Progress = field(default_factory=Progress)
     _found: set[str] = field(default_factory=set)
-    _takes: Takes | None = None
 
     async def keep(self) -> None:
         """Lists for ever; returns if there is nothing to list again."""
-        self._takes = selection_of(self.config)
         await self.load_classes()
+        longest = _LONGEST_PAUSE
         judges = True
         while True:
-            began = time.monotonic()
-            changes = await self._until_listed(judges)
-            took = time.monotonic() - began
+            self.progress.begin(time.monotonic())
+            changes = await self._until_listed(judges, longest)
+            self.progress.end(time.monotonic())
+            took = self.progress.took
             self.rewritten += changes.rewritten
             _log.info(
                 "source listed",
@@ -163,7 +159,7 @@ class ListingKeeper:
             )
             if self.config.relist is None:
                 return
-            judges = False
+            judges, longest = False, max(self.config.relist, _LONGEST_PAUSE)
             await asyncio.sleep(max(self.config.relist - took, took))
 
     def report(self) -> None:
@@ -191,36 +187,44 @@ class ListingKeeper:
         elif (text := await asyncio.to_thread(read, self.classes)) is not None:
             self.listing.classes = ClassNames.decode(text).names
 
-    async def _until_listed(self, judges: bool) -> Changes:
+    async def _until_listed(self, judges: bool, longest: float) -> Changes:
+        """`longest`: the most seconds between two attempts."""
         failures = 0
-        listing = self._round(judges)
-        while True:
-            length = len(self.listing.table)
-            try:
-                self._found.clear()
-                changes = await listing.read(self._pages())
-                await self._number_classes()
-            except Exception as error:
-                if isinstance(error, RewrittenError):
-                    listing = self._round(judges)
-                failures = failures + 1 if len(self.listing.table) == length else 1
-                await asyncio.sleep(self._failed(error, failures))
-            else:
-                self.reason, self.doubted, self.listing.waits = "", False, False
-                self.report()
-                return changes
+        pages = SourcePages(self.lister, self.config.source)
+        listing = self._begin(judges)
+        try:
+            while True:
+                length = len(self.listing.table)
+                try:
+                    changes = await listing.read(self._units(pages))
+                    await self._number_classes()
+                except Exception as error:
+                    if not pages.goes_on or isinstance(
+                        error, (RewrittenError, UnusableListingError)
+                    ):
+                        pages, listing = pages.anew(), self._begin(judges)
+                    failures = failures + 1 if len(self.listing.table) == length else 1
+                    await asyncio.sleep(self._failed(error, failures, longest))
+                else:
+                    self.reason, self.doubted, self.listing.waits = "", False, False
+                    self.report()
+                    return changes
+        finally:
+            pages.close()
 
-    def _round(self, judges: bool) -> Listing:
+    def _begin(self, judges: bool) -> Listing:
+        self._found.clear()
+        self.progress.objects = 0
         return Listing(self.listing.table, self.listing.thread, self.room, judges, self.report)
 
-    def _failed(self, error: Exception, failures: int) -> float:
+    def _failed(self, error: Exception, failures: int, longest: float) -> float:
         """Reports a failure. Returns the seconds until the next attempt."""
         expected = (SourceError, DiskError, NoRoomError, ConfigError)
         if not isinstance(error, expected):
             # Whatever a store's library raises is that store's trouble, and may pass.
             _log.exception("listing failed otherwise than expected", dataset=self.name.dataset)
             error = SourceUnreachableError(f"{type(error).__name__}: {error}")
-        pause = random.uniform(0, min(2.0**failures, _LONGEST_PAUSE))
+        pause = random.uniform(0, min(2.0 ** min(failures, 30), longest))
         self.doubted = isinstance(error, RewrittenError)
         self.reason = str(error)
         if self.doubted:
@@ -233,6 +237,7 @@ class ListingKeeper:
         elif not self.config.source.awaits_classes:
             hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
             self.listing.waits = self.listing.waits and not hopeless
+        self.progress.failed = self.reason
         _log.warning(
             "source not listed",
             dataset=self.name.dataset,
@@ -243,19 +248,15 @@ class ListingKeeper:
         self.report()
         return pause
 
-    async def _pages(self) -> AsyncIterator[Sequence[ObjectInfo]]:
+    async def _units(self, pages: SourcePages) -> AsyncIterator[Sequence[ObjectInfo]]:
         """The units that the dataset takes. Notes the classes that the pages name."""
-        source = self.config.source
-        pages = Pages(lambda: iter(self.lister()))
-        try:
-            while (found := await asyncio.to_thread(pages.next)) is not None:
-                if source.awaits_classes:
-                    labels = (label_of(source, unit.key, unit.label) for unit in found[0])
-                    self._found.update(label for label in labels if label is not None)
-                takes = self._takes
-                yield found[0] if takes is None else [unit for unit in found[0] if takes(unit)]
-        finally:
-            pages.close()
+        source, takes = self.config.source, selection_of(self.config)
+        async for page in pages.read():
+            if source.awaits_classes:
+                labels = (label_of(source, unit.key, unit.label) for unit in page)
+                self._found.update(label for label in labels if label is not None)
+            yield page if takes is None else [unit for unit in page if takes(unit)]
+            self.progress.objects += len(page)
 
     async def _number_classes(self) -> None:
         """Numbers the classes that are new, durably. DiskError."""

@@ -26,7 +26,7 @@ from cachecd.disk.durable import Skips, write_egress, write_state
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import Row, write_snapshot
 from cachecd.errors import DiskError
-from cachecd.model import ObjectInfo
+from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.generation import Generation
@@ -46,7 +46,7 @@ class WorkerExecutor(Executor, MakeExecutor, Protocol):
 
 
 class CacheLoop:
-    """`lister` lists the source of a dataset; `reply` answers requests. All methods belong to the event
+    """`lister` lists the sources; `reply` answers requests. All methods belong to the event
     loop's thread. The executor's reports go to `heard`, on the event loop.
 
     `offline`: nothing is listed or fetched. `progress`: as of `start`.
@@ -57,7 +57,7 @@ class CacheLoop:
         config: Config,
         limit: int,
         executor: WorkerExecutor,
-        lister: Callable[[str], Iterable[list[ObjectInfo]]],
+        lister: Lister,
         reply: Callable[[ToClient], None],
         *,
         offline: bool = False,
@@ -240,7 +240,7 @@ class CacheLoop:
         self._rooms[name] = LimitRoom(name, self.feed)
         dataset = self._config.datasets[name]
         return ListingKeeper(
-            *(generation, dataset, listing, lambda: self._lister(name)),
+            *(generation, dataset, listing, self._lister),
             *(found.layout.classes(name, classes_rule(dataset)), self._rooms[name], self.feed),
             lambda: self.feeding.wake(generation),
         )

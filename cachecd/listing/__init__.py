@@ -1,10 +1,14 @@
 """The listing of a source: its units by number, their blocks, and their order within a block.
 
+selection    which units of a source a dataset takes
+source_pages pages of units from a lister, over several attempts
+first_look   checks each source before anything is made on disk
 table        listing.sqlite: units and ends of blocks; the only SQL
 keeping      brings a table up to date from the pages of a lister
 permutation  the order of a block's units, the same in every pass
 pages        the units of a stream, page by page
 classes      the numbers of class names, append-only
+progress     how far a listing is, for people
 
 The daemon gives a table its thread, its room under the limit, and its retries.
 """

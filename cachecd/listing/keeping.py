@@ -28,6 +28,10 @@ _MOST_REPEATED = 10_000
 Result = TypeVar("Result")
 
 
+class UnusableListingError(SourceUnreachableError):
+    """A listing makes no sense as a whole: the next attempt begins anew."""
+
+
 class Room(Protocol):
     """Reserves room under the limit for a listing."""
 
@@ -52,7 +56,7 @@ class Listing:
     """One listing of a source, over as many attempts as it takes.
 
     Each page is synced. In memory the listing keeps one bit for each unit. The caller retries: it
-    calls `read` again, with the pages of the whole source or of the rest.
+    calls `read` again, with the pages that were not read yet.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Listing:
         """`thread`: an executor with one thread, which made the table. `judges`: this is the first listing
         since a start. If it shows that more than half of the known units were rewritten, it is refused,
         and no ETag is replaced. `block_ended` is called when more units can be fed."""
-        self.listed = 0  # units in this attempt
+        self.listed = 0  # units
         self._table = table
         self._thread = thread
         self._room = room
@@ -77,14 +81,13 @@ class Listing:
         self._begun = False
 
     async def read(self, pages: AsyncIterator[Sequence[ObjectInfo]]) -> Changes:
-        """Reads pages of units up to the end of the listing. A later attempt may begin anew, or continue
-        after the last page that was read.
+        """Reads pages of units up to the end of the listing. A later attempt continues after the last page
+        that was read.
 
         If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
-        SourceError, NoRoomError, LimitTooSmallError, DiskError. RewrittenError: the listing is refused; the
-        caller makes another Listing.
+        SourceError, NoRoomError, LimitTooSmallError, DiskError. After RewrittenError (the listing is refused)
+        and UnusableListingError the caller makes another Listing.
         """
-        self.listed = 0
         try:
             if not self._begun:
                 await self._run(self._table.forget_deferred)
@@ -93,7 +96,7 @@ class Listing:
                 for start in range(0, len(page), MOST_AT_ONCE):
                     await self._add(page[start : start + MOST_AT_ONCE])
             if not self.listed and len(self._table):
-                raise SourceUnreachableError(
+                raise UnusableListingError(
                     f"the source is empty, but {len(self._table)} units were listed before. Is the source "
                     "mounted? The listing is unchanged"
                 )
@@ -114,7 +117,7 @@ class Listing:
         changes = await self._run(lambda: self._table.compare(page))
         self.listed += len(page)
         if self.listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
-            raise SourceUnreachableError(
+            raise UnusableListingError(
                 f"the source listed {self.listed} units, but only "
                 f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
             )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.readers.windows import ArrayWindows, Layout
 from cachecd.sampler.view import StoreView
 

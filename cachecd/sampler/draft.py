@@ -13,11 +13,9 @@ import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
-from cachecd.layout import SIDECAR_SUFFIX
-from cachecd.model import MISFIT, UnitSlice
+from cachecd.model import MISFIT, UnitSlice, encoded
 from cachecd.parts import part_of
 from cachecd.stream import Cursor, Skipped
-from cachecd.unittext import encoded
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer
@@ -28,6 +26,7 @@ _END, _LAST_SKIP = 2048, 2048
 # A skipped unit in the meta text takes the JSON of its key, which is left out if it is longer than that,
 # and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
 _LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
+_SIDECAR = ".idx"  # behind the name of a shard's file
 _WIDE = 1 << 62  # as wide as any number in the meta text
 
 
@@ -195,7 +194,7 @@ class Draft:
             if self._writer is None or not records:
                 self.abort()  # no record fitted
                 discard(self.path)
-                sidecar = write_sidecar(self.path + SIDECAR_SUFFIX, text, 0, np.zeros(0, np.uint64))
+                sidecar = write_sidecar(self.path + _SIDECAR, text, 0, np.zeros(0, np.uint64))
                 data = digest = 0
             else:
                 data, sidecar = self._writer.finish(text)
@@ -283,4 +282,4 @@ def discard(path: str) -> None:
 
 
 def _files(path: str) -> tuple[str, str]:
-    return path, path + SIDECAR_SUFFIX
+    return path, path + _SIDECAR

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from cachecd.model import ObjectInfo
-from cachecd.unittext import encoded
+from cachecd.model import ObjectInfo, encoded
 
 _PAGE = 1000
 _LONGEST = 1.0  # seconds that a unit waits for others: who enumerates may be slow

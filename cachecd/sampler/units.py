@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.model import ObjectInfo
 
 if TYPE_CHECKING:

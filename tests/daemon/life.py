@@ -18,12 +18,11 @@ from typing import Any
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.manifest import decode_manifest
+from cachecd.executors.lister import Lister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Setup
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units
 from tests.daemon.workers import InProcess
 
 READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
@@ -71,7 +70,7 @@ class Life:
             self.executor = LocalExecutor(Setup(datasets, 8, None), self.workers, None)
         limit = self.config.cache.limit
         assert isinstance(limit, int)
-        self.loop = CacheLoop(self.config, limit, self.executor, self._list, self._reply)
+        self.loop = CacheLoop(self.config, limit, self.executor, Lister(4), self._reply)
         await self.loop.open()
         if self.workers:
             await self.executor.start(self.loop.heard, self.loop.heard)
@@ -85,10 +84,6 @@ class Life:
         assert self.defects == []
         for fd in self.locks.values():
             os.close(fd)
-
-    def _list(self, name: str) -> Any:
-        source = self.config.datasets[name].source
-        return list_units(source, open_store(source, 4))
 
     def _reply(self, reply: Any) -> None:
         self.replies[reply.request] = reply

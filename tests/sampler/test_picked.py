@@ -20,7 +20,7 @@ from cachecd.sampler.picked import Joined
 from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.units import list_units, sweep_units
-from cachecd.selection import selection_of
+from cachecd.listing.selection import selection_of
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened

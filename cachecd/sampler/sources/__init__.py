@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cachecd.config import DatasetConfig
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content

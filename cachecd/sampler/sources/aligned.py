@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.keypattern import text_in
+from cachecd.config.keypattern import text_in
 from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense

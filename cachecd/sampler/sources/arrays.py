@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from cachecd import keypattern
+from cachecd.config import keypattern
 from cachecd.config.array import ArrayFile
 from cachecd.errors import UnitError
 from cachecd.sampler.sources.content import Content

@@ -14,7 +14,7 @@ from typing import Any
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
-from cachecd.keypattern import found_in
+from cachecd.config.keypattern import found_in
 from cachecd.model import UnitSlice
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Feature, Schema

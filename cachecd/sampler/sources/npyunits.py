@@ -11,13 +11,12 @@ from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.keypattern import text_in
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.config.keypattern import text_in
+from cachecd.model import ObjectInfo, UnitSlice, encoded
 from cachecd.sampler.sources.aligned import open_aligned
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.sources.windows import Cut
-from cachecd.unittext import encoded
 
 if TYPE_CHECKING:
     from cachecd.sampler.fetch import Store

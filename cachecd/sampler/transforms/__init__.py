@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import UnitError
-from cachecd.extras import extra
+from cachecd.sampler.extras import extra
 from cachecd.sampler.transforms.guest import Guest
 from cachecd.sampler.usercode import imported, told
 

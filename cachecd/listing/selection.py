@@ -11,9 +11,8 @@ import hashlib
 from collections.abc import Callable
 
 from cachecd.config import DatasetConfig, PartitionConfig, SplitConfig
-from cachecd.keypattern import found_in
-from cachecd.model import ObjectInfo
-from cachecd.unittext import encoded
+from cachecd.config.keypattern import found_in
+from cachecd.model import ObjectInfo, encoded
 
 Takes = Callable[[ObjectInfo], bool]
 

@@ -1,0 +1,176 @@
+"""Pages of units from a lister, over several attempts: an attempt continues where the last one failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
+
+from cachecd.config import SourceConfig
+from cachecd.errors import SourceUnreachableError
+from cachecd.listing.keeping import UnusableListingError
+from cachecd.model import ObjectInfo, encoded
+from cachecd.sampler.lanes import Lanes, OutOfOrderError
+from cachecd.sampler.sweep import Sweep
+
+_AHEAD = 4  # pages
+_MOST = 1 << 12  # units of a page
+_MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
+
+Result = TypeVar("Result")
+
+
+class Lister(Protocol):
+    """Lists sources. SourceError, ConfigError."""
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        """All units in the order of the store, or only the units behind the key `after`. Blocks."""
+
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+        """All units, by several requests at a time; None if the store cannot be listed so."""
+
+
+class SourcePages:
+    """The pages of one listing. `goes_on`: the next attempt continues. Else the store has no order in which
+    the listing could continue, and the caller begins with `anew`."""
+
+    def __init__(self, lister: Lister, source: SourceConfig) -> None:
+        self.goes_on = True
+        self._lister, self._source = lister, source
+        self._lanes: Lanes | None = Lanes()
+        self._after = ""  # in a store of one lane: the last key
+        self._ordered = True
+        self._reader: Sweep | _ReadAhead | None = None
+        self._page: list[ObjectInfo] = []  # not taken yet
+        self._ended = False
+
+    def anew(self) -> SourcePages:
+        """The pages of another listing of the same source."""
+        self.close()
+        other = SourcePages(self._lister, self._source)
+        other._lanes = self._lanes and Lanes()
+        return other
+
+    async def read(self) -> AsyncIterator[list[ObjectInfo]]:
+        """The pages that were not taken yet. A page is taken when the next one is asked for. Raises what
+        the lister raises."""
+        while (page := await _aside(self._next)) is not None:
+            yield page
+            self._page = []
+
+    def close(self) -> None:
+        """Ends all requests. A thread ends when its store answers."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _next(self) -> list[ObjectInfo] | None:
+        while not self._page and not self._ended:
+            if self._reader is None:
+                self._reader = self._open()
+            try:
+                page = self._reader.next()
+            except BaseException as error:
+                self.close()
+                self._reader = None
+                self.goes_on = self._lanes is not None or self._ordered
+                if isinstance(error, OutOfOrderError):
+                    self._lanes, self.goes_on = None, False
+                    raise SourceUnreachableError(
+                        f"{error}: the source is listed by one request at a time"
+                    ) from error
+                raise
+            self._ended = page is None
+            self._page = page or []
+            if self._lanes is None and page:
+                keys = [encoded(unit.key) for unit in page]
+                keys = [encoded(self._after), *keys] if self._after else keys
+                self._ordered = self._ordered and all(a < b for a, b in pairwise(keys))
+                self._after = page[-1].key
+        return self._page or None
+
+    def _open(self) -> Sweep | _ReadAhead:
+        if self._lanes is not None and (sweep := self._lister.sweep(self._source, self._lanes)):
+            return sweep
+        self._lanes = None
+        after = self._after
+        return _ReadAhead(lambda: self._lister.units(self._source, after))
+
+
+class _ReadAhead:
+    """Pages of a listing, read by a thread of its own, so that a page that has come never waits for the
+    next one."""
+
+    def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
+        self._read: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_AHEAD)
+        self._end: list[BaseException | None] = []
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, args=(pages,), name="pages", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def next(self) -> list[ObjectInfo] | None:
+        """Everything that has come, at least a page and at most a few; None at the end. Raises what the
+        store has raised after all that came before it."""
+        page: list[ObjectInfo] = []
+        while not self._end and not (page and self._read.empty()) and len(page) < _MOST:
+            match self._read.get():
+                case list(more):
+                    page += more
+                case end:
+                    self._end.append(end)
+        if not page and self._end and self._end[0] is not None:
+            raise self._end[0]
+        return page or None
+
+    def _run(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
+        last: list[ObjectInfo] = []
+        empty = 0
+        try:
+            for page in pages():
+                empty = 0 if page else empty + 1
+                if page and page == last:
+                    raise UnusableListingError("the store listed the same page twice in a row")
+                if empty > _MOST_EMPTY:
+                    raise UnusableListingError(f"the store listed {empty} empty pages")
+                last = page
+                if not self._put(page):
+                    return
+        except BaseException as error:
+            self._put(error)
+        else:
+            self._put(None)
+
+    def _put(self, message: list[ObjectInfo] | BaseException | None) -> bool:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._read.put(message, timeout=0.1)
+                return True
+        return False
+
+
+async def _aside(work: Callable[[], Result]) -> Result:
+    """Does work in a thread that nobody waits for: a store that hangs keeps no daemon from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def report(call: Callable[[Any], None], outcome: Any) -> None:
+        if not done.cancelled():
+            call(outcome)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], Any] = (done.set_result, work())
+        except BaseException as error:
+            outcome = (done.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(report, *outcome)
+
+    threading.Thread(target=run, name="listing", daemon=True).start()
+    return await done
