@@ -41,7 +41,7 @@ from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
-from cachecd.firstlook import check_side, check_sources
+from cachecd.listing.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
 # SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
@@ -95,16 +95,16 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
 def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) -> None:
     """Refuses sources that cannot be used, where nothing is cached yet that could be served. ConfigError,
     SourceError."""
-    known = set(layout.generations())
+    known, lister = set(layout.generations()), lister_of(config)
     if not known:
         executor.launch()  # workers import meanwhile
-        for name, what in check_sources(config).items():
+        for name, what in check_sources(config, lister).items():
             _log.warning("source looked at", dataset=name, what=what)
         return
     for name, dataset in config.datasets.items():
         if dataset.split and (name, identity_of(dataset).name()) not in known:
             try:
-                check_side(config, name)
+                check_side(config, lister, name)
             except SourceError as error:  # what is cached is served all the same
                 _log.warning("source not looked at", dataset=name, why=str(error))
 
@@ -175,7 +175,7 @@ class _Daemon:
         self._lister = lister_of(config)
         self.requests: Requests
         self._cache = CacheLoop(
-            *(config, limit, executor, self._list, lambda reply: self.requests.reply(reply)),
+            *(config, limit, executor, self._lister, lambda reply: self.requests.reply(reply)),
             offline=options.offline,
             progress=self._progress,
         )
@@ -242,9 +242,6 @@ class _Daemon:
             "offline": self._options.offline,
         }
         return {**self._cache.status(), "sampler": sampler, "daemon": about}
-
-    def _list(self, name: str) -> Any:
-        return self._lister.units(self._config.datasets[name].source)
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

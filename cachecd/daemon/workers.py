@@ -23,11 +23,13 @@ def executor_of(config: Config, offline: bool) -> LocalExecutor:
     )
 
 
-def lister_of(config: Config) -> Lister:
-    """Lists the sources. cache.dir must exist."""
+def lister_of(config: Config, *, is_owner: bool = True) -> Lister:
+    """Lists the sources. `is_owner`: the caller owns cache.dir, so that processes which a killed owner left
+    are ended."""
     sampler = config.sampler
+    name = _name(config) if is_owner else ""
     bounds = Bounds(worker_memory(config), sampler.unit_timeout)
-    return Lister(sampler.connections, sampler.python, _name(config), bounds, path=sampler.path)
+    return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
 
 
 def worker_setup(config: Config) -> Setup:

@@ -1,4 +1,4 @@
-"""A first look at each source, before anything is made on disk: is there something that can be used?"""
+"""A first look at each source, before anything is made on disk: has it a usable unit?"""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from dataclasses import dataclass, field
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceError, UnitError
-from cachecd.executors.lister import Lister
-from cachecd.sampler.extras import extra
+from cachecd.listing.selection import Takes, empty_side, selection_of
+from cachecd.listing.source_pages import Lister
 from cachecd.model import ObjectInfo
-from cachecd.preflight import lister_of
+from cachecd.sampler.extras import extra
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
-from cachecd.listing.selection import Takes, empty_side, selection_of
 
 _CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says
 _NAMED = 5  # classes that a sentence names
 
 
-def check_sources(config: Config) -> dict[str, str]:
-    """Looks at every source, page by page, until one has a usable object.
+def check_sources(config: Config, lister: Lister) -> dict[str, str]:
+    """Lists every source until a usable object is found. For a start of which nothing is cached.
 
-    Returns what was noticed on the way, by dataset: objects of classes that are not configured.
+    Returns a warning for each dataset that has objects of classes that are not configured.
     SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
     object has a label, or none of a configured class, or none matches the pattern of an array, or if a
     split leaves one of its sides nothing.
     """
     noticed = {}
-    lister = lister_of(config)
     for name, dataset in config.datasets.items():
         look = _check_source(name, lister, dataset)
         _check_side(name, dataset, look)
@@ -42,12 +40,12 @@ def check_sources(config: Config) -> dict[str, str]:
     return noticed
 
 
-def check_side(config: Config, name: str) -> None:
-    """ConfigError if the split leaves a dataset nothing, SourceError if its source cannot be listed: for a
-    split of which nothing is listed yet, where other shards are cached and nothing else is looked at."""
+def check_side(config: Config, lister: Lister, name: str) -> None:
+    """ConfigError if the split leaves a dataset nothing, SourceError if its source cannot be listed. For a
+    new split beside other datasets that are cached."""
     dataset = config.datasets[name]
     look = _Look(dataset.source, _side_of(dataset))
-    for _ in _looked_at(look, lister_of(config), dataset):
+    for _ in _looked_at(look, lister, dataset):
         pass
     _check_side(name, dataset, look)
 
@@ -97,7 +95,7 @@ class _Look:
             return ""
         return (
             f"{sum(self.others.values())} of the first {self.seen} objects are of classes that "
-            f"label.classes does not have: {self.named}; they will be set aside"
+            f"label.classes does not have: {self.named}; they will be skipped"
         )
 
     @property
