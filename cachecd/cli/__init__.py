@@ -34,6 +34,7 @@ COMMANDS = (
     "sample",
     "where",
     "exclude",
+    "erased",
     "verify",
     "demo",
 )

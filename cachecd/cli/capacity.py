@@ -10,9 +10,9 @@ import numpy as np
 from cachecd.config import Config
 from cachecd.preflight import minimum
 from cachecd.quantities import approximate_size
-from cachecd.sample import Sample, Sampler
-from cachecd.sampleview import image_suffix
-from cachecd.survey import image_header
+from cachecd.cli.sampler import Sample, Sampler
+from cachecd.cli.sample_view import image_suffix
+from cachecd.cli.survey import image_header
 
 LOOKED_AT = 32  # records
 _PAGES = 10  # of a listing, to count the images

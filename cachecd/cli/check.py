@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.preflight import Figures
     from cachecd.rules import DatasetRules
-    from cachecd.sample import Sample
+    from cachecd.cli.sampler import Sample
 
 
 _ENOUGH = 256 << 10  # bytes of records to estimate by; of less, most is what any start costs
@@ -52,7 +52,7 @@ def command(
     if sources:
         from cachecd.cli.capacity import LOOKED_AT, capacity
         from cachecd.firstlook import check_sources
-        from cachecd.sample import Sampler
+        from cachecd.cli.sampler import Sampler
 
         noticed = check_sources(loaded)
         for rules in figures.datasets:
@@ -81,7 +81,7 @@ def command(
 def _document(
     config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
 ) -> dict[str, Any]:
-    from cachecd.sampleview import document
+    from cachecd.cli.sample_view import document
 
     return {
         "config": config.model_dump(mode="json"),
@@ -126,7 +126,7 @@ def _estimate(
 
 def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules) -> Iterator[str]:
     from cachecd.quantities import approximate_duration
-    from cachecd.sampleview import lines
+    from cachecd.cli.sample_view import lines
 
     outcome = sample.outcome
     yield (

@@ -1,4 +1,4 @@
-"""`cachecd exclude DATASET KEY`: takes a bad object out of a dataset, for good."""
+"""`cachecd exclude DATASET KEY...`: takes bad objects out of a dataset, for good."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import typer
 
 def command(
     dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
-    key: Annotated[str, typer.Argument(help="The object, by its key under the source's URL.")],
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
+    ],
     endpoint: Annotated[
         str | None,
         typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Have a running daemon remove an object's records, and never fetch it again.
+    """Have a running daemon remove the records of some objects, and never fetch the objects again.
 
-    It counts as set aside, with the reason "excluded by hand", across restarts and new listings, and on
-    both sides of a split, whichever of the two is named. No
-    later lease names a shard with a record of it; what else was in such a shard is fetched again. To let
-    an object be fetched again, stop the daemon, remove its line from excluded.jsonl in cache.dir, and
-    start the daemon.
+    It holds across restarts, listings and generations. No later lease has a record of them; a shard that
+    is on lease now goes when its lease ends (`cachecd erased KEY` searches for copies). To let an object be
+    fetched again, stop the daemon, remove its line from excluded.jsonl in cache.dir, and start the daemon.
     """
+    from cachecd.quantities import printable
     from cachecd_client import connect
 
     with connect(endpoint, timeout=10.0) as cache:
-        cache.exclude(dataset, key)
+        cache.exclude(dataset, *keys)
     if as_json:
-        print(json.dumps({"dataset": dataset, "key": key}))
+        print(json.dumps({"dataset": dataset, "keys": keys}))
     else:
-        print(f"{key} excluded from {dataset}: no later lease has a record of it")
+        for key in keys:
+            print(f"{printable(key)} excluded from {dataset}: no later lease has a record of it")

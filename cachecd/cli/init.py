@@ -39,9 +39,9 @@ def command(
 
     from cachecd.config import SourceConfig
     from cachecd.errors import ConfigError
-    from cachecd.proposal import propose
+    from cachecd.cli.proposal import propose
     from cachecd.sampler.opening import open_store
-    from cachecd.survey import survey
+    from cachecd.cli.survey import survey
 
     if "://" not in url and Path(url).is_dir():
         url = f"file://{Path(url).resolve()}"

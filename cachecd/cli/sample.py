@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cachecd.sample import Sample, Sampler
+    from cachecd.cli.sampler import Sample, Sampler
 
 _TRIED = 100  # units of the first page, if one after the other is refused by its name or its size
 
@@ -50,8 +50,8 @@ def command(
     from cachecd.config import load
 
     loaded = load(config)
-    from cachecd import sampleview
-    from cachecd.sample import Sampler
+    from cachecd.cli import sample_view
+    from cachecd.cli.sampler import Sampler
 
     name = dataset or next(iter(loaded.datasets))
     if loaded.sampler.python:
@@ -62,14 +62,14 @@ def command(
     sampler = Sampler(loaded, name)
     sample = _taken(sampler, key, begin, records)
     images = {}
-    if sampleview.has_images(sample):
-        images = sampleview.write_images(sample, _folder(out))
+    if sample_view.has_images(sample):
+        images = sample_view.write_images(sample, _folder(out))
     if as_json:
-        print(json.dumps({"dataset": name, **sampleview.document(sample, images)}, indent=2))
+        print(json.dumps({"dataset": name, **sample_view.document(sample, images)}, indent=2))
     else:
         _print(sampler.url, name, sample, images)
     if debug and sample.errors:
-        from cachecd.postmortem import debug_error
+        from cachecd.cli.postmortem import debug_error
 
         debug_error(sample.errors[-1])
     return 0 if sample.records else 1
@@ -89,7 +89,7 @@ def _folder(out: Path | None) -> Path:
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:
     from cachecd.quantities import approximate_size, printable
-    from cachecd.sampleview import lines
+    from cachecd.cli.sample_view import lines
 
     (unit,) = sample.units
     part = f", from byte {unit.begin} on" if unit.begin else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from cachecd.verify import Fault
+    from cachecd.cli.checked_files import Fault
 
 
 def command(
@@ -33,11 +33,11 @@ def command(
     """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
 
     Nothing is changed without --report, and a daemon may go on using the directory. Each bad file is one
-    line, with the byte at which its first bad record begins. A shard that holds a record which another
-    shard of the same set holds too is bad. Files that are not ours are listed as unknown.
+    line, with the byte at which its first bad record begins. A live shard that holds a record of another
+    live shard is bad. Files that cachecd did not write are listed as unknown.
     """
+    from cachecd.cli.checked_files import check_all, take_inventory
     from cachecd.quantities import approximate_size
-    from cachecd.verify import check_all, take_inventory
     from cachecd_client.errors import CallerError
 
     inventory = take_inventory(directory)
@@ -47,8 +47,7 @@ def command(
     files: set[Path] = set()
     records = size = 0
     for checked in check_all(inventory):
-        if checked.path not in inventory.lone_sidecars:
-            files.add(checked.path)
+        files.add(checked.path)
         records += checked.records
         size += checked.size
         faults += checked.faults
@@ -80,16 +79,16 @@ def command(
 
 def _report(faults: Iterable[Fault], endpoint: str | None) -> None:
     """Reports each bad shard to the daemon, as a trainer reports a corrupt record."""
+    from cachecd.disk.layout import parse
     from cachecd_client.protocol import ReportCorrupt
     from cachecd_client.transport import Transport, endpoint_of
 
     daemon = Transport(endpoint_of(endpoint, os.environ))
     for fault in faults:
-        dataset, number = fault.path.parent.name, int(fault.path.name[:10])
-        daemon.ask(
-            ReportCorrupt(uuid.uuid4().hex, dataset, "", number, 0, fault.offset or 0, fault.why),
-            10.0,
-        )
+        file, generation = parse(fault.path.name), fault.path.parents[1]
+        assert file is not None, "a file in shards/"
+        names = (generation.parent.name, generation.name, file.number, file.version)
+        daemon.ask(ReportCorrupt(uuid.uuid4().hex, *names, fault.offset or 0, fault.why), 10.0)
 
 
 def _print_faults(faults: Iterable[Fault]) -> None:

@@ -1,13 +1,19 @@
-"""`cachecd where DATASET SHARD:RECORD`: which object did this record come from?"""
+"""`cachecd where DATASET GENERATION/NUMBER:RECORD`: which object did this record come from?"""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from cachecd.disk.layout import GenerationLayout
+
+_RECORD = re.compile(r"([0-9a-f]{16}(?:-\d{1,4})?)/(\d{1,18})(?:\.(\d{1,2}))?:(\d{1,18})")
 
 
 def command(
@@ -15,8 +21,12 @@ def command(
     record: Annotated[
         str,
         typer.Argument(
-            metavar="SHARD:RECORD",
-            help="A shard's number and a record's in it, from 0 on: _shard and _record of a batch.",
+            metavar="GENERATION/NUMBER:RECORD",
+            help=(
+                "The set's generation, a shard's number and a record's place in it, from 0 on: "
+                "epoch.generation, and _shard and _record of a batch. NUMBER.VERSION names an older "
+                "version of a shard that was made again."
+            ),
         ),
     ],
     directory: Annotated[
@@ -29,45 +39,98 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Name the object, its bytes and the ordinal that a cached record came from.
+    """Name the object, the byte and the ordinal that a cached record came from.
 
-    Reads the shard's sidecar and the listing in the cache directory; beside a running daemon too.
+    Reads the shard's sidecar in the cache directory; beside a running daemon too.
     """
-    from cachecd.layout import Layout
-    from cachecd.model import ShardId
+    from cachecd.disk.layout import Layout
     from cachecd.quantities import printable
-    from cachecd.where import find_origin
     from cachecd_client.errors import CallerError
 
-    named = re.fullmatch(r"(\d{1,18}):(\d{1,18})", record)
-    if named is None:
-        raise CallerError(f"found {record!r}, expected SHARD:RECORD, two numbers such as 12:345")
-    if not re.fullmatch(r"[\w-]+", dataset):
-        raise CallerError(f"found {dataset!r}, expected the name of a dataset")
-    layout = Layout(directory or _directory_of_the_daemon(endpoint))
-    shard = ShardId(dataset, int(named[1]))
-    origin = find_origin(layout, shard, int(named[2]))
-    unit = origin.unit
+    named = _RECORD.fullmatch(record)
+    if named is None or not re.fullmatch(r"[\w-]+", dataset):
+        raise CallerError(
+            f"found {dataset!r} and {record!r}, expected a dataset and GENERATION/NUMBER:RECORD, such as "
+            "60e33dd25cc8b744/12:345"
+        )
+    layout = Layout(directory or directory_of_the_daemon(endpoint)).generation(dataset, named[1])
+    version = int(named[3]) if named[3] else None
+    origin = find_origin(layout, int(named[2]), version, int(named[4]))
     if as_json:
-        found = {
-            "url": origin.object_url,
-            "source": origin.url,
-            "key": unit.key,
-            "begin": unit.begin,
-            "end": unit.begin + unit.size,
-            "ordinal": origin.ordinal,
-            "etag": unit.etag,
-        }
-        print(json.dumps(found, indent=2))
+        print(json.dumps(asdict(origin), indent=2))
     else:
         print(
-            f"{printable(origin.object_url)}  bytes {unit.begin} to {unit.begin + unit.size}, "
-            f"record {origin.ordinal} of it"
+            f"{printable(origin.url)}  from byte {origin.begin} on, record {origin.ordinal} of it"
         )
 
 
-def _directory_of_the_daemon(endpoint: str | None) -> Path:
+def directory_of_the_daemon(endpoint: str | None) -> Path:
+    """The cache directory of a running daemon."""
     from cachecd_client import connect
 
     with connect(endpoint, timeout=5.0) as cache:
         return Path(cache.status()["cache"]["dir"])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The record is number `ordinal` of the unit that begins at byte `begin` of the object `url`. `source`:
+    the source's URL. Of a joined unit, `url` is the first object."""
+
+    url: str
+    source: str
+    key: str
+    begin: int
+    etag: str
+    ordinal: int
+
+
+def find_origin(
+    layout: GenerationLayout, number: int, version: int | None, record: int
+) -> Origin:
+    """Returns where a record came from. `version` None: the newest version of the shard.
+
+    CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.
+    """
+    from cachecd.disk.filesystem import refusing
+    from cachecd.disk.identity import read_generation
+    from cachecd.disk.layout import MOST_VERSIONS
+    from cachecd.errors import DamagedError
+    from cachecd_client._core import Sidecar
+    from cachecd_client.errors import CallerError, CorruptError
+
+    versions = reversed(range(MOST_VERSIONS)) if version is None else [version]
+    paths = [path for v in versions if (path := layout.sidecar(number, v)).exists()]
+    if not paths:
+        raise CallerError(
+            f"{layout.sidecar(number, version or 0)}: there is no such shard. Was it evicted?"
+        )
+    try:
+        with refusing(f"cannot read {paths[0]}"):
+            sidecar = Sidecar.read(str(paths[0]))
+    except CorruptError as error:
+        raise DamagedError(str(error)) from error
+    if record >= len(sidecar):
+        raise CallerError(f"{paths[0]} has {len(sidecar)} records: there is no record {record}")
+    _, key, begin, etag = sidecar.table[int(sidecar.indices[record])]
+    known = read_generation(layout.identity)
+    words = dict(known.identity) if known else {}
+    text = key.decode("utf-8", "surrogatepass")
+    url = str(words.get("url", ""))
+    return Origin(
+        _object_url(url, words.get("join"), text),
+        url,
+        text,
+        begin,
+        etag.decode("utf-8", "surrogatepass"),
+        int(sidecar.ordinals[record]),
+    )
+
+
+def _object_url(url: str, join: Any, key: str) -> str:
+    from cachecd.config import EVERY_HOST
+
+    if join:
+        patterns = list(dict(join).values())
+        key = patterns[0].replace("*", key)
+    return key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"

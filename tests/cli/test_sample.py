@@ -14,8 +14,8 @@ from PIL import Image
 from cachecd import cli
 from cachecd.config import load
 from cachecd.errors import ConfigError, UnitError
-from cachecd.sample import Sampler
-from cachecd.sampleview import document, printable
+from cachecd.cli.sampler import Sampler
+from cachecd.cli.sample_view import document, printable
 from cachecd_client._core import ShardWriter, encode_example
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)

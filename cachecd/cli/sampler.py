@@ -21,10 +21,18 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config, SourceConfig
-from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, SourceError, UnitError
-from cachecd.layout import Layout
-from cachecd.model import Assignment, ObjectInfo, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.daemon.workers import worker_setup
+from cachecd.listing.selection import empty_side, selection_of
+from cachecd.model import (
+    Assignment,
+    ObjectInfo,
+    Outcome,
+    SetAside,
+    ShardId,
+    UnitSlice,
+    encoded,
+)
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
 from cachecd.sampler.opening import open_store
@@ -33,8 +41,6 @@ from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
-from cachecd.listing.selection import empty_side, selection_of
-from cachecd.unittext import encoded
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 
@@ -246,7 +252,7 @@ def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[Objec
 
 
 def _read_back(path: Path, sample: Sample, most: int) -> None:
-    sidecar = Sidecar.read(str(Layout.sidecar(path)))
+    sidecar = Sidecar.read(f"{path}.idx")
     schema = Schema.from_json(json.loads(sidecar.meta)["schema"])
     by_number = {unit.unit: unit for unit in sample.units}
     places = zip(sidecar.offsets[:most], sidecar.units, sidecar.ordinals, strict=False)

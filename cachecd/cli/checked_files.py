@@ -1,0 +1,251 @@
+"""Reads TFRecord files to their end, for `cachecd verify`: is every record what was written?
+
+Needs no daemon and no lock. A file that the daemon unlinks meanwhile is left out, not reported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd.disk.layout import SIDECAR, GenerationLayout, Layout, ShardFile, parse
+from cachecd_client import resources
+from cachecd_client._core import Sidecar, scan
+from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
+
+# Each scan is bound by the disk or by one core's CRC; more threads only make more seeks.
+_MAX_THREADS = 8
+
+_NAME, _GENERATION = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
+_OURS = re.compile(
+    r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
+    rf"|datasets/{_NAME}/(classes-[0-9a-f]+\.json"
+    rf"|{_GENERATION}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
+)
+_SHARDS = re.compile(rf"datasets/{_NAME}/{_GENERATION}/shards")
+_TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of one file; `offset`: the byte at which its first bad record begins. `unreadable`: the disk
+    refused to read the file, so nothing is known of its records."""
+
+    path: Path
+    why: str
+    offset: int | None = None
+    unreadable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One TFRecord file, read to its end; `records` and `size` count what is sound."""
+
+    path: Path
+    records: int = 0
+    size: int = 0
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(slots=True)
+class Inventory:
+    """The contents of a directory.
+
+    `files`: the TFRecord files. `is_cache`: it is a cache directory, where each file has a sidecar.
+    `unknown`: files that cachecd did not write. `unreadable`: directories that the disk refused to read.
+    """
+
+    is_cache: bool
+    files: list[Path] = field(default_factory=list)
+    unknown: list[Path] = field(default_factory=list)
+    unreadable: list[Fault] = field(default_factory=list)
+
+
+def take_inventory(directory: Path) -> Inventory:
+    """Everything below `directory`, sorted by path.
+
+    CallerError if there is no such directory, or if it is no cache and holds no TFRecord file
+    (names that end in .tfrecord or .tfrecords, also with -00000-of-00010).
+    """
+    if not directory.is_dir():
+        raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
+    layout = Layout(directory)
+    found = Inventory(is_cache=layout.lock.exists() and layout.datasets.is_dir())
+    refused: list[Fault] = []
+    for path in sorted(_walk(directory, refused)):
+        regular = path.is_file() and not (found.is_cache and path.is_symlink())
+        if not found.is_cache:
+            is_shard, is_ours = bool(_TFRECORD.fullmatch(path.name)), path.name.endswith(SIDECAR)
+        else:
+            name = str(path.relative_to(directory))
+            file = parse(path.name) if _SHARDS.fullmatch(str(Path(name).parent)) else None
+            is_shard = file is not None and file.kind == ".tfrecord"
+            is_ours = file is not None or bool(_OURS.fullmatch(name))
+        if regular and is_shard:
+            found.files.append(path)
+        elif not (regular and is_ours):
+            found.unknown.append(path)
+    if not found.is_cache and not found.files:
+        raise CallerError(
+            f"{directory}: neither a cache directory nor one with TFRecord files (*.tfrecord)"
+        )
+    for fault in refused:
+        if found.is_cache and not fault.path.is_relative_to(layout.datasets):
+            found.unknown.append(fault.path)  # a mount's lost+found
+        else:
+            found.unreadable.append(fault)
+    return found
+
+
+def check_all(inventory: Inventory) -> Iterator[Checked]:
+    """Reads every file, several at a time, and yields each in the inventory's order. At the end: what
+    single files do not show, live shards that hold the same record."""
+    threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
+    sound: list[Path] = []
+    try:
+        for checked in pool.map(lambda p: check_file(p, inventory.is_cache), inventory.files):
+            if checked is not None:
+                if not checked.faults:
+                    sound.append(checked.path)
+                yield checked
+    finally:  # also when nobody wants the rest
+        pool.shutdown(cancel_futures=True)
+    if inventory.is_cache:
+        yield from _repeats(sound)
+
+
+def check_file(path: Path, of_cache: bool) -> Checked | None:
+    """One file and its sidecar; None if the file is no longer there. `of_cache`: it must have a sidecar,
+    and that must name this dataset, generation and number."""
+    faults: list[Fault] = []
+    offsets: NDArray[np.uint64] | None = None
+    sidecar = path.with_name(path.name + SIDECAR)
+    try:
+        size = path.stat().st_size
+        offsets = scan(str(path), verify=True)
+    except FileNotFoundError:
+        return None
+    except CorruptRecordError as error:
+        faults.append(Fault(path, error.why, error.offset))
+    except OSError as error:
+        faults.append(_unreadable(path, error))
+    try:
+        if why := _disagreement(path, sidecar, offsets, of_cache):
+            faults.append(Fault(sidecar, why))
+    except FileNotFoundError:
+        if of_cache:
+            if not path.exists():
+                return None
+            faults.append(Fault(path, "its sidecar is missing"))
+    except CorruptSidecarError as error:
+        faults.append(Fault(sidecar, error.why))
+    except OSError as error:
+        faults.append(_unreadable(sidecar, error))
+    if offsets is None:
+        return Checked(path, faults=tuple(faults))
+    return Checked(path, len(offsets), size, tuple(faults))
+
+
+def _disagreement(
+    path: Path, sidecar: Path, offsets: NDArray[np.uint64] | None, of_cache: bool
+) -> str:
+    """Where the sidecar says something else than the file, or ""; `offsets` None: that is not known.
+
+    CorruptSidecarError, FileNotFoundError, OSError.
+    """
+    read = Sidecar.read(str(sidecar))
+    if of_cache:
+        file = parse(path.name)
+        assert file is not None
+        expected = (path.parents[2].name, path.parents[1].name, file.number)
+        named = _named_by(read.meta)
+        if any(name not in (None, other) for name, other in zip(named, expected, strict=True)):
+            return "is the sidecar of {}/{}/{}".format(*named)
+    if offsets is None:
+        return ""
+    size = path.stat().st_size
+    if read.data_bytes != size:
+        return f"says that the file has {read.data_bytes} bytes, but it has {size}"
+    if len(read) != len(offsets):
+        return f"says that the file has {len(read)} records, but it has {len(offsets)}"
+    differing = np.flatnonzero(read.offsets != offsets)
+    if len(differing):
+        first = int(differing[0])
+        says, is_at = int(read.offsets[first]), int(offsets[first])
+        return f"says that record {first} begins at byte {says}, but it begins at {is_at}"
+    return ""
+
+
+def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
+    """The later one of each two live shards of a generation that hold the same record."""
+    generations: dict[Path, dict[int, tuple[int, Path]]] = {}
+    for path in paths:
+        file, folder = parse(path.name), path.parents[1]
+        assert isinstance(file, ShardFile)
+        if not GenerationLayout(folder).old(file.number).exists():
+            newest = generations.setdefault(folder, {})
+            newest[file.number] = max(newest.get(file.number, (-1, path)), (file.version, path))
+    for newest in generations.values():
+        shards = [path for _, path in newest.values()]
+        for other, path, unit in _pairs(shards):
+            if path.exists() and other.exists():  # what was retired meanwhile is gone
+                why = f"holds a record of unit {unit} that {other.name} holds too"
+                yield Checked(path, faults=(Fault(path, why),))
+
+
+def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
+    """Each two shards that hold the same record, once."""
+    units, ordinals, shards = [], [], []
+    for nth, path in enumerate(paths):
+        try:
+            sidecar = Sidecar.read(f"{path}{SIDECAR}")
+        except (OSError, CorruptSidecarError):
+            continue  # it was sound a moment ago: it is gone
+        units.append(sidecar.units)
+        ordinals.append(sidecar.ordinals)
+        shards.append(np.full(len(sidecar), nth))
+    if not units:
+        return
+    unit, ordinal, shard = map(np.concatenate, (units, ordinals, shards))
+    order = np.lexsort((shard, ordinal, unit))
+    unit, ordinal, shard = unit[order], ordinal[order], shard[order]
+    same = (unit[1:] == unit[:-1]) & (ordinal[1:] == ordinal[:-1])
+    pairs = {}
+    for place in np.flatnonzero(same).tolist():
+        pairs.setdefault((int(shard[place]), int(shard[place + 1])), int(unit[place]))
+    for (one, other), number in sorted(pairs.items()):
+        yield paths[one], paths[other], number
+
+
+def _unreadable(path: Path, error: OSError) -> Fault:
+    return Fault(path, f"cannot be read: {error.strerror}", unreadable=True)
+
+
+def _named_by(meta: str) -> tuple[object, object, object]:
+    try:
+        document = json.loads(meta)
+    except ValueError:
+        document = None
+    fields = document if isinstance(document, dict) else {}
+    return fields.get("dataset"), fields.get("generation"), fields.get("number")
+
+
+def _walk(directory: Path, refused: list[Fault]) -> Iterator[Path]:
+    """Everything below that is no directory; links to directories are not followed."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            refused.append(_unreadable(Path(error.filename), error))
+
+    for here, directories, names in os.walk(directory, onerror=refuse):
+        yield from (Path(here, name) for name in names)
+        yield from (path for name in directories if (path := Path(here, name)).is_symlink())
