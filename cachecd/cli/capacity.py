@@ -1,30 +1,70 @@
-"""How many of a dataset's images a limit holds: as image files, and as pixels."""
+"""How many records, and how many images, a limit holds: estimated from a sample and a listing's beginning."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from cachecd.config import Config
-from cachecd.preflight import minimum
-from cachecd.quantities import approximate_size
-from cachecd.cli.sampler import Sample, Sampler
 from cachecd.cli.sample_view import image_suffix
+from cachecd.cli.sampler import Sample, Sampler
 from cachecd.cli.survey import image_header
+from cachecd.config import Config
+from cachecd.policy.fit import EMPTY_CACHE, describe_epoch
+from cachecd.quantities import approximate_size
 
 LOOKED_AT = 32  # records
-_PAGES = 10  # of a listing, to count the images
+_PAGES = 10  # of a listing, to count the units
 _IN_SIDECAR = 20  # bytes of a record
 _PER_SHARD = 8 << 10  # bytes of a sidecar's text, and the rounding of two files to blocks
 
 
-def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> str:
-    """Says how many images `limit` bytes hold, as image files and as pixels; "" if the sample has none.
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """`epoch`: says how many records the limit holds; "" if nothing could be read. `images`: says how many
+    images it holds as image files and as pixels; "" if the sample has none. `size`: bytes of all shards,
+    None if the listing is longer than was looked at."""
 
-    Where the transform decodes images, the same units are fetched once more and not decoded.
-    """
+    epoch: str = ""
+    images: str = ""
+    size: int | None = None
+
+
+def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Capacity:
+    """`limit`: bytes that the dataset may use."""
+    dataset, made = config.datasets[sampler.name], sample.outcome
+    if not sample.read or not made.records:
+        return Capacity()
+    number, total, whole = sampler.count(_PAGES)
+    units = [unit.size for unit in sample.units[: sample.read]]
+    one_each = made.records == sample.read
+    # The units listed may be of another size than the first. What a transform makes of one seldom is.
+    by_number = not (total and sum(units)) or (one_each and bool(dataset.transform))
+    scale = number / sample.read if by_number else total / sum(units)
+    records = number if one_each else made.records * scale
+    size = int(made.data_bytes * scale)
+    held = _held(config, size / records, limit) if number else 0
+    epoch = describe_epoch(limit, held, records if whole else None, dataset.evict.refresh)
+    return Capacity(
+        "" if dataset.pin else epoch,
+        _images(config, sampler, sample, limit, (number, total, whole)),
+        size if whole else None,
+    )
+
+
+def _held(config: Config, size: float, limit: int) -> float:
+    """How many records of `size` bytes fit into the limit."""
+    shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
+    room = limit - EMPTY_CACHE - config.cache.shard_size  # a shard's room is kept free
+    return max(0.0, room / (size + _IN_SIDECAR + _PER_SHARD / shard))
+
+
+def _images(
+    config: Config, sampler: Sampler, sample: Sample, limit: int, listed: tuple[int, int, bool]
+) -> str:
+    """Where the transform decodes images, the same units are fetched once more and not decoded."""
     dataset, files = config.datasets[sampler.name], sample
     steps = [step.name for step in dataset.transform]
     if decodes := "decode_image" in steps:
@@ -43,19 +83,16 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> st
         pixels += grown / len(files.records)
     images = None
     single = dataset.source.format == "files" and files.outcome.records == files.read
-    number, total, whole = sampler.count(_PAGES) if single else (0, 0, False)
-    if number:
+    number, total, whole = listed
+    if single and number:
         images = number if whole else None
-        # The objects listed may be of another size than the first.
-        share = total / number / fmean(unit.size for unit in files.units)
-        mean *= share
-        pixels *= share if len(set(shapes)) > 1 else 1
+        scale = total / number / fmean(unit.size for unit in files.units)
+        mean *= scale
+        pixels *= scale if len(set(shapes)) > 1 else 1
 
     def held(size: float) -> str:
-        shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
-        number = (limit - minimum((), 0)) / (size + _IN_SIDECAR + _PER_SHARD / shard)
-        number = int(float(f"{max(0, number):.2g}"))
-        return f"{number if images is None else min(number, images):,}"
+        count = int(float(f"{_held(config, size, limit):.2g}"))
+        return f"{count if images is None else min(count, images):,}"
 
     formats = sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body, _ in headers})
     extent = "{} x {}".format(*shapes[0]) if len(set(shapes)) == 1 else "of several sizes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,10 @@ import typer
 from cachecd.quantities import Percent, approximate_size, format_rate, format_size
 
 if TYPE_CHECKING:
-    from cachecd.config import Config, DatasetConfig, SourceConfig
-    from cachecd.preflight import Figures
-    from cachecd.rules import DatasetRules
+    from cachecd.cli.capacity import Capacity
     from cachecd.cli.sampler import Sample
+    from cachecd.config import Config, DatasetConfig, SourceConfig
+    from cachecd.policy.values import Rules
 
 
 _ENOUGH = 256 << 10  # bytes of records to estimate by; of less, most is what any start costs
@@ -36,36 +37,33 @@ def command(
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing
     is made on disk. With --sources the first objects go through the transform, in this process:
-    their records are shown, and how long the cache takes to fill is estimated from that, and how many
-    images it holds.
+    their records are shown, and from them is estimated how long the cache takes to fill, and how much of
+    the source an epoch has.
     """
-    from cachecd.config import load
+    from cachecd.config import load, placed
 
     loaded = load(config)
-    from cachecd import preflight  # after the cheap part: it brings in what talks to stores
-    from cachecd.disk.filesystem import refuse_network_filesystem
+    from cachecd.daemon.identities import identity_of, rules_of
+    from cachecd.disk.filesystem import limit_bytes, refuse_network_filesystem
+    from cachecd.policy.fit import refuse_small_limit
 
-    figures = preflight.figures(loaded)
     refuse_network_filesystem(loaded.cache.dir)
-    noticed: dict[str, str] = {}
-    samples: dict[str, Sample] = {}
+    limit = limit_bytes(loaded.cache.limit, loaded.cache.dir)
+    names = {name: identity_of(dataset).name() for name, dataset in loaded.datasets.items()}
+    resolved = _Resolved(loaded, limit, rules_of(loaded, limit, names))
+    with placed(config):
+        refuse_small_limit(limit, resolved.rules, {})
     if sources:
-        from cachecd.cli.capacity import LOOKED_AT, capacity
-        from cachecd.firstlook import check_sources
-        from cachecd.cli.sampler import Sampler
-
-        noticed = check_sources(loaded)
-        for rules in figures.datasets:
-            sampler = Sampler(loaded, rules.name)
-            samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
-            sample.capacity = capacity(loaded, sampler, sample, rules.limit or figures.limit)
-            del sample.records[1:]  # one is shown
+        _look(resolved)
+        sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
+        with placed(config):
+            refuse_small_limit(limit, resolved.rules, sizes)
     if as_json:
-        print(json.dumps(_document(loaded, figures, noticed, samples), indent=2))
+        print(json.dumps(_document(resolved), indent=2))
     else:
-        for left, right in _summary(loaded, figures, noticed, samples):
+        for left, right in _summary(resolved):
             print(f"{left:<10}{right}")
-    for name, sample in samples.items():
+    for name, sample in resolved.samples.items():
         if not sample.records:
             from cachecd.errors import UnitError
             from cachecd.quantities import printable
@@ -78,56 +76,81 @@ def command(
             )
 
 
-def _document(
-    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
-) -> dict[str, Any]:
-    from cachecd.cli.sample_view import document
+@dataclass(slots=True)
+class _Resolved:
+    """A configuration with its limit and rules in bytes, and what a look at its sources has shown."""
 
+    config: Config
+    limit: int
+    rules: tuple[Rules, ...]
+    noticed: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, Sample] = field(default_factory=dict)
+    capacities: dict[str, Capacity] = field(default_factory=dict)
+
+
+def _look(resolved: _Resolved) -> None:
+    """Looks at each source, and takes a sample of it."""
+    from cachecd.cli.capacity import LOOKED_AT, capacity
+    from cachecd.cli.sampler import Sampler
+    from cachecd.executors.setup import lister_of
+    from cachecd.listing.first_look import check_sources
+
+    config = resolved.config
+    resolved.noticed = check_sources(config, lister_of(config))
+    for rules in resolved.rules:
+        sampler = Sampler(config, rules.name)
+        resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
+        limit = rules.limit or resolved.limit
+        resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
+        del sample.records[1:]  # one is shown
+
+
+def _document(resolved: _Resolved) -> dict[str, Any]:
     return {
-        "config": config.model_dump(mode="json"),
+        "config": resolved.config.model_dump(mode="json"),
         "resolved": {
-            "limit_bytes": figures.limit,
-            "datasets": {
-                rules.name: {
-                    "first_bytes": rules.first,
-                    "generation": rules.generation,
-                    "noticed": noticed.get(rules.name, ""),
-                    **(
-                        {
-                            "sample": document(samples[rules.name], {}),
-                            "estimate": _estimate(samples[rules.name], config, figures, rules),
-                            "capacity": samples[rules.name].capacity,
-                        }
-                        if rules.name in samples
-                        else {}
-                    ),
-                }
-                for rules in figures.datasets
-            },
+            "limit_bytes": resolved.limit,
+            "datasets": {rules.name: _resolved(resolved, rules) for rules in resolved.rules},
         },
     }
 
 
-def _estimate(
-    sample: Sample, config: Config, figures: Figures, rules: DatasetRules
-) -> dict[str, float]:
+def _resolved(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
+    from cachecd.cli.sample_view import document
+
+    found: dict[str, Any] = {
+        "first_bytes": rules.first,
+        "generation": rules.generation,
+        "noticed": resolved.noticed.get(rules.name, ""),
+    }
+    if rules.name in resolved.samples:
+        held = resolved.capacities[rules.name]
+        found["sample"] = document(resolved.samples[rules.name], {})
+        found["estimate"] = _estimate(resolved, rules)
+        found |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
+    return found
+
+
+def _estimate(resolved: _Resolved, rules: Rules) -> dict[str, float]:
     """Seconds to grow.first and to the limit at the rate of this one read by one process; with more of
     them it takes as long at most, unless the link or the store gives less to several."""
+    sample = resolved.samples[rules.name]
     rate = sample.bytes_per_second
     if sample.outcome.data_bytes < _ENOUGH:
         return {}
     return {
         "bytes_per_second": round(rate),
-        "processes": config.sampler.workers,
+        "processes": resolved.config.sampler.workers,
         "first_s": round(rules.first / rate, 1),
-        "limit_s": round((rules.limit or figures.limit) / rate, 1),
+        "limit_s": round((rules.limit or resolved.limit) / rate, 1),
     }
 
 
-def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules) -> Iterator[str]:
-    from cachecd.quantities import approximate_duration
+def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
     from cachecd.cli.sample_view import lines
+    from cachecd.quantities import approximate_duration
 
+    sample, held = resolved.samples[rules.name], resolved.capacities[rules.name]
     outcome = sample.outcome
     yield (
         f"read {sample.read} of the first {len(sample.units)} units: "
@@ -136,39 +159,37 @@ def _read(sample: Sample, config: Config, figures: Figures, rules: DatasetRules)
     )
     for left, right in lines(sample, {}):
         yield f"{left}: {right}" if left else f"  {right}"
-    if estimate := _estimate(sample, config, figures, rules):
+    if estimate := _estimate(resolved, rules):
         first, limit = (approximate_duration(estimate[s]) for s in ("first_s", "limit_s"))
         begins = "" if rules.pin else f"grow.first takes {first}, "
         yield (
             f"an estimate from this read alone: {begins}filling the limit {limit}, at "
             f"{approximate_size(sample.bytes_per_second)}/s of records by one process; "
-            f"{config.sampler.workers} share the work as far as the link allows"
+            f"{resolved.config.sampler.workers} share the work as far as the link allows"
         )
     elif sample.records:
         yield "too little was read to estimate how long the cache takes to fill"
-    if sample.capacity:
-        yield sample.capacity
+    yield from filter(None, (held.epoch, held.images))
 
 
-def _summary(
-    config: Config, figures: Figures, noticed: dict[str, str], samples: dict[str, Sample]
-) -> Iterator[tuple[str, str]]:
+def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
+    config = resolved.config
     cache, sampler = config.cache, config.sampler
     share = f", {cache.limit} of its file system" if isinstance(cache.limit, Percent) else ""
     yield "cache", str(cache.dir)
-    yield "", f"at most {approximate_size(figures.limit)}{share}"
+    yield "", f"at most {approximate_size(resolved.limit)}{share}"
     yield "", f"shards of {format_size(cache.shard_size)}"
     if cache.reserve_free:
         yield "", f"leaves {format_size(cache.reserve_free)} of the file system free"
-    for rules in figures.datasets:
+    for rules in resolved.rules:
         dataset = config.datasets[rules.name]
         yield "dataset", rules.name
         for line in _dataset(dataset, rules.first):
             yield "", line
-        if rules.name in noticed:
-            yield "", noticed[rules.name]
-        if rules.name in samples:
-            for line in _read(samples[rules.name], config, figures, rules):
+        if rules.name in resolved.noticed:
+            yield "", resolved.noticed[rules.name]
+        if rules.name in resolved.samples:
+            for line in _read(resolved, rules):
                 yield "", line
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"

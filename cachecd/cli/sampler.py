@@ -63,8 +63,7 @@ class Sample:
 
     `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
     cost units, in the order of `outcome.set_aside` without those that were refused unread. `classes`:
-    the label's, by number as far as that is known (`numbered`). `capacity`: says how many images
-    a limit holds, if that was estimated.
+    the label's, by number as far as that is known (`numbered`).
     """
 
     units: tuple[UnitSlice, ...]
@@ -74,7 +73,6 @@ class Sample:
     errors: list[Exception] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     numbered: bool = True
-    capacity: str = ""
 
     @property
     def set_aside(self) -> tuple[SetAside, ...]:

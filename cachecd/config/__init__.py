@@ -15,7 +15,8 @@ What is not exported here is the package's own.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from cachecd.config.dataset import DatasetConfig, EvictConfig, GrowConfig
@@ -30,6 +31,7 @@ from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import LabelConfig, SourceConfig
 from cachecd.config.transforms import TransformStep
 from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
+from cachecd.errors import LimitTooSmallError
 from cachecd.quantities import Percent
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "TransformStep",
     "default_endpoint",
     "load",
+    "placed",
 ]
 
 
@@ -65,3 +68,17 @@ def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
     from cachecd.config.loading import load_config
 
     return load_config(Path(path), environ)
+
+
+@contextmanager
+def placed(path: Path | str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Puts the place of the key before the message of a LimitTooSmallError within, which begins with a key of
+    the configuration at `path`: ``file:line:column: key: found, expected``."""
+    try:
+        yield
+    except LimitTooSmallError as error:
+        from cachecd.config.loading import place_of
+
+        key = str(error).partition(": ")[0]
+        place = place_of(Path(path), environ, tuple(key.split(".")))
+        raise LimitTooSmallError(f"{place}: {error}") from error

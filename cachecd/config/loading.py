@@ -56,6 +56,13 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     return config
 
 
+def place_of(path: Path, environ: Mapping[str, str], loc: Loc) -> str:
+    """The place of a key: ``file:line:column``, or the variable that stands for it. ConfigError."""
+    document = read_document(path, environ)
+    apply_overrides(document, environ)
+    return document.place(loc).of(path)
+
+
 def _refuse_other_versions(path: Path, document: Document) -> None:
     """Before all else: what the other keys mean is the version's business."""
     version = document.values.get("version", 1)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cachecd.errors import DiskError
+from cachecd.quantities import Percent
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
@@ -102,6 +103,11 @@ def total_bytes(path: Path) -> int:
     with refusing(f"cannot ask for the size of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_blocks * found.f_frsize
+
+
+def limit_bytes(limit: int | Percent, path: Path) -> int:
+    """`cache.limit` in bytes, for a cache directory at `path`. DiskError."""
+    return limit.of(total_bytes(path)) if isinstance(limit, Percent) else limit
 
 
 def free_bytes(path: Path) -> int:

@@ -1,0 +1,82 @@
+"""Whether first sets and pinned sets fit the limit, before anything is fetched. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cachecd.errors import LimitTooSmallError
+from cachecd.policy.room import footprint
+from cachecd.policy.shares import LEAST_FOOTPRINTS
+from cachecd.policy.values import Rules
+from cachecd.quantities import approximate_size
+
+# Everything under cache.dir but shards and units of listings, and its growth between two measurements.
+EMPTY_CACHE = 768 << 10
+# The part of a shard that is records. The rest is its sidecar, and room that the next record did not fit.
+_FILLED = 0.85
+_PER_UNIT = 128  # bytes of a small object's key, label, frame and sidecar
+_MIB = 1 << 20
+
+
+def refuse_small_limit(
+    limit: int, datasets: Sequence[Rules], sizes: Mapping[str, int], block: int = 4096
+) -> None:
+    """`sizes`: the bytes of all shards of a pinned dataset, where they are known (`set_size`).
+
+    LimitTooSmallError, "KEY: found, expected ...", if the datasets cannot reach `grow.first` and rotate, or
+    if a pinned set does not fit.
+    """
+    needs = {
+        rules.name: _need(rules, sizes.get(rules.name), footprint(rules.shard_size, block))
+        for rules in datasets
+    }
+    for rules in datasets:
+        if rules.limit is not None and rules.limit < needs[rules.name]:
+            raise _too_small(f"datasets.{rules.name}.limit", rules.limit, needs[rules.name], rules)
+    needed = EMPTY_CACHE + sum(needs.values())
+    if limit < needed:
+        largest = max(datasets, key=lambda rules: needs[rules.name])
+        raise _too_small("cache.limit", limit, needed, largest)
+
+
+def set_size(listed: int, units: int, live: int = 0, ended: int = 0) -> int:
+    """Estimates the bytes of the shards of a whole source. `listed`: bytes of all units. `live`: bytes of
+    shards that are cached, with the last records of `ended` units."""
+    return units * live // ended if ended else listed + units * _PER_UNIT
+
+
+def describe_epoch(limit: int, held: float, records: float | None, refresh: float) -> str:
+    """What an epoch is, in a sentence. `held`: how many records fit into the `limit`. `records`: how many
+    the source has, None if that is not known."""
+    if records is not None and held >= records:
+        return f"the limit holds all of about {_about(records)} records: every epoch has all of them"
+    of = "" if records is None else f" of {_about(records)}"
+    share = "" if records is None else f" ({held / records:.0%})"
+    parts = {0.25: "about a quarter", 0.5: "about half", 1.0: "up to all"}
+    part = parts.get(refresh, f"about {refresh:.0%}")
+    return (
+        f"the limit of {approximate_size(limit)} holds about {_about(held)}{of} records{share}; an epoch "
+        f"is what it holds, and {part} of that is replaced each epoch, if the link allows"
+    )
+
+
+def _need(rules: Rules, size: int | None, shard: int) -> int:
+    """The smallest share with which a dataset does what it is configured for."""
+    if rules.pin:
+        return 2 * shard if size is None else int(size / _FILLED) + 2 * shard
+    first = -(-rules.first // int(_FILLED * rules.shard_size)) * shard
+    return max(first + shard, LEAST_FOOTPRINTS * shard)
+
+
+def _too_small(key: str, limit: int, needed: int, largest: Rules) -> LimitTooSmallError:
+    what = "pinned, and has to fit whole" if largest.pin else "room for grow.first and for rotation"
+    lower = "" if largest.pin else "; or lower cache.shard_size or grow.first"
+    return LimitTooSmallError(
+        f"{key}: found {limit} bytes ({approximate_size(limit)}), expected at least "
+        f"{-(-needed // _MIB)}MiB ({largest.name}: {what}){lower}"
+    )
+
+
+def _about(count: float) -> str:
+    """Two significant digits."""
+    return f"{int(float(f'{max(count, 0):.2g}')):,}"
