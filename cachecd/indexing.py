@@ -144,14 +144,14 @@ class Listing:
         if lanes is None or (found := await _aside(partial(sweep, lanes))) is None:
             return False
         try:
-            await self._take_all(found.next)
+            await self._take_all(lambda: None if (page := found.next()) is None else (page, ""))
         except OutOfOrderError as error:
             _log.warning("source listed by one request at a time", why=str(error))
             self._listed = 0
             return False
         except BaseException:
             # What was read and not appended is asked for again.
-            self._lanes = Lanes(self._position)
+            self._lanes = Lanes()
             raise
         finally:
             found.close()
@@ -247,7 +247,7 @@ class Listing:
 def _lanes_at(position: str) -> Lanes:
     """As it was saved; what another release saved otherwise is listed from the beginning."""
     try:
-        return Lanes(position)
+        return Lanes()
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         _log.warning("source listed from its beginning", why=repr(error))
         return Lanes()

@@ -110,12 +110,12 @@ def _document(resolved: _Resolved) -> dict[str, Any]:
         "config": resolved.config.model_dump(mode="json"),
         "resolved": {
             "limit_bytes": resolved.limit,
-            "datasets": {rules.name: _resolved(resolved, rules) for rules in resolved.rules},
+            "datasets": {rules.name: _of_dataset(resolved, rules) for rules in resolved.rules},
         },
     }
 
 
-def _resolved(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
+def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     from cachecd.cli.sample_view import document
 
     found: dict[str, Any] = {

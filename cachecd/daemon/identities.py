@@ -12,6 +12,7 @@ from cachecd.disk.identity import Identity
 from cachecd.policy.values import Rules
 
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
+_NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, they name the units
 
 
 def identity_of(dataset: DatasetConfig) -> Identity:
@@ -50,10 +51,15 @@ def _in_order(patterns: dict[str, Any]) -> Any:
 
 
 def split_of(words: Mapping[str, Any]) -> str:
-    """Returns the split of a generation, by the words of its identity; "" for none."""
+    """Returns the split of a generation, by the words of its identity; "" for none. It includes what names
+    the units: a unit is held out by its name, and the same object has another name below another URL."""
     if words.get("split") is None:
         return ""
-    return json.dumps([words["split"], words.get("held_out", False)], sort_keys=True)
+    names = {name: words[name] for name in _NAMES if name in words}
+    names["url"] = words.get("id", words.get("url"))
+    if "join" in words:
+        names["join"] = next(iter(dict(words["join"]).values()))
+    return json.dumps([words["split"], words.get("held_out", False), names], sort_keys=True)
 
 
 def classes_rule(dataset: DatasetConfig) -> str:

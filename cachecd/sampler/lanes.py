@@ -12,11 +12,10 @@ fast the store was, wherever it was interrupted, and however few requests it was
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -74,77 +73,56 @@ class _Lane:
     fresh: bool = True
 
 
-@dataclass(slots=True)
-class _State:
-    """All there is to know of a listing that is under way."""
-
-    lanes: list[_Lane]
-    asked: list[int]  # places in `lanes`, oldest first
-    characters: str = ""
-    answers: int = 0
-    misses: int = 0
-    # By the key at which two lanes meet: what the one found first behind it, and what the other saw there.
-    found: dict[str, str | None] = field(default_factory=dict)
-    seen: dict[str, str | None] = field(default_factory=dict)
-
-
 class Lanes:
-    """One listing of a store, from its beginning, or from where it was `saved`.
+    """One listing of a store.
 
     `asks` are oldest first; `answer` takes the page of the oldest and returns what is to be appended to
     what was listed till now. First that is some of all lanes, mixed; after that each page as it is. It is
     over when nothing is asked for.
     """
 
-    def __init__(self, saved: str = "") -> None:
-        self._mixing: list[list[ObjectInfo]] | None = None if saved else []
-        if saved:
-            fields = json.loads(saved)
-            lanes = [_Lane(**lane) for lane in fields.pop("lanes")]
-            self._state = _State(lanes, **fields)
-        else:
-            self._state = _State([_Lane("", None, "")], [0])
-        lanes = self._state.lanes
-        self._asked = deque(lanes[place] for place in self._state.asked)
+    def __init__(self) -> None:
+        self._mixing: list[list[ObjectInfo]] | None = []
+        self._lanes = [_Lane("", None, "")]
+        self._asked = deque(self._lanes)  # oldest first
+        self._characters = ""
+        self._answers = self._misses = 0
+        # By the key at which two lanes meet: what the one found first behind it, what the other saw there.
+        self._found: dict[str, str | None] = {}
+        self._seen: dict[str, str | None] = {}
 
     @property
     def asks(self) -> list[Ask]:
         return [Ask(o.after, _GLANCE if o.fresh and o.start else _PAGE) for o in self._asked]
 
-    def save(self) -> str:
-        """Where it is, after the last answer; only once something was returned."""
-        places = {id(lane): place for place, lane in enumerate(self._state.lanes)}
-        self._state.asked = [places[id(lane)] for lane in self._asked]
-        return json.dumps(asdict(self._state), separators=(",", ":"))
-
     def answer(self, page: Page) -> list[ObjectInfo]:
         """Takes the page that was asked for first. OutOfOrderError, and nothing has changed that was
         returned, if the store cannot be listed so."""
-        state, lane = self._state, self._asked.popleft()
+        lane = self._asked.popleft()
         keys = [o.key for o in page.objects]
         first = keys[0] if keys else None
         in_order = all(a < b for a, b in pairwise([lane.after, *keys] if lane.after else keys))
         if not in_order or (page.more and not keys):
             raise OutOfOrderError(f"after {lane.after!r} the store lists {keys[:3]!r} ...")
-        state.answers += 1
+        self._answers += 1
         own = len(keys) if lane.stop is None else bisect_right(keys, lane.stop)
         if lane.fresh:
             lane.fresh = False
-            state.misses += not own
+            self._misses += not own
             lane.level = _alike(lane.start, first or "")
-            self._meet(state.found, state.seen, lane.start, first)
+            self._meet(self._found, self._seen, lane.start, first)
         if own:
             lane.first, lane.count, lane.after = keys[0], own, keys[own - 1]
             self._learn(keys[0], keys[own - 1])
         if own < len(keys) or not page.more:
-            state.lanes.remove(lane)
+            self._lanes.remove(lane)
             if lane.stop is not None:
                 self._meet(
-                    state.seen, state.found, lane.stop, keys[own] if own < len(keys) else None
+                    self._seen, self._found, lane.stop, keys[own] if own < len(keys) else None
                 )
         elif self._mixing is None:
             self._asked.append(lane)
-        while len(state.lanes) < WINDOW and self._split():
+        while len(self._lanes) < WINDOW and self._split():
             pass
         return self._returned([o for o in page.objects[:own] if not is_marker(o)])
 
@@ -157,7 +135,7 @@ class Lanes:
     ) -> None:
         """Both lanes that meet at a key must see the same key come next: else the store has an order of
         its own (folder by folder, say), and what it lists in between would be in neither."""
-        if at == "" and mine is self._state.found:
+        if at == "" and mine is self._found:
             return
         if at not in others:
             mine[at] = key
@@ -173,7 +151,7 @@ class Lanes:
             return []
         pages, self._mixing = self._mixing, None
         asked = {id(lane) for lane in self._asked}
-        self._asked += [lane for lane in self._state.lanes if id(lane) not in asked]
+        self._asked += [lane for lane in self._lanes if id(lane) not in asked]
         rest = [found for page in pages for found in page[_GLANCE:]]
         return _mixed([page[:_GLANCE] for page in pages]) + rest
 
@@ -182,12 +160,11 @@ class Lanes:
     def _split(self) -> bool:
         """Cuts the lane that has most left, and asks for what is behind the cut; False if no lane is
         worth it."""
-        state = self._state
-        if state.misses + sum(lane.fresh for lane in self._asked) > (
-            _MISSES + state.answers // _HITS_A_MISS
+        if self._misses + sum(lane.fresh for lane in self._asked) > (
+            _MISSES + self._answers // _HITS_A_MISS
         ):
             return False
-        lanes = [(self._left(lane), lane) for lane in state.lanes if lane.count]
+        lanes = [(self._left(lane), lane) for lane in self._lanes if lane.count]
         for left, lane in sorted(lanes, key=lambda found: (-found[0], found[1].start)):
             if left < _LEAST_LEFT:
                 return False
@@ -195,7 +172,7 @@ class Lanes:
                 continue
             new = _Lane(at, lane.stop, at)
             lane.stop = at
-            state.lanes.append(new)
+            self._lanes.append(new)
             self._asked.append(new)
             return True
         return False
@@ -225,30 +202,30 @@ class Lanes:
 
     def _between(self, begin: str, end: str | None) -> str:
         """The characters between two that keys may have there, as far as is known."""
-        characters = self._state.characters
+        characters = self._characters
         upto = len(characters) if end is None else bisect_left(characters, end)
         return characters[bisect_right(characters, begin) : upto]
 
     def _learn(self, *keys: str) -> None:
-        known = set(self._state.characters)
+        known = set(self._characters)
         if not known.issuperset("".join(keys)):
             known.update(*keys)
             for letters in _CLASSES:
                 if not known.isdisjoint(letters):
                     known.update(letters)
-            self._state.characters = "".join(sorted(known))
+            self._characters = "".join(sorted(known))
 
     def _left(self, lane: _Lane) -> float:
         """About how many keys a lane has left, if they go on as on its last page."""
         begin = _alike(lane.first, lane.stop or "")
         first, after = self._number(lane.first, begin), self._number(lane.after, begin)
-        base = len(self._state.characters) + 2
+        base = len(self._characters) + 2
         stop = base**_DIGITS if lane.stop is None else self._number(lane.stop, begin)
         return lane.count * ((stop - after) / max(after - first, 1))
 
     def _number(self, key: str, begin: int) -> int:
         """A key as a number: where it lies among those that are alike up to `begin`."""
-        characters = self._state.characters
+        characters = self._characters
         found, base = 0, len(characters) + 2
         digits = key[begin : begin + _DIGITS]
         for digit in digits:

@@ -58,10 +58,10 @@ class Sweep:
         self._jobs: deque[_Job] = deque()  # as the lanes ask for them
         self._threads = 0
 
-    def next(self) -> tuple[list[ObjectInfo], str] | None:
-        """What is to be appended next, which may be nothing, and where the listing is then ("": not far
-        enough to go on there); None at its end. Blocks. Raises what the store has raised after all that
-        came before it: the lanes are then as they were, and another sweep goes on with them."""
+    def next(self) -> list[ObjectInfo] | None:
+        """The units that follow, perhaps none; None at the end of the listing. Blocks. Raises what the store
+        has raised after all that came before it: the lanes are then as they were, and another sweep goes on
+        with them."""
         asks = self._lanes.asks
         if not asks:
             return None
@@ -77,8 +77,7 @@ class Sweep:
             raise job.error
         assert job.page is not None
         self._jobs.popleft()
-        found = self._lanes.answer(job.page)
-        return self._units(found), self._lanes.save() if found else ""
+        return self._units(self._lanes.answer(job.page))
 
     def close(self) -> None:
         self._closed.set()

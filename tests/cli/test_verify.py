@@ -11,9 +11,8 @@ import struct
 import numpy as np
 import pytest
 
-from cachecd.layout import Layout
-from cachecd.model import ShardId
-from cachecd.verify import Fault, check_all, take_inventory
+from cachecd.cli.checked_files import Fault, check_all, take_inventory
+from cachecd.disk.layout import Layout
 from cachecd_client import _core
 from cachecd_client.errors import CallerError
 
@@ -21,29 +20,51 @@ RECORDS = [bytes([65 + i]) * (10 + i) for i in range(5)]
 FRAME = 16  # bytes that frame each record
 
 
+GENERATION = "0123456789abcdef"
+
+
+class Cache:
+    """A cache directory: `shard` and `sidecar` are the paths of a dataset's shard."""
+
+    def __init__(self, root):
+        self.root, self.layout = root, Layout(root)
+
+    def of(self, dataset):
+        return self.layout.generation(dataset, GENERATION)
+
+    def shard(self, dataset, number, version=0):
+        return self.of(dataset).shard(number, version)
+
+    def sidecar(self, dataset, number, version=0):
+        return self.of(dataset).sidecar(number, version)
+
+
 @pytest.fixture
 def cache(tmp_path):
-    layout = Layout(tmp_path / "cache")
-    for folder in ("shards/train", "shards/eval", "tmp", "leases", "index"):
-        (layout.root / folder).mkdir(parents=True)
-    for file in (
-        layout.lock,
-        layout.catalog,
-        layout.manifest("lease-1"),
-        layout.index / "train.keys",
-    ):
+    found = Cache(tmp_path / "cache")
+    layout = found.layout
+    for dataset in ("train", "eval"):
+        found.of(dataset).shards.mkdir(parents=True)
+    layout.leases.mkdir()
+    train = found.of("train")
+    for file in (layout.lock, layout.manifest("lease-1"), train.listing, train.identity):
         file.write_bytes(b"ours")
-    write(layout.temporary(ShardId("train", 9)), "train", 9)
+    write(train.temporary(9), "train", 9)
     for dataset, number in (("train", 1), ("train", 2), ("eval", 1)):
-        write(layout.shard(ShardId(dataset, number)), dataset, number)
-    return layout
+        write(found.shard(dataset, number), dataset, number)
+    return found
 
 
 def write(path, dataset, number, records=RECORDS):
     writer = _core.ShardWriter(str(path))
     for ordinal, record in enumerate(records):
-        assert writer.append(record, 7, ordinal)
-    writer.finish(json.dumps({"dataset": dataset, "number": number}))
+        assert writer.append(record, number, ordinal)
+    names = {"dataset": dataset, "generation": GENERATION, "number": number}
+    writer.finish(json.dumps(names))
+
+
+def sidecar_of(path):
+    return path.with_name(path.name + ".idx")
 
 
 def flip(path, at):
@@ -74,8 +95,8 @@ def test_a_sound_cache_passes_with_what_was_read(cachecd, cache):
 
 
 def test_a_cache_without_a_shard_passes(cachecd, cache):
-    shutil.rmtree(cache.shards / "train")
-    shutil.rmtree(cache.shards / "eval")
+    shutil.rmtree(cache.layout.dataset("train"))
+    shutil.rmtree(cache.layout.dataset("eval"))
     done = cachecd("verify", cache.root)
     assert (done.returncode, done.stdout.split(" ")[0]) == (0, "0")
 
@@ -84,7 +105,7 @@ def test_a_cache_without_a_shard_passes(cachecd, cache):
     ("at", "why"), [(0, "length"), (9, "length"), (12, "data CRC"), (FRAME + 9, "data CRC")]
 )
 def test_a_flipped_bit_is_found_with_the_offset_of_its_record(cache, at, why):
-    path = cache.shard(ShardId("train", 2))
+    path = cache.shard("train", 2)
     third = sum(len(record) + FRAME for record in RECORDS[:2])
     flip(path, third + at)
     (fault,) = faults(cache.root)
@@ -94,7 +115,7 @@ def test_a_flipped_bit_is_found_with_the_offset_of_its_record(cache, at, why):
 
 @pytest.mark.parametrize("lost", [1, 14, 20])
 def test_a_truncated_tail_is_found_with_the_offset_of_its_record(cache, lost):
-    path = cache.shard(ShardId("train", 1))
+    path = cache.shard("train", 1)
     os.truncate(path, path.stat().st_size - lost)
     (fault,) = faults(cache.root)
     last = sum(len(record) + FRAME for record in RECORDS[:-1])
@@ -102,18 +123,18 @@ def test_a_truncated_tail_is_found_with_the_offset_of_its_record(cache, lost):
 
 
 def test_a_shard_that_lost_a_whole_record_disagrees_with_its_sidecar(cache):
-    path = cache.shard(ShardId("train", 1))
+    path = cache.shard("train", 1)
     size = path.stat().st_size
     os.truncate(path, size - len(RECORDS[-1]) - FRAME)
     (fault,) = faults(cache.root)
-    assert fault.path == Layout.sidecar(path)
+    assert fault.path == sidecar_of(path)
     assert fault.why == (
         f"says that the file has {size} bytes, but it has {size - len(RECORDS[-1]) - FRAME}"
     )
 
 
 def test_every_byte_of_a_sidecar_counts(cache):
-    sidecar = Layout.sidecar(cache.shard(ShardId("train", 1)))
+    sidecar = cache.sidecar("train", 1)
     whole = sidecar.read_bytes()
     for at in range(len(whole)):
         flip(sidecar, at)
@@ -131,68 +152,70 @@ def test_every_byte_of_a_sidecar_counts(cache):
     ],
 )
 def test_a_sidecar_of_other_records_is_found(cache, offsets, why):
-    path = cache.shard(ShardId("train", 1))
-    sidecar, size = Layout.sidecar(path), path.stat().st_size
+    path = cache.shard("train", 1)
+    sidecar, size = sidecar_of(path), path.stat().st_size
     sidecar.unlink()
-    meta = json.dumps({"dataset": "train", "number": 1})
+    meta = json.dumps({"dataset": "train", "generation": GENERATION, "number": 1})
     _core.write_sidecar(str(sidecar), meta, size, np.array(offsets, np.uint64))
     (fault,) = faults(cache.root)
     assert fault == Fault(sidecar, why)
 
 
 def test_a_shard_under_another_shards_name_is_found(cache):
-    one, two = cache.shard(ShardId("train", 1)), cache.shard(ShardId("train", 2))
-    for source, target in ((one, two), (Layout.sidecar(one), Layout.sidecar(two))):
+    one, two = cache.shard("train", 1), cache.shard("train", 2)
+    for source, target in ((one, two), (sidecar_of(one), sidecar_of(two))):
         shutil.copy(source, target)
-    assert faults(cache.root) == [Fault(Layout.sidecar(two), "is the sidecar of train/1")]
+    assert faults(cache.root) == [Fault(sidecar_of(two), f"is the sidecar of train/{GENERATION}/1")]
 
 
 def test_half_a_shard_is_found(cache):
-    Layout.sidecar(cache.shard(ShardId("train", 1))).unlink()
-    cache.shard(ShardId("train", 2)).unlink()
-    assert faults(cache.root) == [
-        Fault(cache.shard(ShardId("train", 1)), "its sidecar is missing"),
-        Fault(Layout.sidecar(cache.shard(ShardId("train", 2))), "there is a sidecar, but no shard"),
-    ]
+    cache.sidecar("train", 1).unlink()
+    assert faults(cache.root) == [Fault(cache.shard("train", 1), "its sidecar is missing")]
+
+
+def test_sidecar_of_a_shard_that_is_made_again_is_no_fault(cache):
+    cache.shard("train", 2).unlink()
+    assert faults(cache.root) == []
 
 
 def test_a_shard_retired_while_we_look_is_left_out(cache):
     inventory = take_inventory(cache.root)
-    path = cache.shard(ShardId("train", 1))
+    path = cache.shard("train", 1)
     path.unlink()
-    Layout.sidecar(path).unlink()
+    sidecar_of(path).unlink()
     checked = list(check_all(inventory))
     assert [c.path for c in checked] == [
-        cache.shard(ShardId("eval", 1)),
-        cache.shard(ShardId("train", 2)),
+        cache.shard("eval", 1),
+        cache.shard("train", 2),
     ]
     assert [c.faults for c in checked] == [(), ()]
 
 
 def test_every_bad_file_is_one_line_and_the_exit_code_is_1(cachecd, cache):
-    one, two = cache.shard(ShardId("train", 1)), cache.shard(ShardId("train", 2))
+    one, two = cache.shard("train", 1), cache.shard("train", 2)
     flip(one, 14)
-    flip(Layout.sidecar(two), 3)
+    flip(sidecar_of(two), 3)
     done = cachecd("verify", cache.root)
     assert (done.returncode, done.stderr) == (1, "")
     first, second, summary = done.stdout.splitlines()
     assert first.startswith(f"{one}: corrupt record at byte 0: data CRC")
-    assert second.startswith(f"{Layout.sidecar(two)}: ")
+    assert second.startswith(f"{sidecar_of(two)}: ")
     assert summary.startswith("3 TFRecord files, 10 records, ")
     assert summary.endswith("; 2 bad, 0 unknown")
 
 
 def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
+    shards = cache.of("train").shards
     stray = [
         cache.root / "notes.txt",
-        cache.shards / "train" / "1.tfrecord",
-        cache.shards / "train" / "0000000003.tfrecord.bak",
-        cache.shards / "0000000001.tfrecord",
-        cache.leases / "x.yaml",
+        shards / "1.tfrecord",
+        shards / "0000000003.tfrecord.bak",
+        shards.parent / "0000000001.tfrecord",
+        cache.layout.leases / "x.yaml",
     ]
     for path in stray:
         path.write_bytes(b"not a record")
-    link = cache.shards / "train" / "0000000004.tfrecord"
+    link = shards / "0000000004.tfrecord"
     link.symlink_to("/dev/null")
     done = cachecd("verify", cache.root)
     assert (done.returncode, done.stderr) == (0, "")
@@ -202,15 +225,18 @@ def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
 
 
 def test_what_the_daemon_keeps_beside_the_shards_is_not_unknown(cachecd, cache):
-    for name in ("catalog.sqlite-wal", "excluded.jsonl"):
-        (cache.root / name).write_bytes(b"")
+    train = cache.of("train")
+    for path in (cache.layout.excluded, cache.layout.egress, train.state, train.snapshot):
+        path.write_bytes(b"")
+    for path in (train.bad(1), train.old(2), cache.layout.classes("train", "ab12")):
+        path.write_bytes(b"")
     done = cachecd("verify", cache.root)
     assert done.returncode == 0
     assert done.stdout.endswith("0 bad, 0 unknown\n")
 
 
 def test_json_holds_everything(cachecd, cache):
-    path = cache.shard(ShardId("eval", 1))
+    path = cache.shard("eval", 1)
     flip(path, 14)
     (cache.root / "notes.txt").touch()
     done = cachecd("verify", "--json", cache.root)
@@ -229,8 +255,8 @@ def test_json_holds_everything(cachecd, cache):
 
 
 def test_nothing_is_touched(cachecd, cache):
-    flip(cache.shard(ShardId("train", 1)), 14)
-    Layout.sidecar(cache.shard(ShardId("train", 2))).unlink()
+    flip(cache.shard("train", 1), 14)
+    cache.sidecar("train", 2).unlink()
     before = snapshot(cache.root)
     assert cachecd("verify", cache.root).returncode == 1
     assert snapshot(cache.root) == before
@@ -238,7 +264,7 @@ def test_nothing_is_touched(cachecd, cache):
 
 def test_a_file_that_may_not_be_read_is_bad_with_its_reason(cache, monkeypatch):
     """As root every file may be read, so the refusal comes from the core in its own words."""
-    path = cache.shard(ShardId("train", 1))
+    path = cache.shard("train", 1)
     real = _core.scan
 
     def scan(name, verify):
@@ -246,7 +272,7 @@ def test_a_file_that_may_not_be_read_is_bad_with_its_reason(cache, monkeypatch):
             raise PermissionError(13, "Permission denied", name)
         return real(name, verify)
 
-    monkeypatch.setattr("cachecd.verify.scan", scan)
+    monkeypatch.setattr("cachecd.cli.checked_files.scan", scan)
     assert faults(cache.root) == [Fault(path, "cannot be read: Permission denied", unreadable=True)]
 
 
@@ -261,7 +287,7 @@ def plain(tmp_path):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, "x", 1)
-        Layout.sidecar(path).unlink()
+        sidecar_of(path).unlink()
     (directory / "dataset_info.json").write_text("{}")
     return directory
 
@@ -277,10 +303,10 @@ def test_plain_files_need_no_sidecar(cachecd, plain):
 def test_a_plain_files_sidecar_is_checked_if_there_is_one(plain):
     path = plain / "a.tfrecord"
     _core.write_sidecar(
-        str(Layout.sidecar(path)), "{}", path.stat().st_size + 1, _core.scan(str(path))
+        str(sidecar_of(path)), "{}", path.stat().st_size + 1, _core.scan(str(path))
     )
     (fault,) = faults(plain)
-    assert fault.path == Layout.sidecar(path)
+    assert fault.path == sidecar_of(path)
 
 
 def test_a_corrupt_plain_file_in_a_folder_is_found(plain):
@@ -338,22 +364,19 @@ def test_a_caller_error_is_what_the_function_raises_too(tmp_path):
         take_inventory(tmp_path / "nowhere")
 
 
-def numbered(layout, number, units, *, listing="L", generation="1-a", ordinals=None):
-    """A shard of records of these units, as the daemon describes it."""
-    path = layout.shard(ShardId("train", number))
+# --- records that come twice ------------------------------------------------------------------
+
+
+def numbered(cache, number, units, *, dataset="train", ordinals=None, version=0):
+    """A shard of records of these units."""
+    path = cache.shard(dataset, number, version)
     path.unlink(missing_ok=True)
-    layout.sidecar(path).unlink(missing_ok=True)
+    cache.sidecar(dataset, number, version).unlink(missing_ok=True)
     writer = _core.ShardWriter(str(path))
     for unit, ordinal in zip(units, ordinals or [0] * len(units), strict=True):
         assert writer.append(b"record %d of %d" % (ordinal, unit), unit, ordinal)
-    meta = {"dataset": "train", "number": number, "generation": generation, "index": listing}
-    writer.finish(json.dumps(meta))
+    writer.finish(json.dumps({"dataset": dataset, "generation": GENERATION, "number": number}))
     return path
-
-
-def lease(layout, name, *shards):
-    manifest = {"dataset": "train", "shards": [[number, number] for number in shards]}
-    layout.manifest(name).write_text(json.dumps(manifest))
 
 
 def test_a_record_that_lies_in_two_shards_is_a_fault_of_the_later_shard(cachecd, cache):
@@ -366,23 +389,14 @@ def test_a_record_that_lies_in_two_shards_is_a_fault_of_the_later_shard(cachecd,
     assert "1 bad" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"units": [6, 7], "listing": "M"},  # unit 6 is another object there
-        {"units": [6, 7], "generation": "2-b"},  # never in one set with the first
-        {"units": [6, 6], "ordinals": [2, 3]},  # the rest of a unit that did not fit
-    ],
-)
-def test_units_of_another_listing_or_generation_and_the_rest_of_a_unit_are_no_repeats(cache, other):
+def test_the_rest_of_a_unit_and_another_dataset_repeat_nothing(cache):
     numbered(cache, 1, [5, 6, 6], ordinals=[0, 0, 1])
-    numbered(cache, 2, **other)
+    numbered(cache, 2, [6, 6], ordinals=[2, 3])
+    numbered(cache, 3, [5], dataset="eval")
     assert faults(cache.root) == []
 
 
-def test_a_unit_that_lies_wholly_in_one_shard_is_found_in_each_other_that_holds_a_record_of_it(
-    cache,
-):
+def test_each_pair_of_shards_is_named_once(cache):
     numbered(cache, 1, [6] * 9, ordinals=[*range(9)])
     numbered(cache, 2, [6, 6], ordinals=[1, 2])
     numbered(cache, 3, [6], ordinals=[7])
@@ -392,17 +406,9 @@ def test_a_unit_that_lies_wholly_in_one_shard_is_found_in_each_other_that_holds_
     ]
 
 
-def test_the_middle_of_a_unit_may_lie_in_another_shard_than_its_ends(cache):
-    numbered(cache, 1, [6] * 5, ordinals=[0, 1, 2, 7, 8])
-    numbered(cache, 2, [6, 6], ordinals=[3, 6])
-    assert faults(cache.root) == []
-
-
-def test_a_shard_that_was_given_up_and_is_still_leased_may_stand_beside_what_took_its_place(cache):
+def test_a_retired_shard_and_an_older_version_stand_beside_what_took_their_place(cache):
     numbered(cache, 1, [5, 6])
     numbered(cache, 2, [6, 7])
-    lease(cache, "before", 1)
+    cache.of("train").old(1).touch()
+    numbered(cache, 2, [6], version=1)
     assert faults(cache.root) == []
-    lease(cache, "both", 1, 2)
-    (fault,) = faults(cache.root)
-    assert "unit 6" in fault.why

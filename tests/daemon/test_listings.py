@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from cachecd.config import DatasetConfig
+from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.daemon import listings
 from cachecd.daemon.listings import GenerationListing, LimitRoom, ListingKeeper
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.policy import events as ev
+from cachecd.sampler.lanes import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
 
 
 class Bench:
-    """A listing of a scripted source: `script` has the units, or the error, of each attempt."""
+    """A listing of a scripted source: `script` has the units of the source, and errors where the store
+    fails. `asked`: the key behind which each attempt listed."""
 
     def __init__(self, listing: GenerationListing, folder: Any, **config: Any) -> None:
         source = {"url": "file:///src", "format": "files", **config.pop("source", {})}
@@ -28,10 +30,12 @@ class Bench:
         self.events: list[Any] = []
         self.refuses = False
         self.wakes = 0
+        self.asked: list[str] = []
+        self.ordered = True
         self.room = LimitRoom("train", self._deliver)
         self.keeper = ListingKeeper(
             *(NAME, DatasetConfig.model_validate({"source": source, **config}), listing),
-            *(self._list, folder / "classes.json", self.room, self._deliver, self._changed),
+            *(self, folder / "classes.json", self.room, self._deliver, self._changed),
         )
 
     def _deliver(self, event: Any) -> None:
@@ -43,15 +47,22 @@ class Bench:
     def _changed(self) -> None:
         self.wakes += 1
 
-    def _list(self) -> Iterator[list[ObjectInfo]]:
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> None:
+        """The store has one lane."""
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        """Lists the next entry of the script up to the error behind it, if there is one."""
+        self.asked.append(after)
         found = self.script.pop(0)
-        while isinstance(found, list):
-            for at in range(0, len(found), 1000):
-                yield found[at : at + 1000]
-            if not (self.script and isinstance(self.script[0], Exception)):
-                return
-            found = self.script.pop(0)
-        raise found
+        if isinstance(found, Exception):
+            raise found
+        found = [unit for unit in found if unit.key > after or not self.ordered]
+        for at in range(0, len(found), 1000):
+            yield found[at : at + 1000]
+        if self.script and isinstance(self.script[0], Exception):
+            raise self.script.pop(0)
 
 
 @pytest.fixture
@@ -95,6 +106,39 @@ def test_failure_is_reported_and_retried(run):
         failed = next(event for event in bench.events if event.reason)
         assert (failed.reason, failed.first, failed.ends[-1]) == ("down", True, 1000)
         assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
+        assert bench.asked == ["", units(999, 1000)[0].key], "it continued where it was"
+
+    run(play)
+
+
+def test_store_without_an_order_is_listed_from_the_beginning(run):
+    async def play(bench: Bench) -> None:
+        bench.ordered = False
+        backwards = [*reversed(units(0, 1500))]
+        bench.script = [backwards[:1000], SourceUnreachableError("down"), backwards]
+        await bench.keeper.keep()
+        assert bench.asked == ["", ""]
+        assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
+
+    run(play)
+
+
+def test_failure_at_the_very_end_is_no_empty_source(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 1000), SourceUnreachableError("down"), []]
+        await bench.keeper.keep()
+        assert (bench.events[-1].units, bench.events[-1].reason) == (1000, "")
+
+    run(play)
+
+
+def test_source_that_repeats_itself_is_listed_from_the_beginning(run):
+    async def play(bench: Bench) -> None:
+        bench.script = [units(0, 1000) * 2, units(0, 1500)]
+        await bench.keeper.keep()
+        assert "the same page twice" in next(e.reason for e in bench.events if e.reason)
+        assert bench.asked == ["", ""]
+        assert bench.events[-1].units == 1500
 
     run(play)
 
@@ -125,7 +169,7 @@ def test_library_error_is_a_source_error(run):
 
 def test_page_without_room_waits_for_it(run):
     async def play(bench: Bench) -> None:
-        bench.script = [units(0, 300)] * 100
+        bench.script = [units(0, 300)]
         bench.refuses = True
         keeping = asyncio.ensure_future(bench.keeper.keep())
         async with asyncio.timeout(10):

@@ -37,10 +37,7 @@ def list_through(listing: Listing, answered: int, lanes: Lanes) -> None:
     """By several requests at a time; the store fails after so many."""
     with closing(Sweep(store(answered), lanes, "s3://b/", 4)) as sweep:
 
-        def read() -> Sequence[ObjectInfo] | None:
-            return None if (answer := sweep.next()) is None else answer[0]
-
-        asyncio.run(listing.read(aside(read)))
+        asyncio.run(listing.read(aside(sweep.next)))
 
 
 def store(answered: int) -> Callable[[Ask], Page]:

@@ -13,8 +13,9 @@ import pytest
 from cachecd.config import Config, DatasetConfig
 from cachecd.config.array import ArrayFile
 from cachecd.errors import ConfigError, UnitError
-from cachecd.firstlook import check_sources
-from cachecd.preflight import generation_of, listing_of
+from cachecd.daemon.identities import identity_of
+from cachecd.executors.setup import lister_of
+from cachecd.listing.first_look import check_sources
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.windows import TARGET
@@ -258,7 +259,7 @@ def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
         {"version": 1, "cache": cache, "datasets": {"train": found.config}}
     )
     with pytest.raises(ConfigError, match=r"array: '\*.npz' matches none of the 1 keys .*'a.npy'"):
-        check_sources(config)
+        check_sources(config, lister_of(config))
 
 
 @pytest.mark.parametrize(
@@ -299,14 +300,14 @@ def test_the_listing_reads_headers_alone(place, monkeypatch):
     assert asked == [1024] * 3
 
 
-def test_a_generation_is_of_its_windows_and_a_listing_too_but_not_of_the_seed():
-    def both(seed: int, **array: Any) -> tuple[str, str]:
+def test_a_generation_is_of_its_windows_but_not_of_the_seed():
+    def name(seed: int, **array: Any) -> str:
         config = DatasetConfig.model_validate(config_of(array, seed=seed))
-        return listing_of(config), generation_of(config)
+        return identity_of(config).name()
 
-    assert both(1, window=4) == both(2, window=4)
-    assert both(1, window=4)[0] != both(1, window=5)[0]
-    assert both(1, window=4)[1] != both(1, window=4, stride=2)[1]
+    assert name(1, window=4) == name(2, window=4)
+    assert name(1, window=4) != name(1, window=5)
+    assert name(1, window=4) != name(1, window=4, stride=2)
     pair = {"a": "*.a.npy", "b": "*.b.npy"}
     swapped = dict(reversed(pair.items()))
-    assert both(1, window=4, arrays=pair)[0] != both(1, window=4, arrays=swapped)[0]
+    assert name(1, window=4, arrays=pair) != name(1, window=4, arrays=swapped)

@@ -15,7 +15,8 @@ import pytest
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.firstlook import check_sources
+from cachecd.executors.setup import lister_of
+from cachecd.listing.first_look import check_sources
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.opening import open_store
@@ -69,11 +70,14 @@ def test_a_missing_column_is_refused_before_anything_is_made(tmp_path: Path):
             {"version": 1, "cache": cache, "datasets": {"train": {"source": source}}}
         )
 
-    check_sources(config("image", "label"))
+    def look(given: Config) -> None:
+        check_sources(given, lister_of(given))
+
+    look(config("image", "label"))
     with pytest.raises(
         ConfigError, match=r"^datasets\.train\.source\.columns: 'a\.parquet': it has no "
     ):
-        check_sources(config("image", "lable"))
+        look(config("image", "lable"))
 
 
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.daemon.identities import identity_of
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.preflight import generation_of, listing_of
 from cachecd.sampler.lanes import Ask, Lanes
 from cachecd.sampler.picked import Joined
 from cachecd.sampler.sources.files import label_of
@@ -294,23 +294,19 @@ def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
     assert (failed.cause, "not mounted?" in failed.reason) == ("source", True)
 
 
-def test_patterns_name_the_listing_and_all_of_them_the_generation():
-    def names(**picks: Any) -> tuple[str, str]:
+def test_patterns_name_the_generation():
+    def name(**picks: Any) -> str:
         source = SourceConfig.model_validate({"url": "s3://b/", "format": "files", **picks})
-        dataset = DatasetConfig(source=source)
-        return listing_of(dataset), generation_of(dataset)
+        return identity_of(DatasetConfig(source=source)).name()
 
-    pairs = [names(join={"image": "i/*", "mask": mask}) for mask in ("m/*", "n/*")] + [
-        names(join={"image": "i/*", "other": "m/*"})
+    names = [
+        name(),
+        name(match="i/*"),
+        name(skip="i/*"),
+        name(join={"image": "j/*"}),
+        name(join={"image": "i/*", "mask": "m/*"}),
+        name(join={"image": "i/*", "mask": "n/*"}),
+        name(join={"image": "i/*", "other": "m/*"}),
     ]
-    assert len({listing for listing, _ in pairs}) == 1
-    assert len({generation for _, generation in pairs}) == 3
-    others = [
-        names(),
-        names(match="i/*"),
-        names(skip="i/*"),
-        names(join={"image": "j/*"}),
-        pairs[0],
-    ]
-    assert len({listing for listing, _ in others}) == len({g for _, g in others}) == 5
-    assert names(match="i/*") == names(match=["i/*"])
+    assert len(set(names)) == 7
+    assert name(match="i/*") == name(match=["i/*"])

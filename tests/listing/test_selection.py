@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.config import DatasetConfig
-from cachecd.generations import same_split
-from cachecd.model import ObjectInfo
-from cachecd.preflight import generation_of, listing_of
+from cachecd.daemon.identities import identity_of, split_of
 from cachecd.listing.selection import selection_of
+from cachecd.model import ObjectInfo
 
 UNITS = [
     ObjectInfo(f"patient-{n % 97}/{n:05d}\nא/../{n}", n, begin=(n % 3) * 1000) for n in range(9000)
@@ -132,17 +131,21 @@ def test_a_split_under_another_url_or_of_other_windows_is_another_split():
 
     def of(**changes):
         source = {"url": "s3://b/", "format": "files", **changes}
-        return generation_of(dataset(source=source, split={"eval": 0.1, "by": "unit"}))
+        given = dataset(source=source, split={"eval": 0.1, "by": "unit"})
+        return split_of(identity_of(given).words())
 
     def windows(length):
         return of(url="s3://b/tokens.npy", format="npy", array={"window": length})
 
-    assert not same_split(of(), of(url="s3://b/data/"))
-    assert not same_split(windows(128), windows(256))
-    assert same_split(of(), of(endpoint="http://elsewhere:9000"))
+    assert of() != of(url="s3://b/data/")
+    assert windows(128) != windows(256)
+    assert of() == of(endpoint="http://elsewhere:9000")
+    joined = [of(join={"a": first, "b": "b/*"}) for first in ("a/*", "c/*")]
+    assert joined[0] != joined[1]
+    assert of(join={"a": "a/*", "b": "d/*"}) == joined[0]
 
 
-def test_another_selection_is_another_listing_and_another_generation():
+def test_another_selection_is_another_generation():
     every = [
         dataset(),
         dataset(split={"eval": 0.1}),
@@ -154,5 +157,5 @@ def test_another_selection_is_another_listing_and_another_generation():
         dataset(partition={"index": 1, "count": 2}),
         dataset(partition={"index": 0, "count": 2}, split={"eval": 0.1}),
     ]
-    assert len(set(map(listing_of, every))) == len(set(map(generation_of, every))) == len(every)
+    assert len({identity_of(each).name() for each in every}) == len(every)
     assert selection_of(every[0]) is None

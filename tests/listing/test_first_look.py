@@ -1,0 +1,76 @@
+"""The first look at a source: what is refused before anything is made on disk, and what is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachecd.cli.check import command as check
+from cachecd.config import Config, load
+from cachecd.errors import ConfigError
+from cachecd.executors.setup import lister_of
+from cachecd.listing.first_look import check_sources
+
+PATTERN = r"^([^/]+)/"
+
+
+def look(config: Config) -> dict[str, str]:
+    return check_sources(config, lister_of(config))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Path]:
+    """The path of a configuration whose source has one object of each of seven classes, 0 to 6."""
+    for number in range(7):
+        (tmp_path / "data" / str(number)).mkdir(parents=True)
+        (tmp_path / "data" / str(number) / "one").write_bytes(b"x")
+
+    def write(**label: object) -> Path:
+        url = f"file://{tmp_path}/data/"
+        source = {"url": url, "format": "files", "label": {"pattern": PATTERN, **label}}
+        cache = {"dir": str(tmp_path / "cache"), "limit": "64MiB", "shard_size": "64KiB"}
+        document = {"version": 1, "cache": cache, "datasets": {"train": {"source": source}}}
+        (tmp_path / "c.yaml").write_text(json.dumps(document))
+        return tmp_path / "c.yaml"
+
+    return write
+
+
+def test_check_says_which_classes_it_has_seen_that_are_not_given(written, capsys):
+    check(written(classes=[3]), sources=True)
+    said = capsys.readouterr().out
+    assert "labels by ^([^/]+)/, of 1 classes\n" in said
+    assert (
+        "6 of the first 7 objects are of classes that label.classes does not have: '0', '1', '2', "
+        "'4', '5' and 1 more; they will be skipped\n"
+    ) in said
+    check(written(classes=[3]), sources=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)["resolved"]["datasets"]["train"]["noticed"]
+    assert found.startswith("6 of the first 7 objects")
+
+
+@pytest.mark.parametrize("label", [{}, {"classes": list(range(7))}], ids=["awaited", "all given"])
+def test_check_says_nothing_of_classes_that_are_all_given_or_awaited(written, label, capsys):
+    check(written(**label), sources=True)
+    assert "label.classes" not in capsys.readouterr().out
+
+
+def test_a_source_without_an_object_of_a_given_class_is_refused_with_those_it_has(written):
+    with pytest.raises(ConfigError) as refused:
+        look(load(written(classes=["cat", "dog"]), {}))
+    assert str(refused.value) == (
+        f"datasets.train.source.label.classes: none of the 7 objects under file://{written().parent}"
+        "/data/ is of a class in the list; found '0', '1', '2', '3', '4' and 2 more, expected names "
+        "such as 'cat'"
+    )
+
+
+def test_a_pattern_that_finds_no_class_is_refused_whatever_classes_are_given(written):
+    for classes in (None, ["cat"]):
+        with pytest.raises(
+            ConfigError, match=r"label\.pattern: 'x\(y\)' matches none of the 7 keys"
+        ):
+            look(load(written(pattern="x(y)", classes=classes), {}))
