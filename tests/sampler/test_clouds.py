@@ -138,7 +138,7 @@ class TestGoogle(OfACloud):
         store = filled({**objects, **markers, "class-07.txt": b"1"})
         sweep = store.sweep(Lanes())
         assert sweep is not None
-        found = [o for batch in iter(sweep.next, None) for o in batch[0]]
+        found = [o for page in iter(sweep.next, None) for o in page]
         sweep.close()
         expected = {**objects, "class-07.txt": b"1"}
         assert sorted(o.key for o in found) == sorted(expected)

@@ -82,7 +82,7 @@ def keys(url: str, after: str = "", **picks: Any) -> list[str]:
     store = opened(url, **picks)
     found = [unit.key for page in list_units(source, store, after) for unit in page]
     if (sweep := sweep_units(source, store, Lanes())) and not after:
-        swept = [unit.key for page, _ in iter(sweep.next, None) for unit in page]
+        swept = [unit.key for page in iter(sweep.next, None) for unit in page]
         sweep.close()
         assert sorted(swept) == sorted(found)
     return sorted(found)

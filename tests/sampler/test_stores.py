@@ -79,8 +79,8 @@ class TestS3(StoreContract):
         assert {found.key for found in whole} == set(keys)
         sweep, found = store.sweep(Lanes()), []
         assert sweep is not None
-        while (batch := sweep.next()) is not None:
-            found += batch[0]
+        while (page := sweep.next()) is not None:
+            found += page
         sweep.close()
         assert found == whole
 

@@ -1,0 +1,123 @@
+"""Pages over several attempts, by several requests at a time and one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import bisect_right
+from collections.abc import Generator
+
+import pytest
+
+from cachecd.config import SourceConfig
+from cachecd.errors import SourceUnreachableError
+from cachecd.listing.source_pages import SourcePages
+from cachecd.model import ObjectInfo
+from cachecd.sampler.lanes import Ask, Lanes, Page
+from cachecd.sampler.sweep import Sweep
+from tests.listing.sources import units
+
+OBJECTS = units(0, 5000)
+KEYS = [one.key for one in OBJECTS]
+SOURCE = SourceConfig.model_validate({"url": "s3://b/", "format": "files"})
+
+
+class Store:
+    """Answers so many requests, and fails then. `lanes`: it can be listed by several requests at a time."""
+
+    def __init__(self, answers: int, lanes: bool = True, folder_order: bool = False) -> None:
+        self.answers, self.lanes, self.folder_order = answers, lanes, folder_order
+        self.asked = 0
+
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+        return Sweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        begin = bisect_right(KEYS, after) if after else 0
+        for start in range(begin, len(OBJECTS), 500):
+            self._count()
+            yield OBJECTS[start : start + 500]
+
+    def _page(self, ask: Ask) -> Page:
+        self._count()
+        begin = bisect_right(KEYS, ask.after) if ask.after and not self.folder_order else 0
+        return Page(OBJECTS[begin : begin + ask.most], begin + ask.most < len(OBJECTS))
+
+    def _count(self) -> None:
+        self.asked += 1
+        if self.asked > self.answers:
+            raise SourceUnreachableError("the store is down")
+
+
+def read(pages: SourcePages, most: int = 1 << 30) -> list[ObjectInfo]:
+    """All units of one attempt, or of so many pages."""
+
+    async def run() -> list[ObjectInfo]:
+        found: list[ObjectInfo] = []
+        count = 0
+        async for page in pages.read():
+            found += page
+            if (count := count + 1) == most:
+                break
+        return found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+@pytest.mark.parametrize("answers", [0, 1, 4, 9])
+def test_second_attempt_continues_where_the_first_one_failed(lanes, answers):
+    store = Store(answers, lanes)
+    pages = SourcePages(store, SOURCE)
+    first: list[ObjectInfo] = []
+
+    async def attempt() -> None:
+        async for page in pages.read():
+            first.extend(page)
+
+    with pytest.raises(SourceUnreachableError, match="down"):
+        asyncio.run(attempt())
+    assert pages.goes_on
+    assert len(first) < len(OBJECTS)
+    store.answers = 1 << 30
+    found = first + read(pages)
+    assert found == read(SourcePages(Store(1 << 30, lanes), SOURCE)), "the same order"
+    assert sorted(one.key for one in found) == KEYS
+    assert read(pages) == []
+
+
+def test_page_that_was_not_taken_comes_again():
+    pages = SourcePages(Store(1 << 30, lanes=False), SOURCE)
+    begin = read(pages, most=1)
+    assert read(pages)[: len(begin)] == begin
+
+
+def test_store_whose_order_is_another_is_listed_by_one_request_at_a_time():
+    pages = SourcePages(Store(1 << 30, folder_order=True), SOURCE)
+    with pytest.raises(SourceUnreachableError, match="one request at a time"):
+        read(pages)
+    assert not pages.goes_on
+    assert read(pages.anew()) == OBJECTS
+
+
+def test_page_is_handed_over_while_the_store_has_not_answered_for_the_next():
+    taken = threading.Event()
+
+    class Slow(Store):
+        def units(
+            self, source: SourceConfig, after: str = ""
+        ) -> Generator[list[ObjectInfo], None, None]:
+            yield OBJECTS[:500]
+            assert taken.wait(20)
+            yield OBJECTS[500:]
+
+    async def run() -> int:
+        count = 0
+        async for page in SourcePages(Slow(1, lanes=False), SOURCE).read():
+            count += len(page)
+            taken.set()
+        return count
+
+    assert asyncio.run(run()) == len(OBJECTS)
