@@ -14,7 +14,6 @@ from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
 from cachecd.model import MISFIT, UnitSlice, encoded
-from cachecd.parts import part_of
 from cachecd.stream import Cursor, Skipped
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
@@ -230,7 +229,7 @@ def remainder_text(remainder: Sequence[UnitSlice]) -> dict[str, Any]:
 
     Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
     """
-    left = [part_of(u) for u in remainder]
+    left = [(u.unit, u.ordinal, u.offset, u.stop) for u in remainder]
     room = _END - len(', "remainder": ')
     if len(json.dumps(left)) >= room:
         left = [part for part in left if part.ordinal]
