@@ -43,21 +43,17 @@ def command(
     from cachecd.config import load, placed
 
     loaded = load(config)
-    from cachecd.daemon.identities import identity_of, rules_of
-    from cachecd.disk.filesystem import limit_bytes, refuse_network_filesystem
-    from cachecd.policy.fit import refuse_small_limit
+    from cachecd.daemon.limits import resolve  # after the cheap part
+    from cachecd.disk.filesystem import refuse_network_filesystem
 
-    refuse_network_filesystem(loaded.cache.dir)
-    limit = limit_bytes(loaded.cache.limit, loaded.cache.dir)
-    names = {name: identity_of(dataset).name() for name, dataset in loaded.datasets.items()}
-    resolved = _Resolved(loaded, limit, rules_of(loaded, limit, names))
     with placed(config):
-        refuse_small_limit(limit, resolved.rules, {})
+        resolved = _Resolved(loaded, *resolve(loaded))
+    refuse_network_filesystem(loaded.cache.dir)
     if sources:
         _look(resolved)
         sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
         with placed(config):
-            refuse_small_limit(limit, resolved.rules, sizes)
+            resolve(loaded, sizes)
     if as_json:
         print(json.dumps(_document(resolved), indent=2))
     else:
@@ -92,11 +88,11 @@ def _look(resolved: _Resolved) -> None:
     """Looks at each source, and takes a sample of it."""
     from cachecd.cli.capacity import LOOKED_AT, capacity
     from cachecd.cli.sampler import Sampler
-    from cachecd.executors.setup import lister_of
+    from cachecd.daemon.workers import lister_of
     from cachecd.listing.first_look import check_sources
 
     config = resolved.config
-    resolved.noticed = check_sources(config, lister_of(config))
+    resolved.noticed = check_sources(config, lister_of(config, is_owner=False))
     for rules in resolved.rules:
         sampler = Sampler(config, rules.name)
         resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)

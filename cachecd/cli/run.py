@@ -35,12 +35,13 @@ def command(
     With a command after --, start the daemon, wait until it answers, run the command, and end with it.
     Ctrl-C leaves the command 10 s to end before SIGTERM follows; a second Ctrl-C ends it.
     """
-    from cachecd.config import load
+    from cachecd.config import load, placed
     from cachecd.daemon.service import Options, run
 
     loaded = load(config)
     _log_to_stderr()
-    return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
+    with placed(config):
+        return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
 
 
 def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -20,9 +20,9 @@ from typing import Any
 import structlog
 import zmq
 
-from cachecd import preflight
 from cachecd.config import Config
 from cachecd.daemon.identities import identity_of
+from cachecd.daemon.limits import limit_of
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
@@ -76,7 +76,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     signal.signal(signal.SIGHUP, lambda *_: None)
     # The group may read what is cached, nobody else anything; workers inherit this.
     umask = os.umask(0o027)
-    limit = preflight.figures(config).limit
+    limit = limit_of(config)
     refuse_network_filesystem(config.cache.dir)
     socket = Path(config.server.endpoint.removeprefix("ipc://"))
     with contextlib.ExitStack() as owned:
@@ -218,7 +218,7 @@ class _Daemon:
         self.manager.reloading()
         try:
             config = load()
-            limit = preflight.figures(config).limit
+            limit = limit_of(config)
             if changed := _needs_restart(self._config, config):
                 _log.error("configuration not reloaded: restart to change it", changed=changed)
             else:

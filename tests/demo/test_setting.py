@@ -17,7 +17,7 @@ from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import CLASSES, SIDE, images
 from cachecd.demo.store import Location, filled_store
-from cachecd.preflight import figures
+from cachecd.daemon.limits import limit_of
 from cachecd.sampler.sources.files import label_of
 
 
@@ -62,14 +62,14 @@ def test_the_configuration_is_one_wherever_the_directory_is(name, tmp_path):
     assert train.source.url == f"file://{place}/store/train/"
     assert label_of(train.source, "3/0042.png") == "3"
     assert test.pin
-    figures(config)  # the limit suffices
+    limit_of(config)  # the limit suffices
 
 
 def test_the_limit_is_less_than_the_data(objects, tmp_path):
     path = tmp_path / "demo.yaml"
     path.write_text(configuration(Location("s3://digits", "http://127.0.0.1:1"), tmp_path / "c"))
     config = load(path, {})
-    assert figures(config).limit < len(objects) * SIDE * SIDE
+    assert limit_of(config) < len(objects) * SIDE * SIDE
     source = config.datasets["test"].source
     assert source is not None
     assert (source.url, source.endpoint) == ("s3://digits/test/", "http://127.0.0.1:1")

@@ -11,14 +11,14 @@ import pytest
 from cachecd.cli.check import command as check
 from cachecd.config import Config, load
 from cachecd.errors import ConfigError
-from cachecd.executors.setup import lister_of
+from cachecd.daemon.workers import lister_of
 from cachecd.listing.first_look import check_sources
 
 PATTERN = r"^([^/]+)/"
 
 
 def look(config: Config) -> dict[str, str]:
-    return check_sources(config, lister_of(config))
+    return check_sources(config, lister_of(config, is_owner=False))
 
 
 @pytest.fixture

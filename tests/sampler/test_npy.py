@@ -14,7 +14,7 @@ from cachecd.config import Config, DatasetConfig
 from cachecd.config.array import ArrayFile
 from cachecd.errors import ConfigError, UnitError
 from cachecd.daemon.identities import identity_of
-from cachecd.executors.setup import lister_of
+from cachecd.daemon.workers import lister_of
 from cachecd.listing.first_look import check_sources
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.sources.arrays import matches
@@ -259,7 +259,7 @@ def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
         {"version": 1, "cache": cache, "datasets": {"train": found.config}}
     )
     with pytest.raises(ConfigError, match=r"array: '\*.npz' matches none of the 1 keys .*'a.npy'"):
-        check_sources(config, lister_of(config))
+        check_sources(config, lister_of(config, is_owner=False))
 
 
 @pytest.mark.parametrize(

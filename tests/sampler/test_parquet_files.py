@@ -15,7 +15,7 @@ import pytest
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.executors.setup import lister_of
+from cachecd.daemon.workers import lister_of
 from cachecd.listing.first_look import check_sources
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
@@ -71,7 +71,7 @@ def test_a_missing_column_is_refused_before_anything_is_made(tmp_path: Path):
         )
 
     def look(given: Config) -> None:
-        check_sources(given, lister_of(given))
+        check_sources(given, lister_of(given, is_owner=False))
 
     look(config("image", "label"))
     with pytest.raises(
