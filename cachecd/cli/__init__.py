@@ -29,6 +29,7 @@ COMMANDS = (
     "run",
     "init",
     "check",
+    "fill",
     "schema",
     "status",
     "sample",

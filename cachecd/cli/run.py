@@ -39,7 +39,7 @@ def command(
     from cachecd.daemon.service import Options, run
 
     loaded = load(config)
-    _log_to_stderr()
+    log_to_stderr()
     with placed(config):
         return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
 
@@ -52,7 +52,7 @@ def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
     return event
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """One line an event, for people at a terminal and for journald alike."""
     import structlog
 

@@ -1,0 +1,115 @@
+"""`cachecd fill CONFIG`: fills the cache, and ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from cachecd.config import Config
+
+_POLL = 0.5  # seconds
+_FULL_AFTER = 5.0  # seconds in which no shard is made, though nothing keeps the workers from it
+_SAY_EVERY = 5.0
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="The YAML configuration.")],
+    until: Annotated[
+        str, typer.Option(metavar="PERCENT", help="How much of cache.limit to fill, at most.")
+    ] = "100%",
+) -> int:
+    """Fetch without a trainer until the limit, or the share --until of it, is filled or every dataset is whole.
+
+    grow.per_epoch and sampler.idle have no effect. Progress goes to stderr. A later `cachecd run CONFIG` starts
+    with what was cached. The exit code is 1 if something keeps the cache from being filled for good.
+    """
+    from cachecd.cli.run import log_to_stderr
+    from cachecd.config import load, placed
+    from cachecd.daemon.service import Options, run
+    from cachecd.quantities import Percent, parse_size_or_percent
+    from cachecd_client.errors import CallerError
+
+    try:
+        share = parse_size_or_percent(until)
+    except ValueError as error:
+        raise CallerError(f"--until: {error}") from error
+    if not isinstance(share, Percent):
+        raise CallerError(f"--until: found {until!r}, expected a share such as 80%")
+    loaded = unpaused(load(config))
+    log_to_stderr()
+    watch = (sys.executable, "-m", "cachecd.cli.fill", str(share.percent / 100))
+    with placed(config):
+        return run(loaded, Options(trainer=watch), lambda: unpaused(load(config)))
+
+
+def unpaused(config: Config) -> Config:
+    """The configuration without the keys that make ingest wait for a trainer."""
+    from cachecd.config import GrowConfig
+
+    datasets = {
+        name: dataset.model_copy(update={"grow": GrowConfig(first=dataset.grow.first)})
+        for name, dataset in config.datasets.items()
+    }
+    sampler = config.sampler.model_copy(update={"idle": None})
+    return config.model_copy(update={"datasets": datasets, "sampler": sampler})
+
+
+def watch(share: float) -> int:
+    """Beside the daemon: reports progress until the cache is filled. Returns the exit code."""
+    from cachecd_client import connect
+
+    said, idle_since = 0.0, time.monotonic()
+    with connect(timeout=30.0) as cache:
+        while True:
+            status = cache.status()
+            now = time.monotonic()
+            if any(dataset["making"] for dataset in status["datasets"].values()):
+                idle_since = now
+            reason, code = _ended(status, share, now - idle_since)
+            if reason or now - said >= _SAY_EVERY:
+                said = now
+                print(f"{_progress(status)}{reason}", file=sys.stderr, flush=True)
+            if reason:
+                return code
+            time.sleep(_POLL)
+
+
+def _ended(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
+    """Why it ends now, with the exit code; "" if it goes on."""
+    cache, datasets = status["cache"], status["datasets"].values()
+    if cache["used"] >= share * cache["limit"]:
+        return f": filled to {share:.0%} of the limit", 0
+    if all(dataset["whole"] for dataset in datasets):
+        return ": every dataset is whole", 0
+    if cache["resting"]:
+        return f": nothing more is fetched: {cache['resting']}", 1
+    stopped = cache["stopped"] or any(each["stopped"] for each in datasets)
+    if idle >= _FULL_AFTER and not stopped and all(each["listed"] for each in datasets):
+        return ": full", 0
+    return "", 0
+
+
+def _progress(status: dict[str, Any]) -> str:
+    from cachecd.quantities import approximate_size, printable
+
+    cache = status["cache"]
+    parts = [
+        f"{approximate_size(cache['used'])} of {approximate_size(cache['limit'])} "
+        f"({cache['used'] / cache['limit']:.0%})"
+    ]
+    for name, dataset in status["datasets"].items():
+        whole = ", whole" if dataset["whole"] else ""
+        stopped = f", stopped: {dataset['stopped']}" if dataset["stopped"] else ""
+        parts.append(f"{name}: {dataset['records']} records{whole}{stopped}")
+    if cache["stopped"]:
+        parts.append(f"stopped by the disk: {cache['stopped']}")
+    return printable("; ".join(parts))
+
+
+if __name__ == "__main__":
+    raise SystemExit(watch(float(sys.argv[1])))
