@@ -209,6 +209,7 @@ class CacheLoop:
             dataset["bytes_per_second"] = round(self.rate(name))
             dataset["stopped_for_s"] = round(self._stopped.seconds(_source(name)), 1)
             dataset["rewritten_units"] = self._keepers[name].rewritten
+            dataset["listing"] = self._keepers[name].progress.status(now)
             dataset["from_next_generation"] = stale[name]
         for lease in text["leases"]:
             with contextlib.suppress(DiskError, OSError):

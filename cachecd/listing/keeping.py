@@ -115,10 +115,10 @@ class Listing:
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
         changes = await self._run(lambda: self._table.compare(page))
-        self.listed += len(page)
-        if self.listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
+        listed = self.listed + len(page)
+        if listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
             raise UnusableListingError(
-                f"the source listed {self.listed} units, but only "
+                f"the source listed {listed} units, but only "
                 f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
             )
         self._rewritten.add([row[-1] for row in changes.rewritten])
@@ -130,6 +130,7 @@ class Listing:
         if changes.cost:
             await self._write(lambda: self._table.add(changes, defer=self._defers), changes.cost)
         self._seen.add(changes.numbers)
+        self.listed = listed
 
     async def _close(self, close: Callable[[], None]) -> None:
         await self._write(close, await self._run(self._table.closing_cost))

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.listing.keeping import UnusableListingError
+from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import ObjectInfo, encoded
 from cachecd.sampler.lanes import Lanes, OutOfOrderError
 from cachecd.sampler.sweep import Sweep
@@ -58,18 +59,19 @@ class SourcePages:
         return other
 
     async def read(self) -> AsyncIterator[list[ObjectInfo]]:
-        """The pages that were not taken yet. A page is taken when the next one is asked for. Raises what
-        the lister raises."""
-        while (page := await _aside(self._next)) is not None:
-            yield page
-            self._page = []
+        """The pages that were not taken yet, of at most MOST_AT_ONCE units. A page is taken when the next one
+        is asked for. Raises what the lister raises."""
+        while self._page or await _aside(self._fetch):
+            yield self._page[:MOST_AT_ONCE]
+            del self._page[:MOST_AT_ONCE]
 
     def close(self) -> None:
         """Ends all requests. A thread ends when its store answers."""
         if self._reader is not None:
             self._reader.close()
 
-    def _next(self) -> list[ObjectInfo] | None:
+    def _fetch(self) -> bool:
+        """Gets units from the lister. Returns whether there are any."""
         while not self._page and not self._ended:
             if self._reader is None:
                 self._reader = self._open()
@@ -92,7 +94,7 @@ class SourcePages:
                 keys = [encoded(self._after), *keys] if self._after else keys
                 self._ordered = self._ordered and all(a < b for a, b in pairwise(keys))
                 self._after = page[-1].key
-        return self._page or None
+        return bool(self._page)
 
     def _open(self) -> Sweep | _ReadAhead:
         if self._lanes is not None and (sweep := self._lister.sweep(self._source, self._lanes)):

@@ -172,6 +172,11 @@ class Daemon:
         found: dict[str, Any] = self.status()["datasets"]["train"]
         return found
 
+    def skipped(self, dataset: str = "train") -> dict[str, str]:
+        """The reason of each skipped unit that the status names, by key."""
+        reasons = self.status()["datasets"][dataset]["skipped"]["reasons"]
+        return {key: why for why, about in reasons.items() for key in about["examples"]}
+
     def until_whole(self, *datasets: str) -> None:
         """Waits until these datasets, or `train`, are cached whole."""
         for name in datasets or ("train",):

@@ -25,8 +25,7 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     source = {"url": "s3://arrays/x", "format": "npy", "array": array}
     served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
     served.until_whole()
-    aside = served.train["set_aside"]
-    reasons = {one["key"]: one["reason"] for one in aside["examples"]}
+    reasons = served.skipped()
     assert reasons.keys() == {"short.npy", "cut.npy"}
     assert "99 rows, fewer than array.window (100)" in reasons["short.npy"]
     assert "truncated" in reasons["cut.npy"]

@@ -18,7 +18,8 @@ BAD = KEYS[13]
 def place_of(epoch: Epoch, key: str) -> str:
     for batch in epoch.numpy(1, ids=True, shuffle=False, drop_last=False):
         if bytes(batch["key"][0]) == os.fsencode(key):
-            return f"{int(batch['_shard'][0])}:{int(batch['_record'][0])}"
+            number, record = int(batch["_shard"][0]), int(batch["_record"][0])
+            return f"{epoch.generation}/{number}:{record}"
     raise AssertionError(f"{key!r} is not in the set")
 
 
@@ -28,7 +29,7 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
     def said(*arguments: str, code: int = 0) -> str:
         assert run_command(arguments) == code
         found = capsys.readouterr()
-        return found.err if code else found.out
+        return found.err if code == 2 else found.out
 
     source = file_source(tmp_path / "src", {key: key.encode() * 500 for key in KEYS})
     dataset = {"source": source, "grow": {"first": "16KiB"}}
@@ -39,23 +40,23 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
         with daemon.connect() as cache:
             with cache.acquire("train", epoch=0, job="a") as epoch:
                 place = place_of(epoch, BAD)
-            told = said("where", "train", place)
-            assert told == (
-                f"file://{tmp_path}/src/13\\u202e\\x1b  bytes 0 to {500 * len(BAD.encode())}, "
-                "record 0 of it\n"
-            )
-            found = json.loads(said("where", "train", place, "--json"))
-            assert (found["key"], Path(found["url"].removeprefix("file://")).name) == (BAD, BAD)
+                told = said("where", "train", place)
+                assert told == (
+                    f"file://{tmp_path}/src/13\\u202e\\x1b  from byte 0 on, record 0 of it\n"
+                )
+                found = json.loads(said("where", "train", place, "--json"))
+                name = Path(found["url"].removeprefix("file://")).name
+                assert (found["key"], name) == (BAD, BAD)
+                assert "1 shards may hold" in said("erased", BAD, code=1)
 
-            assert json.loads(said("exclude", "train", BAD, "--json")) == {
-                "dataset": "train", "key": BAD, "units": 1, "shards": 1,
-            }  # fmt: skip
-            daemon.until_whole()
-            aside = daemon.train["set_aside"]
-            assert aside["reasons"] == {"excluded by hand": 1}
+                document = json.loads(said("exclude", "train", BAD, "--json"))
+                assert document == {"dataset": "train", "keys": [BAD]}
+                daemon.until_whole()
+                said("erased", BAD, code=1)  # the lease keeps its shards
             with cache.acquire("train", epoch=1, job="a") as epoch:
                 assert sorted(keys_of(epoch)) == sorted(set(KEYS) - {BAD})
-            assert cache.exclude("train", BAD) == (1, 0), "once more is no other"
+                wait_until(lambda: run_command(["erased", BAD]) == 0, what="no copy is left")
+            cache.exclude("train", BAD)  # once more is no other
 
         daemon.kill()
         daemon.document["datasets"]["train"]["generation"] = 2
@@ -67,14 +68,15 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
 
         daemon.kill()
         (daemon.cache / "excluded.jsonl").write_text("")
+        daemon.document["datasets"]["train"]["generation"] = 3
         daemon.start()
-        wait_until(lambda: daemon.train["records"] == len(KEYS))
+        daemon.until_whole()
+        assert daemon.train["records"] == len(KEYS)
 
-        why = "the listing of train has no unit of the object '99'; it has 40 units"
-        assert why in said("exclude", "train", "99", code=2)
-        shard = int(min(p.stem for p in (daemon.cache / "shards" / "train").glob("*.tfrecord")))
+        shard = next(daemon.cache.glob(f"datasets/train/{daemon.train['generation']}/shards/*.idx"))
+        name = f"{shard.parents[1].name}/{int(shard.name[:10])}"
         where = ["where", "--dir", str(daemon.cache), "train"]
-        assert "records, from 0 on" in said(*where, f"{shard}:9999", code=2)
-        assert "there is no such shard" in said(*where, "9999:1", code=2)
-        assert "expected SHARD:RECORD" in said(*where, "../1:1", code=2)
-        assert "expected the name of a dataset" in said(*where[:3], "../train", "1:1", code=2)
+        assert "there is no record 9999" in said(*where, f"{name}:9999", code=2)
+        assert "there is no such shard" in said(*where, f"{shard.parents[1].name}/99999:1", code=2)
+        for bad in (("train", "../1:1"), ("../train", f"{name}:1")):
+            assert "expected a dataset and GENERATION" in said(*where[:3], *bad, code=2)

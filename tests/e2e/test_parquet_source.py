@@ -35,7 +35,7 @@ def parquet(first: int, rows: int) -> bytes:
     return file.getvalue()
 
 
-def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_set_aside(
+def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_skipped(
     daemon, s3
 ):
     objects = {f"part-{n}.parquet": parquet(120 * n, 120) for n in range(4)}
@@ -48,8 +48,7 @@ def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_s
     served = daemon({"train": dataset}).start()
     served.until_whole()
 
-    status = served.train
-    reasons = {one["key"]: one["reason"] for one in status["set_aside"]["examples"]}
+    reasons = served.skipped()
     assert reasons.keys() == {"cut.parquet", "README.md"}
     assert all("not a Parquet file" in reason for reason in reasons.values())
 

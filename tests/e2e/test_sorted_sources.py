@@ -27,7 +27,7 @@ def test_objects_that_are_sorted_by_class_arrive_mixed_and_every_record_once(dae
     source = {**file_source(tmp_path / "source", objects), "format": "tfrecord"}
     served = daemon({"train": {"source": source}}, shard_size="64KiB").start()
     served.until_whole()
-    shards = sorted((served.cache / "shards" / "train").glob("*.idx"))
+    shards = sorted(served.cache.glob("datasets/train/*/shards/*.idx"))
     units = [set(Sidecar.read(str(path)).units.tolist()) for path in shards]
     typical = Counter(map(len, units)).most_common(1)[0][0]
     assert typical >= 16

@@ -48,8 +48,7 @@ def test_samples_arrive_decoded_each_once_and_a_truncated_tar_costs_what_it_lack
     served = daemon({"train": dataset}).start()
     served.until_whole()
 
-    aside = served.train["set_aside"]
-    reasons = {one["key"]: one["reason"] for one in aside["examples"]}
+    reasons = served.skipped()
     assert reasons.keys() == {"4.tar", "readme.txt"}
     assert reasons["4.tar"] == (
         f"truncated: the tar ends at byte {at + 600}, within the member '4/0170.png' at byte {at}; "
