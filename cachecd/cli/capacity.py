@@ -1,4 +1,4 @@
-"""How many records, and how many images, a limit holds: estimated from a sample and a listing's beginning."""
+"""How many records and images a limit holds: estimated from a sample and the beginning of a listing."""
 
 from __future__ import annotations
 

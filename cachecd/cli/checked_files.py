@@ -204,7 +204,9 @@ def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
 
 def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
     """Each two shards that hold the same record, once."""
-    units, ordinals, shards = [], [], []
+    units: list[NDArray[np.uint64]] = []
+    ordinals: list[NDArray[np.uint32]] = []
+    shards: list[NDArray[np.int64]] = []
     for nth, path in enumerate(paths):
         try:
             sidecar = Sidecar.read(f"{path}{SIDECAR}")
@@ -215,11 +217,11 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
         shards.append(np.full(len(sidecar), nth))
     if not units:
         return
-    unit, ordinal, shard = map(np.concatenate, (units, ordinals, shards))
+    unit, ordinal, shard = np.concatenate(units), np.concatenate(ordinals), np.concatenate(shards)
     order = np.lexsort((shard, ordinal, unit))
     unit, ordinal, shard = unit[order], ordinal[order], shard[order]
     same = (unit[1:] == unit[:-1]) & (ordinal[1:] == ordinal[:-1])
-    pairs = {}
+    pairs: dict[tuple[int, int], int] = {}
     for place in np.flatnonzero(same).tolist():
         pairs.setdefault((int(shard[place]), int(shard[place + 1])), int(unit[place]))
     for (one, other), number in sorted(pairs.items()):

@@ -28,9 +28,9 @@ def command(
     """Search all shards of all datasets and generations for records of an object; exit 1 if any is left.
 
     `cachecd exclude` takes an object out of a dataset. A shard with its records stays until the last lease
-    that names the shard ends: run this command after that. A shard whose sidecar is lost or damaged counts as
-    a copy, because it may be one. Shards that are being written are not searched: none is ever
-    published with a record of an excluded object. Nothing is changed.
+    that names the shard ends: run this command after that. A shard whose sidecar is lost or damaged counts
+    as a copy, because it may be one. Shards that are being written are not searched: none is ever published
+    with a record of an excluded object. Nothing is changed.
     """
     from cachecd.cli.where import directory_of_the_daemon
     from cachecd.disk.layout import Layout

@@ -23,10 +23,10 @@ def command(
         str, typer.Option(metavar="PERCENT", help="How much of cache.limit to fill, at most.")
     ] = "100%",
 ) -> int:
-    """Fetch without a trainer until the limit, or the share --until of it, is filled or every dataset is whole.
+    """Fetch without a trainer until the limit, or --until of it, is filled or every dataset is whole.
 
-    grow.per_epoch and sampler.idle have no effect. Progress goes to stderr. A later `cachecd run CONFIG` starts
-    with what was cached. The exit code is 1 if something keeps the cache from being filled for good.
+    grow.per_epoch and sampler.idle have no effect. Progress goes to stderr. A later `cachecd run CONFIG`
+    starts with what was cached. The exit code is 1 if something keeps the cache from being filled for good.
     """
     from cachecd.cli.run import log_to_stderr
     from cachecd.config import load, placed

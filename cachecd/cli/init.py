@@ -37,11 +37,11 @@ def command(
     """
     from pydantic import ValidationError
 
+    from cachecd.cli.proposal import propose
+    from cachecd.cli.survey import survey
     from cachecd.config import SourceConfig
     from cachecd.errors import ConfigError
-    from cachecd.cli.proposal import propose
     from cachecd.sampler.opening import open_store
-    from cachecd.cli.survey import survey
 
     if "://" not in url and Path(url).is_dir():
         url = f"file://{Path(url).resolve()}"

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from cachecd.cli.survey import MASK, Survey, is_image
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
 from cachecd.quantities import approximate_size, format_size, printable
-from cachecd.cli.survey import MASK, Survey, is_image
 
 _SHARE = 0.8  # of what is free
 _GIB, _MIB = 1 << 30, 1 << 20

@@ -88,8 +88,8 @@ def _folder(out: Path | None) -> Path:
 
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:
-    from cachecd.quantities import approximate_size, printable
     from cachecd.cli.sample_view import lines
+    from cachecd.quantities import approximate_size, printable
 
     (unit,) = sample.units
     part = f", from byte {unit.begin} on" if unit.begin else ""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.sampler.extras import extra
-from cachecd.quantities import approximate_size, printable
 from cachecd.cli.sampler import Record, Sample
+from cachecd.quantities import approximate_size, printable
+from cachecd.sampler.extras import extra
 from cachecd_client.schema import Feature, Schema
 
 _FIRST_BYTES = 32

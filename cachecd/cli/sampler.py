@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config, SourceConfig
-from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.daemon.workers import worker_setup
+from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.listing.selection import empty_side, selection_of
 from cachecd.model import (
     Assignment,

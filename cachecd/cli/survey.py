@@ -17,8 +17,8 @@ from itertools import islice
 
 import numpy as np
 
-from cachecd.errors import ConfigError, UnitError
 from cachecd.config.keypattern import matches
+from cachecd.errors import ConfigError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.fetch import Store
 from cachecd_client._core import masked_crc32c

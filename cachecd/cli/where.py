@@ -85,9 +85,7 @@ class Origin:
     ordinal: int
 
 
-def find_origin(
-    layout: GenerationLayout, number: int, version: int | None, record: int
-) -> Origin:
+def find_origin(layout: GenerationLayout, number: int, version: int | None, record: int) -> Origin:
     """Returns where a record came from. `version` None: the newest version of the shard.
 
     CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.

@@ -72,8 +72,8 @@ def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
 
 @contextmanager
 def placed(path: Path | str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Puts the place of the key before the message of a LimitTooSmallError within, which begins with a key of
-    the configuration at `path`: ``file:line:column: key: found, expected``."""
+    """Completes a LimitTooSmallError whose message begins with a key of the configuration at `path`:
+    ``file:line:column: key: found, expected``."""
     try:
         yield
     except LimitTooSmallError as error:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cachecd.config.keypattern import complaint
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Integer, Real, Text
-from cachecd.config.keypattern import complaint
 
 
 class SplitConfig(SectionModel):

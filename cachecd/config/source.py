@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from cachecd.config.array import ArrayConfig
+from cachecd.config.keypattern import complaint
 from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
 from cachecd.config.objects import JOIN, MATCH, SKIP, Join, Patterns, check_objects
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import Boolean, ClassName, Format, StoreAddress, Text, UrlOrNone
-from cachecd.config.keypattern import complaint
 
 
 class LabelConfig(SectionModel):

@@ -16,7 +16,9 @@ def limit_of(config: Config) -> int:
     return resolve(config)[0]
 
 
-def resolve(config: Config, sizes: Mapping[str, int] | None = None) -> tuple[int, tuple[Rules, ...]]:
+def resolve(
+    config: Config, sizes: Mapping[str, int] | None = None
+) -> tuple[int, tuple[Rules, ...]]:
     """Returns `cache.limit` in bytes and the rules of every dataset. `sizes`: the bytes of the shards of
     pinned datasets, where they are known. LimitTooSmallError, DiskError."""
     limit = limit_bytes(config.cache.limit, config.cache.dir)

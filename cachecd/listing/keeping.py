@@ -85,8 +85,8 @@ class Listing:
         that was read.
 
         If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
-        SourceError, NoRoomError, LimitTooSmallError, DiskError. After RewrittenError (the listing is refused)
-        and UnusableListingError the caller makes another Listing.
+        SourceError, NoRoomError, LimitTooSmallError, DiskError. After RewrittenError (the listing is
+        refused) and UnusableListingError the caller makes another Listing.
         """
         try:
             if not self._begun:

@@ -59,9 +59,9 @@ class SourcePages:
         return other
 
     async def read(self) -> AsyncIterator[list[ObjectInfo]]:
-        """The pages that were not taken yet, of at most MOST_AT_ONCE units. A page is taken when the next one
-        is asked for. Raises what the lister raises."""
-        while self._page or await _aside(self._fetch):
+        """The pages that were not taken yet, of at most MOST_AT_ONCE units. A page is taken when the next
+        one is asked for. Raises what the lister raises."""
+        while bool(self._page) or await _aside(self._fetch):
             yield self._page[:MOST_AT_ONCE]
             del self._page[:MOST_AT_ONCE]
 

@@ -49,7 +49,9 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
     """What an epoch is, in a sentence. `held`: how many records fit into the `limit`. `records`: how many
     the source has, None if that is not known."""
     if records is not None and held >= records:
-        return f"the limit holds all of about {_about(records)} records: every epoch has all of them"
+        return (
+            f"the limit holds all of about {_about(records)} records: every epoch has all of them"
+        )
     of = "" if records is None else f" of about {_about(records)}"
     share = "" if records is None else f" ({held / records:.0%})"
     parts = {0.25: "about a quarter", 0.5: "about half", 1.0: "up to all"}

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.sampler.extras import extra
 from cachecd.readers.windows import ArrayWindows, Layout
+from cachecd.sampler.extras import extra
 from cachecd.sampler.view import StoreView
 
 with extra("hdf5", "reader cachecd.readers.hdf5"):

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.sampler.extras import extra
 from cachecd.readers.windows import ArrayWindows, Layout
+from cachecd.sampler.extras import extra
 from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.view import StoreView
 

@@ -232,7 +232,7 @@ def remainder_text(remainder: Sequence[UnitSlice]) -> dict[str, Any]:
     left = [(u.unit, u.ordinal, u.offset, u.stop) for u in remainder]
     room = _END - len(', "remainder": ')
     if len(json.dumps(left)) >= room:
-        left = [part for part in left if part.ordinal]
+        left = [part for part in left if part[1]]
     while len(json.dumps(left)) >= room:  # the last were begun by earlier shards
         left.pop()
     return {"remainder": left}

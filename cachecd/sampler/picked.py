@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
+from cachecd.config.keypattern import folder_of, matches, text_in
 from cachecd.config.objects import Join
 from cachecd.errors import UnitError
-from cachecd.config.keypattern import folder_of, matches, text_in
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.sources.content import Reader
 from cachecd.sampler.stores.backend import Backend, GoneError

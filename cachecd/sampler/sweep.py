@@ -59,9 +59,9 @@ class Sweep:
         self._threads = 0
 
     def next(self) -> list[ObjectInfo] | None:
-        """The units that follow, perhaps none; None at the end of the listing. Blocks. Raises what the store
-        has raised after all that came before it: the lanes are then as they were, and another sweep goes on
-        with them."""
+        """The units that follow, perhaps none; None at the end of the listing. Blocks. Raises what the
+        store has raised after all that came before it: the lanes are then as they were, and another sweep
+        goes on with them."""
         asks = self._lanes.asks
         if not asks:
             return None

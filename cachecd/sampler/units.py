@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cachecd.sampler.extras import extra
 from cachecd.model import ObjectInfo
+from cachecd.sampler.extras import extra
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig

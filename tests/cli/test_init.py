@@ -13,11 +13,11 @@ from PIL import Image as Picture
 
 from cachecd import cli
 from cachecd.cli import proposal
+from cachecd.cli.sampler import Sampler
+from cachecd.cli.survey import Survey, _find_join, suffix_of, survey
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
-from cachecd.cli.sampler import Sampler
 from cachecd.sampler.opening import open_store
-from cachecd.cli.survey import Survey, _find_join, suffix_of, survey
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from cachecd import cli
+from cachecd.cli.sample_view import document, printable
+from cachecd.cli.sampler import Sampler
 from cachecd.config import load
 from cachecd.errors import ConfigError, UnitError
-from cachecd.cli.sampler import Sampler
-from cachecd.cli.sample_view import document, printable
 from cachecd_client._core import ShardWriter, encode_example
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)

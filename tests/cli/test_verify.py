@@ -302,9 +302,7 @@ def test_plain_files_need_no_sidecar(cachecd, plain):
 
 def test_a_plain_files_sidecar_is_checked_if_there_is_one(plain):
     path = plain / "a.tfrecord"
-    _core.write_sidecar(
-        str(sidecar_of(path)), "{}", path.stat().st_size + 1, _core.scan(str(path))
-    )
+    _core.write_sidecar(str(sidecar_of(path)), "{}", path.stat().st_size + 1, _core.scan(str(path)))
     (fault,) = faults(plain)
     assert fault.path == sidecar_of(path)
 

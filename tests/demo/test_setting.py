@@ -13,11 +13,11 @@ from PIL import Image
 
 from cachecd import cli
 from cachecd.config import load
+from cachecd.daemon.limits import limit_of
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import CLASSES, SIDE, images
 from cachecd.demo.store import Location, filled_store
-from cachecd.daemon.limits import limit_of
 from cachecd.sampler.sources.files import label_of
 
 

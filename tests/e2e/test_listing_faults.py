@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cachecd_client import Epoch
 from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
-from tests.e2e.reading import by_numpy
 
 UNITS = 2200  # two blocks that may be walked while the listing runs, and the rest
 GIVEN = 2100  # of them, where pages from unit 2000 on are held: by then, the glances are answered
@@ -40,6 +40,15 @@ def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daem
 
 def units(one: Daemon) -> dict[int, list[int]]:
     return {n: [int(u) for u in shard.units] for n, shard in inventory(one.cache).items()}
+
+
+def payloads(epoch: Epoch) -> dict[str, bytes]:
+    rows = epoch.numpy(16, drop_last=False)
+    return {
+        bytes(key).decode(): bytes(payload)
+        for batch in rows
+        for key, payload in zip(batch["key"], batch["payload"], strict=True)
+    }
 
 
 def listed(one: Daemon) -> int:
@@ -125,13 +134,12 @@ def test_while_it_runs_new_and_rewritten_objects_are_taken_up(tmp_path):
         with one.connect() as cache:
             for epoch in range(20):
                 with cache.acquire("train", epoch=epoch, job="a", timeout=20) as leased:
-                    for key, payload in by_numpy(leased).items():
-                        found[key.decode()] = payload
+                    found |= payloads(leased)
                 one.settle()
                 if one.train["whole"]:
                     break
             with cache.acquire("train", epoch=21, job="a", timeout=20) as leased:
-                found |= {key.decode(): payload for key, payload in by_numpy(leased).items()}
+                found |= payloads(leased)
         expected = {f"{n:03d}": content(n) for n in {*range(40), 100} - {gone, rewritten}}
         assert found == expected | {f"{rewritten:03d}": content(1000 + rewritten)}
         assert "gone since it was listed" in one.skipped()[f"{gone:03d}"]

@@ -35,9 +35,7 @@ def parquet(first: int, rows: int) -> bytes:
     return file.getvalue()
 
 
-def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_skipped(
-    daemon, s3
-):
+def test_parquet_from_a_bucket_arrives_as_it_was_written_and_what_is_broken_is_skipped(daemon, s3):
     objects = {f"part-{n}.parquet": parquet(120 * n, 120) for n in range(4)}
     objects |= {"cut.parquet": objects["part-0.parquet"][:-100], "README.md": b"# read me"}
     s3.bucket("parquet")

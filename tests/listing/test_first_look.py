@@ -10,8 +10,8 @@ import pytest
 
 from cachecd.cli.check import command as check
 from cachecd.config import Config, load
-from cachecd.errors import ConfigError
 from cachecd.daemon.workers import lister_of
+from cachecd.errors import ConfigError
 from cachecd.listing.first_look import check_sources
 
 PATTERN = r"^([^/]+)/"

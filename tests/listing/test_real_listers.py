@@ -36,7 +36,6 @@ def pages_of(found: Iterator[list[ObjectInfo]]) -> AsyncIterator[Sequence[Object
 def list_through(listing: Listing, answered: int, lanes: Lanes) -> None:
     """By several requests at a time; the store fails after so many."""
     with closing(Sweep(store(answered), lanes, "s3://b/", 4)) as sweep:
-
         asyncio.run(listing.read(aside(sweep.next)))
 
 

@@ -20,9 +20,8 @@ def refusal(limit, *rules, sizes=None):
     try:
         refuse_small_limit(limit, rules, sizes or {})
     except LimitTooSmallError as error:
-        match = re.fullmatch(r"(\S+): found .* at least (\d+)MiB \(.*", str(error))
-        assert match, error
-        return match[1], int(match[2])
+        key, mib = re.findall(r"^(\S+): found .* at least (\d+)MiB \(", str(error))[0]
+        return key, int(mib)
     return None
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.config.array import ArrayFile
-from cachecd.errors import ConfigError, UnitError
 from cachecd.daemon.identities import identity_of
 from cachecd.daemon.workers import lister_of
+from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.first_look import check_sources
 from cachecd.sampler.fetch import Store
 from cachecd.sampler.sources.arrays import matches

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.daemon.workers import lister_of
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.listing.first_look import check_sources
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft

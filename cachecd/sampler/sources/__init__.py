@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cachecd.config import DatasetConfig
-from cachecd.sampler.extras import extra
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.extras import extra
 from cachecd.sampler.sources.content import Content
 
 # Of the record that comes next: its ordinal, and its offset (0: not known, or the start).

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.config.array import ArrayConfig
-from cachecd.errors import UnitError
 from cachecd.config.keypattern import text_in
+from cachecd.errors import UnitError
 from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense

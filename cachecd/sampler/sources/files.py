@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from cachecd.config import SourceConfig
-from cachecd.errors import SourceUnreachableError
 from cachecd.config.keypattern import found_in
+from cachecd.errors import SourceUnreachableError
 from cachecd.model import UnitSlice
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Feature, Schema

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig
-from cachecd.errors import UnitError
 from cachecd.config.keypattern import text_in
+from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice, encoded
 from cachecd.sampler.sources.aligned import open_aligned
 from cachecd.sampler.sources.arrays import matches

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import fsspec.core
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
-from cachecd.sampler.extras import extra
 from cachecd.model import ObjectInfo
+from cachecd.sampler.extras import extra
 from cachecd.sampler.stores.answers import redacted, refusal, seconds_of, without_secrets
 from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
 
