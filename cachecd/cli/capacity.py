@@ -35,23 +35,22 @@ class Capacity:
 def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Capacity:
     """`limit`: bytes that the dataset may use."""
     dataset, made = config.datasets[sampler.name], sample.outcome
-    if not sample.read or not made.records:
+    if not made.records:
         return Capacity()
-    number, total, whole = sampler.count(_PAGES)
-    units = [unit.size for unit in sample.units[: sample.read]]
-    one_each = made.records == sample.read
-    # The units listed may be of another size than the first. What a transform makes of one seldom is.
-    by_number = not (total and sum(units)) or (one_each and bool(dataset.transform))
-    scale = number / sample.read if by_number else total / sum(units)
-    records = number if one_each else made.records * scale
-    size = int(made.data_bytes * scale)
-    held = _held(config, size / records, limit) if number else 0
+    listed = number, total, whole = sampler.count(_PAGES)
+    records, size = float(made.records), float(made.data_bytes)
+    if sample.read and number:
+        units = sum(unit.size for unit in sample.units[: sample.read])
+        one_each = made.records == sample.read
+        # The units listed may be of another size than the first. What a transform makes of one seldom is.
+        by_number = not (total and units) or (one_each and bool(dataset.transform))
+        scale = number / sample.read if by_number else total / units
+        records, size = number if one_each else made.records * scale, size * scale
+    whole = whole and sample.read > 0
+    held = _held(config, size / records, limit)
     epoch = describe_epoch(limit, held, records if whole else None, dataset.evict.refresh)
-    return Capacity(
-        "" if dataset.pin else epoch,
-        _images(config, sampler, sample, limit, (number, total, whole)),
-        size if whole else None,
-    )
+    images = _images(config, sampler, sample, limit, listed)
+    return Capacity("" if dataset.pin else epoch, images, int(size) if whole else None)
 
 
 def _held(config: Config, size: float, limit: int) -> float:
