@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from cachecd.catalog import Adopted, Catalog
 from cachecd.dataset import DatasetState
-from cachecd.plan import Plan
-from cachecd.recovery import saved_plan
-
-from cachecd.config import load
 from cachecd.index import Index
 from cachecd.layout import Layout
 from cachecd.ledger import METADATA_SLACK
-from cachecd.model import Shard, ShardId
+from cachecd.plan import Plan
 from cachecd.preflight import figures, listing_of
+from cachecd.recovery import saved_plan
 from cachecd.rules import DatasetRules
+
+from cachecd.config import load
+from cachecd.model import Shard, ShardId
 from cachecd.sampler.opening import open_store
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema

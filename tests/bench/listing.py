@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cachecd.plan import Plan
-
-from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.index import Index
 from cachecd.indexing import Listing
 from cachecd.indexroom import DatasetRoom, IndexRoom
 from cachecd.ledger import Ledger
-from cachecd.model import Assignment, ObjectInfo, Outcome
+from cachecd.plan import Plan
 from cachecd.preflight import listing_of
+
+from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.model import Assignment, ObjectInfo, Outcome
 from tests.e2e.daemons import ExecutedDaemon
 
 SOURCE = {"url": "file:///synthetic", "format": "files"}

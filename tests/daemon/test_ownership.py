@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from cachecd.layout import Layout
 
 from cachecd.daemon.ownership import (
     claim_directory,
@@ -18,7 +19,6 @@ from cachecd.daemon.ownership import (
     open_socket_to_group,
 )
 from cachecd.errors import ConfigError, DiskError, InUseError
-from cachecd.layout import Layout
 
 OWNER = """
 import subprocess, sys

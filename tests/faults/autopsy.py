@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk.filesystem import allocated
 from cachecd.parts import unpacked
+
+from cachecd.disk.filesystem import allocated
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
 from tests.e2e.inventory import Found, inventory, repeated

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachecd.layout import Layout
 from cachecd.leases import end, probe, write_manifest
 
-from cachecd.layout import Layout
 from cachecd_client.errors import LeaseLostError
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest, decode_manifest
