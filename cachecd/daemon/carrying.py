@@ -23,7 +23,7 @@ from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 
 _log = structlog.get_logger("cachecd.daemon")
-_RETRY = 5.0  # seconds until a search that the disk refused is repeated
+_RETRY = 5.0  # seconds until a schema that the disk refused is written again
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
 ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
@@ -78,9 +78,9 @@ class Carrying:
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
                 self._make(command)
             case _ if isinstance(command, _WRITES):
-                self.record(lambda: self._write(command))
+                self.record(lambda: self._do(self._work.write, command))
             case _ if isinstance(command, _SEARCHES):
-                self._begin(self._searches, lambda: self._search(command))
+                self.search(lambda: self._do(self._work.search, command))
             case _:
                 self._reply(command)  # type: ignore[arg-type]
 
@@ -126,26 +126,15 @@ class Carrying:
             except Exception:  # the events behind it count all the same
                 _log.exception("event not handled", of=type(event).__name__)
 
-    def _write(self, command: Any) -> list[ev.Event]:
+    def _do(self, work: Callable[[Any], list[ev.Event]], command: Any) -> list[ev.Event]:
         try:
-            return self._work.write(command)
+            return work(command)
         except Exception as error:
             _log.exception("a command failed otherwise than expected")
             reason = f"{type(error).__name__}: {error}"
             if isinstance(command, do.PublishShard):
                 return [ev.PublishRefused(command.stream, command.number, False, reason)]
             return [ev.DiskRefused(command, reason)]
-
-    def _search(self, command: Any) -> list[ev.Event]:
-        try:
-            return self._work.search(command)
-        except DiskError as error:
-            _log.warning("search repeated later", command=type(command).__name__, why=str(error))
-            self._loop.call_soon_threadsafe(self._again, command)
-            return []
-
-    def _again(self, command: do.Command) -> None:
-        self._loop.call_later(_RETRY, self._carry_out, command)
 
     def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
         def write() -> list[ev.Event]:

@@ -5,6 +5,7 @@ One thread calls `write`, another `search`: writes are short and in order, searc
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.manifest import encode_manifest
-from cachecd.disk import leases, publish
+from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.identity import read_generation, write_generation
@@ -35,6 +36,7 @@ Write = (
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
 _NONE = Skips()
+_DAMAGE = (errno.ENOENT, errno.EIO)  # what the disk says of a file that is lost
 Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 
@@ -196,37 +198,44 @@ class DiskWork:
     # --- searches
 
     def search(self, command: Search) -> list[ev.Event]:
-        """Carries out a command that reads whole shards or many sidecars. Returns its result.
-        DiskError: the caller repeats the search."""
-        match command:
-            case do.VerifyShard(generation, number, version):
-                sound, has_sidecar = self._verify(self.of(generation), number, version)
-                return [ev.ShardVerified(generation, number, version, sound, has_sidecar)]
-            case do.FindHolders(exclusion):
-                return [ev.HoldersFound(exclusion, tuple(self._holders(exclusion)))]
-            case do.RemakeShard(generation, number):
-                try:
+        """Carries out a command that reads whole shards or many sidecars. Returns its result."""
+        try:
+            match command:
+                case do.VerifyShard(generation, number, version):
+                    layout = self.of(generation)
+                    return [ev.ShardVerified(*command, *self._verify(layout, number, version))]
+                case do.FindHolders(exclusion):
+                    return [self.find_holders(exclusion)]
+                case do.RemakeShard():
                     return [self._copy(command)]
-                except DamagedError as error:
-                    return [ev.RemakeFailed(generation, number, str(error))]
-                except DiskError as error:
-                    return [ev.DiskRefused(command, str(error))]
+        except DiskError as error:
+            if isinstance(command, do.RemakeShard) and isinstance(error, DamagedError):
+                return [ev.RemakeFailed(command.generation, command.number, str(error))]
+            return [ev.DiskRefused(command, str(error))]
 
     def _verify(self, layout: GenerationLayout, number: int, version: int) -> tuple[bool, bool]:
-        """Returns whether every record is sound, and whether the sidecar can be read."""
-        try:
-            sidecar = Sidecar.read(str(layout.sidecar(number, version)))
-        except (OSError, CorruptError):
-            return False, False
-        shard = layout.shard(number, version)
-        if not len(sidecar):
-            return True, True
-        try:
-            offsets = scan(str(shard), verify=True)
-            whole = shard.stat().st_size == sidecar.data_bytes
-        except (OSError, CorruptError):
-            return False, True
-        return whole and offsets.tolist() == sidecar.offsets.tolist(), True
+        """Returns whether every record is sound, and whether the sidecar can be read. DiskError."""
+        has_sidecar = False
+        with filesystem.refusing(f"cannot verify shard {number} of {layout.root}"):
+            try:
+                sidecar = Sidecar.read(str(layout.sidecar(number, version)))
+                has_sidecar = True
+                if not len(sidecar):
+                    return True, True
+                shard = layout.shard(number, version)
+                offsets = scan(str(shard), verify=True)
+                whole = shard.stat().st_size == sidecar.data_bytes
+                return whole and offsets.tolist() == sidecar.offsets.tolist(), True
+            except CorruptError:
+                return False, has_sidecar
+            except OSError as error:
+                if error.errno not in _DAMAGE:
+                    raise
+                return False, has_sidecar
+
+    def find_holders(self, name: str) -> ev.HoldersFound:
+        """Returns all shards that hold a record of an exclusion. DiskError."""
+        return ev.HoldersFound(name, tuple(self._holders(name)))
 
     def _holders(self, name: str) -> Iterable[tuple[GenerationId, int, int]]:
         exclusion = self._open[name]

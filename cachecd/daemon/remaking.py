@@ -28,7 +28,6 @@ from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
 
 _log = structlog.get_logger("cachecd.daemon")
-_RETRY = 5.0  # seconds until work that the disk refused is repeated
 _MOST_PIECES = 4096  # of one search
 
 Job = do.MakeSupplement | do.RemakeShard
@@ -262,14 +261,18 @@ class Remaking:
         return isinstance(job, do.MakeSupplement) and job.stream == stream
 
     def _start(self, command: Making, work: Coroutine[Any, Any, None]) -> None:
-        """Begins work in the listing. What fails is begun again after a while."""
+        """Begins work in the listing. What fails is repeated by the policy."""
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 _log.error("records not made again", exc_info=error)
-                loop = asyncio.get_running_loop()
-                loop.call_later(_RETRY, self.carry_out, command)
+                reason = f"{type(error).__name__}: {error}"
+                if isinstance(command, do.MakeSupplement):
+                    event: ev.Event = ev.Failed(command.stream, "disk", reason)
+                else:
+                    event = ev.DiskRefused(command, reason)
+                self._carrying.record(lambda: [event])
 
         task = asyncio.ensure_future(work)
         self._tasks.add(task)

@@ -26,7 +26,6 @@ from cachecd.disk.identity import Generation, read_generation, write_generation
 from cachecd.disk.layout import Layout
 from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
 from cachecd.errors import DamagedError
-from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Head, Lease, ShardFacts
 
@@ -161,7 +160,7 @@ def _take_stock(
     found.events += held
     found.events.append(measure(found.layout, found.fetched, reserve_free))
     for exclusion in found.work.excluded.unfinished:
-        found.events += found.work.search(do.FindHolders(exclusion.name))
+        found.events.append(found.work.find_holders(exclusion.name))
     found.events.append(ev.Started())
 
 

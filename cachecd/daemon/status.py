@@ -13,7 +13,7 @@ from cachecd.policy.dataset import Dataset
 from cachecd.policy.generation import Generation
 from cachecd.policy.leases import LeaseState
 from cachecd.policy.policy import Policy
-from cachecd.policy.shard_table import Status
+from cachecd.policy.shard_table import CURRENT, Status
 from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
 
@@ -70,13 +70,13 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "records": shards.records,
         "data_bytes": shards.data_bytes,
         "allocated": table.total,
-        "retired_shards": table.count(Status.RETIRING, Status.RETIRED, Status.UNLINKING),
+        "retired_shards": table.count(Status.RETIRING) + table.num_kept,
         "retired_bytes": table.total - table.live_bytes,
         "quarantined_shards": len(gen.quarantine.work),
         "evicted_shards": gen.num_retired,
         "making": sum(s.reserved for s in gen.streams)
         + gen.supplements.reserved
-        + sum(work.making for work in gen.quarantine.work.values()),
+        + sum(work.making is not None for work in gen.quarantine.work.values()),
         "streams": len(gen.streams),
         "open_streams": len(opened),
         "units": gen.units,
@@ -101,7 +101,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
 
 
 def _older(gen: Generation) -> dict[str, Any]:
-    shards = sum(gen.table.files_in)
+    shards = gen.table.count(*CURRENT) + gen.table.num_kept
     return {"generation": gen.id.name, "shards": shards, "bytes": gen.table.total}
 
 
@@ -166,7 +166,7 @@ def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
 
 def _retired_bytes(gen: Generation, state: LeaseState) -> int:
     """What would be free if this lease ended: how a holder that stays stops rotation."""
-    return gen.table.retired_bytes(state.lease.intervals)
+    return gen.table.kept_bytes(state.lease.id)
 
 
 def _held_back(dataset: Dataset) -> str:

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections.abc import Mapping
 
 from cachecd.policy.generation import Generation
 from cachecd.policy.pause import Pause
 from cachecd.policy.rotation import Rotation
-from cachecd.policy.values import Resume, Rules
-
-_MOST_JOBS = 1024  # of which the latest epoch is remembered
+from cachecd.policy.values import GenerationId, Resume, Rules
 
 
 class Dataset:
-    """`older`: the dataset's other generations, newest first; read-only. `leases`: how many leases name any
-    of them. `epoch`: the highest that was granted. `was_held`: a set was held since the last boundary."""
+    """`leases`: how many leases name any of its generations. `epoch`: the highest that was granted.
+    `was_held`: a set was held since the last boundary. `asked`: the epoch that each job asked for last.
+    `resume`: where a generation without a shard is to begin."""
 
-    def __init__(self, rules: Rules, generation: Generation) -> None:
+    def __init__(
+        self, rules: Rules, generation: Generation, by_id: Mapping[GenerationId, Generation]
+    ) -> None:
         self.rules = rules
         self.generation = generation
-        self.older: list[Generation] = []
+        self._by_id = by_id
         self.rotation = Rotation()
         self.source = Pause()
         self.leases = 0
         self.epoch = -1
         self.was_held = False
-        self.resume: Resume | None = None  # where a generation without a shard is to begin
-        self._latest: OrderedDict[str, int] = OrderedDict()
+        self.asked: dict[str, int] = {}
+        self.resume: Resume | None = None
 
-    def is_new(self, job: str, epoch: int) -> bool:
-        """Whether this job asks for this epoch for the first time."""
-        new = self._latest.get(job) != epoch
-        self._latest[job] = epoch
-        self._latest.move_to_end(job)
-        if len(self._latest) > _MOST_JOBS:
-            self._latest.popitem(last=False)
-        return new
+    @property
+    def older(self) -> list[Generation]:
+        """The other generations of the dataset, newest first; read-only."""
+        name = self.rules.name
+        return [
+            gen for gen in self._by_id.values() if gen.id.dataset == name and not gen.is_configured
+        ]
 
     # --- grow.wait
 
@@ -52,13 +52,13 @@ class Dataset:
         gen = self.generation
         if not self.rules.wait or gen.shape is None:
             return False
-        oldest = ((stream.next, gen.table.oldest_live(stream.index)) for stream in gen.streams)
-        retired = any(count and first != 0 for count, first in oldest)
+        retired = any(s.next and gen.table.oldest_live(s.index) != 0 for s in gen.streams)
         shards = gen.shape.streams * self.target(epoch) + 2
         return not retired and shards * gen.footprint <= share
 
     def may_grow(self, j: int, first: int, share: int) -> bool:
-        """Whether `grow` lets a stream make its shard j now. `first`: what counts of `grow.first`."""
+        """Whether `grow` lets a stream make its shard j now. `first`: what counts of `grow.first`; `share`:
+        the dataset's, without its cap."""
         gen, rules = self.generation, self.rules
         if rules.pin or not gen.table.num_live:
             return True

@@ -20,15 +20,18 @@ from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
 from cachecd.stream import Cursor, Shape, StreamId
 
-_FOUND = {"live": Status.LIVE, "lost": Status.LIVE, "old": Status.RETIRED}
+_FOUND = {"live": Status.LIVE, "lost": Status.LIVE}
 _FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 
 class Generation:
-    """One directory. `shape` is None until it is fixed; then there are streams and a table."""
+    """One directory. `shape` is None until it is fixed; then there are streams and a table. Commands are
+    appended to `out`."""
 
-    def __init__(self, found: GenerationFound, footprint: int) -> None:
-        self.id, self.split = found.generation, found.split
+    def __init__(
+        self, found: GenerationFound, is_configured: bool, footprint: int, out: list[do.Command]
+    ) -> None:
+        self.id, self.split, self.is_configured = found.generation, found.split, is_configured
         self.footprint = footprint
         self.shape: Shape | None = None
         self.blocks = Blocks(Shape(1, 1, 1, 1, 0))
@@ -39,8 +42,7 @@ class Generation:
         self.units = self.listed_bytes = self.completed = self.num_retired = 0
         self.reason = ""
         self.writes_shape = False
-        self.is_configured = True
-        self.tainted: set[int] = set()  # retired numbers of which no resumed run gets a record
+        self._out = out
         self._to_unlink: dict[do.WriteState, list[Name]] = {}
         self._state: do.WriteState | None = None  # what state.json has
         self._lost: list[int] = []
@@ -54,27 +56,30 @@ class Generation:
             stream.next = stream.behind = head.next
             stream.cursor = head.cursor
         self.supplements.next = supplements.next
-        self.table.load((each.number, each.facts, _FOUND[each.status]) for each in found.shards)
-        for shard in found.shards:
-            for version, allocated in shard.elders:
-                self.table.add_elder(shard.number, version, allocated)
-            if shard.status == "lost":
-                self._lost.append(shard.number)
-            elif shard.status in ("damaged", "excluded"):
-                self.quarantine.adopt(shard.number, shard.status == "excluded")
+        for number, facts, status, elders in sorted(found.shards):
+            for version, allocated in elders:
+                self.table.keep(number, version, allocated)
+            if status == "old":
+                self.table.keep(number, facts.version, facts.allocated)
+            else:
+                self.table.add(number, facts, _FOUND[status])
+            if status == "lost":
+                self._lost.append(number)
+            elif status in ("damaged", "excluded"):
+                self.quarantine.adopt(number, status == "excluded")
 
-    def started(self, out: list[do.Command]) -> None:
+    def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
-        self.unlink(self.table.unheld(), out)
+        self.unlink(self.table.take_unheld())
         for number in self._lost:
-            self.lose(number, out)
-        self.note_oldest(out)
+            self.lose(number)
+        self.note_oldest()
 
     def fix(self, shape: Shape, begin: int = 0) -> None:
         """The shape is in generation.json; streams begin at place `begin`, modulo the units listed."""
         self.shape, self.table = shape, ShardTable(shape.streams)
         self.blocks = Blocks(shape, self.blocks.ends, self.blocks.waits)
-        self.streams = [Stream(index) for index in range(shape.streams)]
+        self.streams = [Stream(index, self.blocks) for index in range(shape.streams)]
         if begin and self.units:
             for stream in self.streams:
                 stream.cursor = self.blocks.cursor_at(stream.index, begin % self.units)
@@ -103,13 +108,12 @@ class Generation:
 
     @property
     def is_whole(self) -> bool:
-        """Every stream stands at `until`: there is nothing to feed before something retires."""
-        return (
-            self.shape is not None
-            and not self.blocks.waits
-            and not any(stream.feeds(self.blocks) for stream in self.streams)
-            and all(self.is_settled(stream) for stream in self.streams)
-        )
+        """Every stream is whole: there is nothing to feed before something retires."""
+        return self.shape is not None and all(map(self.is_whole_stream, self.streams))
+
+    def is_whole_stream(self, stream: Stream) -> bool:
+        """Whether a stream stands at `until`, and everything that it fed is published."""
+        return not (self.blocks.waits or stream.feeds) and self.is_settled(stream)
 
     def is_settled(self, stream: Stream) -> bool:
         """Whether `until` of a stream is what its live shards allow: nothing is being retired or read."""
@@ -125,24 +129,13 @@ class Generation:
     @property
     def coverage(self) -> float:
         """The share of the units that were ever opened."""
-        opened = sum(
-            self.blocks.shape.units_of(stream.index, self.blocks.ends)
-            if stream.tip.pass_
-            else self.blocks.units_before(stream.index, stream.tip)
-            for stream in self.streams
-        )
+        opened = sum(self.blocks.opened(stream.index, stream.tip) for stream in self.streams)
         return min(1.0, opened / self.units) if self.units else 0.0
 
     @property
     def place(self) -> int:
         """The least place of all streams, counted over passes."""
-        places = []
-        for stream in self.streams:
-            here = self.blocks.next_place(stream.index, stream.cursor)
-            g = self.units
-            if here is not None:
-                g = self.blocks.shape.g_of(stream.index, *here, self.blocks.ends)
-            places.append(stream.cursor.pass_ * self.units + g)
+        places = (self.blocks.place(s.index, s.cursor, self.units) for s in self.streams)
         return min(places, default=0)
 
     def stream_id(self, index: int) -> StreamId:
@@ -151,7 +144,7 @@ class Generation:
 
     # --- how shards go
 
-    def retire(self, numbers: Iterable[int], out: list[do.Command]) -> None:
+    def retire(self, numbers: Iterable[int]) -> None:
         """No later lease names these shards. One that is being made again is retired after that."""
         marks: list[int] = []
         free: list[Name] = []
@@ -165,69 +158,72 @@ class Generation:
             else:
                 free.append((number, self.table.facts(number).version))
         if marks:
-            out.append(do.MarkRetired(self.id, tuple(marks)))
-        self.unlink(free, out)
+            self._out.append(do.MarkRetired(self.id, tuple(marks)))
+        self.unlink(free)
 
-    def lose(self, number: int, out: list[do.Command]) -> None:
+    def retire_oldest(self, most: float) -> int:
+        """Retires the oldest shards until they have `most` bytes; returns their bytes."""
+        retired, numbers = 0, []
+        for number, allocated in self.table.live():
+            if retired >= most:
+                break
+            retired += allocated
+            numbers.append(number)
+        self.retire(numbers)
+        return retired
+
+    def lose(self, number: int) -> None:
         """The sidecar of a shard is lost: it is retired, with the older shards of its stream, because the
-        records that it had come only with the next pass."""
+        records that it had come only with the next pass. A supplement is retired alone."""
         stream = number % (self.table.streams + 1)
+        shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
             self.supplements.try_again()
-            self.retire([number] if self.table.status(number) in (1, 2) else [], out)
-            return
-        older = [n for n, _ in self.table.live_of(stream) if n <= number]
-        self.retire(older, out)
+            shards = [each for each in shards if each == number]
+        self.retire(shards)
 
-    def retire_supplements(self, out: list[do.Command]) -> bool:
+    def retire_supplements(self) -> bool:
         """Supplements go before a stream publishes its next shard. True once none is left."""
         index = self.table.streams
-        self.retire([number for number, _ in self.table.live_of(index)], out)
+        self.retire([number for number, _ in self.table.live_of(index)])
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
-    def marked(self, numbers: Iterable[int], out: list[do.Command]) -> None:
+    def marked(self, numbers: Iterable[int]) -> None:
         """The marks of retired shards are durable."""
         for number in numbers:
-            if self.table.is_held(number):
-                self.table.set_status(number, Status.RETIRED)
-            else:
-                self.table.set_status(number, Status.UNLINKING)
-                self.unlink([(number, self.table.facts(number).version)], out)
-        self.note_oldest(out)
+            self.table.marked(number)
+        self.unlink(self.table.take_unheld())
+        self.note_oldest()
 
-    def unlink(self, names: list[Name], out: list[do.Command]) -> None:
+    def unlink(self, names: list[Name]) -> None:
         """Has files removed that no lease names."""
         if not names:
             return
         write = do.WriteState(self.id, self.heads())
         if write == self._state:
-            out.append(do.Unlink(self.id, tuple(names)))
-        elif write in self._to_unlink:
-            self._to_unlink[write] += names
+            self._out.append(do.Unlink(self.id, tuple(names)))
         else:
-            self._to_unlink[write] = list(names)
-            out.append(write)
+            self._out += [write] if write not in self._to_unlink else []
+            self._to_unlink.setdefault(write, []).extend(names)
 
     def heads(self) -> tuple[Head, ...]:
         """The head of each stream behind its published shards, then the head of the supplements."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         return (*heads, Head(self.supplements.next, Cursor()))
 
-    def state_written(self, written: do.WriteState, out: list[do.Command]) -> None:
+    def state_written(self, written: do.WriteState) -> None:
         """state.json has these heads."""
         self._state = written
         if names := self._to_unlink.pop(written, []):
-            out.append(do.Unlink(self.id, tuple(names)))
+            self._out.append(do.Unlink(self.id, tuple(names)))
 
-    def unlinked(self, names: Iterable[Name], out: list[do.Command]) -> None:
+    def unlinked(self, names: Iterable[Name]) -> None:
         """Files are gone."""
-        for number, version in names:
-            self.table.unlinked(number, version)
-            self.tainted.discard(number)
-        self.table.forget_gone()
-        self.note_oldest(out)
+        for name in names:
+            self.table.unlinked(*name)
+        self.note_oldest()
 
-    def note_oldest(self, out: list[do.Command]) -> None:
+    def note_oldest(self) -> None:
         """Has each stream know its oldest shard, and the cursor before it."""
         for stream in self.streams if self.is_configured else ():
             stream.note_oldest(self.table.oldest_current(stream.index))
@@ -236,14 +232,14 @@ class Generation:
             if oldest is not None and oldest not in (known, stream.reading_tail):
                 stream.reading_tail = oldest
                 number = self.blocks.shape.number(stream.index, oldest)
-                out.append(do.ReadCursor(self.id, number))
+                self._out.append(do.ReadCursor(self.id, number))
 
-    def cursor_read(self, number: int, before: Cursor) -> None:
-        """The cursor before a shard was read from its sidecar."""
+    def cursor_read(self, number: int, before: Cursor | None) -> None:
+        """The cursor before a shard was read from its sidecar; None: it could not be read."""
         index, j = self.blocks.shape.split(number)
         stream = self.streams[index]
         if stream.reading_tail == j:
             stream.reading_tail = None
-        if stream.oldest is not None and j <= stream.oldest:
+        if before is not None and stream.oldest is not None and j <= stream.oldest:
             stream.tail = max(stream.tail or (j, before), (j, before), key=lambda tail: tail[0])
             stream.changed()

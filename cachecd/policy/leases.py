@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from cachecd.policy.events import AcquireAsked
 from cachecd.policy.generation import Generation
 from cachecd.policy.shard_table import ShardSet
 from cachecd.policy.values import Lease, Rules
@@ -51,27 +52,28 @@ class LeaseState:
 
 
 def new_lease(
-    rules: Rules, job: str, epoch: int, ranks: int, gen: Generation, shards: ShardSet, serial: str
+    rules: Rules, event: AcquireAsked, gen: Generation, shards: ShardSet, serial: str
 ) -> Lease:
     """The lease of these shards. `serial` makes its name unique. The fingerprint is the sum of all records'
     digests: it names content, and never versions."""
     shape = gen.blocks.shape
+    job = hashlib.sha256(event.job.encode()).hexdigest()[:8]
     return Lease(
-        id=f"{rules.name}.{epoch}.{hashlib.sha256(job.encode()).hexdigest()[:8]}.{serial}",
+        id=f"{rules.name}.{event.epoch}.{job}.{serial}",
         dataset=rules.name,
         generation=gen.id.name,
-        job=job,
-        epoch=epoch,
+        job=event.job,
+        epoch=event.epoch,
         streams=shape.streams,
         intervals=shards.intervals,
         versions=shards.versions,
         num_records=shards.records,
         num_bytes=shards.data_bytes,
         fingerprint=f"{shards.digest:016x}",
-        seed=_order_seed(rules.seed, epoch),
+        seed=_order_seed(rules.seed, event.epoch),
         sampling_seed=shape.seed,
         pinned=rules.pin,
-        ranks=ranks,
+        ranks=event.local_world_size,
         place=gen.place,
     )
 

@@ -1,4 +1,4 @@
-"""Reasons to pause: the egress limit, no job that trains, a source or a disk that fails. Pure."""
+"""Reasons to pause: a failure that may pass, the egress limit, no job that trains. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SHORTEST, _LONGEST = 1.0, 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """Of a source or of the disk, after a failure: one second, doubled by each failure after a pause.
-    `reason` is what failed last; `refused` stops everything whatever the time."""
+    """After a failure: one second, doubled by each failure after a pause. `reason` is what failed last;
+    `refused` stops everything whatever the time."""
 
     reason: str = ""
     until: float = 0.0
@@ -42,23 +42,25 @@ class Pause:
 
 @dataclass(slots=True)
 class Restraint:
-    """Bounds of the configuration. `wanted_at`: when a lease was last asked for, or ended. `offline`:
-    nothing is fetched."""
+    """Bounds of the configuration. `offline`: nothing is fetched. `fetched`: bytes fetched in all, over
+    restarts. `wanted_at`: when a lease was last asked for, or ended."""
 
     egress_limit: int | None = None
     idle: float | None = None
+    fetched: int = 0
     wanted_at: float | None = None
     offline: bool = False
 
-    def spent(self, fetched: int) -> str:
+    @property
+    def spent(self) -> str:
         """Why nothing will be fetched any more, or ""."""
         if self.offline:
             return "the daemon runs offline: start it without --offline to fetch"
-        if self.egress_limit is None or fetched < self.egress_limit:
+        if self.egress_limit is None or self.fetched < self.egress_limit:
             return ""
         limit = approximate_size(self.egress_limit)
         return (
-            f"{approximate_size(fetched)} were fetched of sampler.egress_limit ({limit}): raise it "
+            f"{approximate_size(self.fetched)} were fetched of sampler.egress_limit ({limit}): raise it "
             "to go on"
         )
 

@@ -7,6 +7,8 @@ used and reserved bytes never exceed the limit.
 
 from __future__ import annotations
 
+from itertools import count
+
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.acquire import Leases
@@ -17,13 +19,12 @@ from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repair
 from cachecd.policy.room import Room, footprint
-from cachecd.policy.values import GenerationId, Rules
-from cachecd.stream import StreamId
+from cachecd.policy.shard_table import LIVE
+from cachecd.policy.values import Rules
 
-# The disk refused them: they are tried again, unchanged.
-_REPEATED = (
-    do.WriteShape, do.MarkRetired, do.WriteState, do.Unlink, do.RemoveGeneration, do.MarkBad,
-    do.WriteExclusion, do.FinishExclusion, do.MarkHeld,
+# What may be about a generation that is not known, or not any more.
+_UNKNOWN_TOO = (
+    ev.GenerationFound, ev.DamageReported, ev.ShardVerified, do.VerifyShard, do.MarkBad,
 )  # fmt: skip
 
 
@@ -31,130 +32,128 @@ class Policy:
     """The whole state of the daemon's decisions. The attributes are for reading."""
 
     def __init__(self) -> None:
-        self.datasets: dict[str, Dataset] = {}
-        self.room = Room(self.datasets)
+        self._out: list[do.Command] = []
+        self.room = Room()
+        self.datasets = self.room.datasets
         self.disk = Pause()
-        self.leases = Leases(self.room, self.disk)
         self.restraint = Restraint()
-        self._feeding = Feeding(self.room, self.disk)
-        self._repair = Repair(self.room)
+        self.leases = Leases(self.room, self.disk, self.restraint, self._new_name, self._out)
+        self._feeding = Feeding(self.room, self.disk, self._out)
+        self._repair = Repair(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
-        self._generations: dict[GenerationId, Generation] = {}
         self._refused: list[do.Command] = []
+        self._boot, self._serial = "", count(1)
         self._started = self._draining = False
 
     def handle(self, event: ev.Event, now: float) -> list[do.Command]:
         """The commands that follow from an event at a time (seconds of a monotonic clock)."""
-        out: list[do.Command] = []
-        self._apply(event, now, out)
+        self._apply(event, now)
         if self._started:
-            self._pump(now, out)
+            self._pump(now)
+        out = self._out.copy()
+        self._out.clear()
         return out
 
     def pauses(self, now: float) -> str:
         """Why nothing is fetched though there may be room, or ""."""
-        return self._spent or self.restraint.idles(bool(self.leases.by_id), now)
+        return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
 
-    @property
-    def _spent(self) -> str:
-        return self.restraint.spent(self.room.measured.fetched)
+    def _new_name(self) -> str:
+        return f"{self._boot}{next(self._serial)}"
 
-    def _pump(self, now: float, out: list[do.Command]) -> None:
+    def _pump(self, now: float) -> None:
         """What may begin now."""
+        for dataset in self.datasets.values():
+            self._feeding.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
-        out += self._refused
+        self._out += self._refused
         self._refused.clear()
         may = not self.pauses(now)
         for dataset in self.datasets.values():
             gen, fetches = dataset.generation, may and not dataset.source.stops(now)
-            self._repair.make(gen, dataset, fetches, now, out)
+            self._repair.make(gen, fetches, now)
             if fetches:
-                self._feeding.fix_shape(dataset, out)
-                if gen.shape is not None and not gen.writes_shape:
-                    self._feeding.grant(dataset, now, out)
-                    self._feeding.supplement(dataset, now, out)
-            self._feeding.settle(gen, out)
+                self._feeding.fix_shape(dataset)
+            if fetches and gen.shape is not None and not gen.writes_shape:
+                self._feeding.grant(dataset, now)
+                self._feeding.supplement(dataset, now)
         for gen in self.room.others:
-            self._repair.make(gen, None, False, now, out)
+            self._repair.make(gen, False, now)
 
-    def _apply(self, event: ev.Event, now: float, out: list[do.Command]) -> None:
+    def _apply(self, event: ev.Event, now: float) -> None:
         subject = event.command if isinstance(event, ev.Done | ev.DiskRefused) else event
         name = getattr(subject, "generation", None)
-        known = name is None or name in self._generations
-        if not (known or isinstance(subject, ev.GenerationFound | ev.DamageReported | do.MarkBad)):
+        if name and name not in self.room.by_id and not isinstance(subject, _UNKNOWN_TOO):
             return  # its directory was removed meanwhile
         match event:
             case ev.AcquireAsked():
                 self.restraint.wanted_at = now
-                self.leases.acquire(event, self._spent, now, out)
+                self.leases.acquire(event, now)
             case ev.RankHolds(request, lease, rank):
-                self.leases.holds(request, lease, rank, out)
+                self.leases.holds(request, lease, rank)
             case ev.Delivered(lease, fraction):
                 self.leases.delivered(lease, fraction)
             case ev.LeaseUnheld(lease):
-                self.leases.unheld(lease, now, out)
+                self.leases.unheld(lease, now)
             case ev.LeaseEnded(lease):
                 self.restraint.wanted_at = now
-                self.leases.ended(lease, out)
+                self.leases.ended(lease)
             case ev.Listed(name):
                 dataset = self.datasets.get(name.dataset)
                 if dataset and dataset.generation.id == name:
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
                     dataset.source.refused = event.reason if event.doubted else ""
             case ev.CursorRead(name, number, before):
-                self._generations[name].cursor_read(number, before)
-            case ev.HalfFull(stream, number):
-                self._half_full(stream, number)
+                self.room.by_id[name].cursor_read(number, before)
+            case ev.HalfFull(stream):
+                self._feeding.half_full(self.datasets[stream.dataset].generation, event)
             case ev.Sealed(stream):
-                self._feeding.sealed(self.datasets[stream.dataset], event, now, out)
+                self._feeding.sealed(self.datasets[stream.dataset], event, now)
             case ev.Failed(stream):
                 self._feeding.failed(self.datasets[stream.dataset], event, now)
             case ev.StreamClosed(stream):
                 self._feeding.closed(self.datasets[stream.dataset].generation, stream.index)
             case ev.Published(stream):
-                self._feeding.published(self.datasets[stream.dataset], event, out)
+                self._feeding.published(self.datasets[stream.dataset], event)
             case ev.PublishRefused(stream):
-                self._feeding.refused(self.datasets[stream.dataset], event, now, out)
+                self._feeding.refused(self.datasets[stream.dataset], event, now)
             case ev.MissingFound(name):
-                gen = self._generations[name]
+                gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, gen.completed, now, gen.is_whole)
-            case ev.DamageReported(request, name):
-                if name in self._generations:
-                    self._repair.reported(self._generations[name], event, out)
-                elif request:
-                    out.append(do.ReplyDone(request))
-            case ev.ShardVerified(name):
-                self._repair.verified(self._generations[name], event, out)
+            case ev.DamageReported():
+                self._repair.reported(event)
+            case ev.ShardVerified():
+                self._repair.verified(event)
             case ev.Remade(name):
-                self._repair.remade(self._generations[name], event, out)
-            case ev.RemakeFailed(name, number):
-                self._repair.failed(self._generations[name], number, False, now, out)
-            case ev.ExcludeAsked(request, dataset_name, keys):
-                self._repair.excluding(request, request)
-                out.append(do.WriteExclusion(request, dataset_name, keys))
+                self._repair.remade(self.room.by_id[name], event)
+            case ev.RemakeFailed(name, number, reason):
+                self._repair.failed(self.room.by_id[name], number, reason, now)
+            case ev.ExcludeAsked():
+                self._repair.exclude(event)
             case ev.HoldersFound():
-                self._repair.holders(event, out)
+                self._repair.holders(event)
             case ev.Done(command):
                 self.disk.end()
-                self._done(command, out)
+                self._done(command)
             case ev.DiskRefused(command, reason):
-                self._disk_refused(command, reason, now, out)
+                self.disk.begin(now, reason)
+                self._disk_refused(command, reason, now)
             case ev.Measured():
                 self.room.measure(event)
-                self.disk.refused = event.refused
+                self.restraint.fetched, self.disk.refused = event.fetched, event.refused
             case ev.RoomAsked(purpose, size):
-                out.append(do.ReplyRoom(purpose, self.room.write(size, in_slack=False)))
+                self._out.append(do.ReplyRoom(purpose, self.room.write(size, in_slack=False)))
             case ev.Draining():
                 self._draining = True
             case ev.Tick():
                 pass
             case _:
-                self._start(event, now, out)
+                self._start(event, now)
 
     # --- a start
 
-    def _start(self, event: ev.Event, now: float, out: list[do.Command]) -> None:
+    def _start(self, event: ev.Event, now: float) -> None:
         match event:
             case ev.Configured():
                 self._configure(event)
@@ -164,23 +163,21 @@ class Policy:
                 gen = self.leases.generation_of(lease)
                 allocated = gen.table.set_of(lease.intervals).allocated if gen else 0
                 grace = now if was_held else now + GRACE
-                state = LeaseState(lease, allocated, grace, now, True, was_held)
-                self.leases.add(state)
+                self.leases.add(LeaseState(lease, allocated, grace, now, True, was_held))
                 if was_held and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
             case ev.Started():
                 self._started = True
                 for gen in self.room.generations:
-                    gen.started(out)
-                out += [
-                    do.RemoveGeneration(gen.id) for gen in self.room.others if gen.table.is_empty
-                ]
+                    gen.started()
+                    self._remove_if_empty(gen)
 
     def _configure(self, event: ev.Configured) -> None:
         self.room.limit = event.limit
-        self.leases.block, self.leases.boot = event.block, event.boot
         self.restraint.egress_limit, self.restraint.idle = event.egress_limit, event.idle
         self.restraint.offline = event.offline
+        if not self._started:
+            self._boot, self.leases.block = event.boot, event.block
         for rules in event.datasets:
             self._rules[rules.name] = rules
             if dataset := self.datasets.get(rules.name):
@@ -189,29 +186,18 @@ class Policy:
     def _add_generation(self, event: ev.GenerationFound) -> None:
         name, shape = event.generation, event.shape
         rules = self._rules.get(name.dataset)
-        configured = rules is not None and rules.generation == name.name
+        configured = rules if rules is not None and rules.generation == name.name else None
         size = shape.capacity if shape else rules.shard_size if rules else 0
-        gen = self._generations[name] = Generation(event, footprint(size, self.leases.block))
-        if rules is not None and configured:
-            dataset = self.datasets[name.dataset] = Dataset(rules, gen)
-            dataset.older = [each for each in self.room.others if each.id.dataset == name.dataset]
-            dataset.older.reverse()
-        else:
-            # Newest first they are found, oldest first they go.
-            self.room.others.insert(0, gen)
-            gen.is_configured = False
-            if dataset_of := self.datasets.get(name.dataset):
-                dataset_of.older.append(gen)
+        gen = Generation(
+            event, configured is not None, footprint(size, self.leases.block), self._out
+        )
+        self.room.by_id[name] = gen
+        if configured is not None:
+            self.datasets[name.dataset] = Dataset(configured, gen, self.room.by_id)
 
     # --- results
 
-    def _half_full(self, name: StreamId, number: int) -> None:
-        gen = self.datasets[name.dataset].generation
-        for stream in gen.streams[name.index : name.index + 1]:
-            _, j = gen.blocks.shape.split(number)
-            stream.half = stream.half or (bool(stream.granted) and stream.granted[0] == j)
-
-    def _done(self, command: do.Command, out: list[do.Command]) -> None:
+    def _done(self, command: do.Command) -> None:
         match command:
             case do.WriteShape(name, shape):
                 dataset = self.datasets[name.dataset]
@@ -219,48 +205,45 @@ class Policy:
                 gen.writes_shape, dataset.resume = False, None
                 gen.fix(shape, resume.place if resume else 0)
                 if resume:  # a start, too, begins there
-                    out.append(do.WriteState(name, gen.heads()))
+                    self._out.append(do.WriteState(name, gen.heads()))
             case do.MarkRetired(name, numbers):
-                self._generations[name].marked(numbers, out)
+                self.room.by_id[name].marked(numbers)
             case do.WriteState(name):
-                self._generations[name].state_written(command, out)
+                self.room.by_id[name].state_written(command)
             case do.Unlink(name, names):
-                self._unlinked(self._generations[name], names, out)
+                self.room.by_id[name].unlinked(names)
+                self._remove_if_empty(self.room.by_id[name])
             case do.RemoveGeneration(name):
-                gen = self._generations.pop(name)
-                waiting = [each for some in gen.quarantine.verifying.values() for each in some]
-                out += [do.ReplyDone(request) for request in waiting if request]
-                self.room.others.remove(gen)
-                if dataset_of := self.datasets.get(name.dataset):
-                    dataset_of.older.remove(gen)
-            case do.MarkBad(name):
-                self._repair.marked(command, self._generations.get(name), out)
+                del self.room.by_id[name]
+            case do.MarkBad():
+                self._repair.marked(command)
             case do.WriteExclusion(exclusion):
-                out.append(do.FindHolders(exclusion))
+                self._out.append(do.FindHolders(exclusion))
             case do.FinishExclusion(exclusion):
-                self._repair.finished(exclusion, out)
+                self._repair.excluded(exclusion)
             case do.WriteManifest(lease):
-                self.leases.written(lease.id, out)
+                self.leases.written(lease.id)
 
-    def _unlinked(
-        self, gen: Generation, names: tuple[tuple[int, int], ...], out: list[do.Command]
-    ) -> None:
-        gen.unlinked(names, out)
-        if gen in self.room.others and gen.table.is_empty:
-            out.append(do.RemoveGeneration(gen.id))
+    def _remove_if_empty(self, gen: Generation) -> None:
+        if not gen.is_configured and gen.table.is_empty:
+            self._out.append(do.RemoveGeneration(gen.id))
 
-    def _disk_refused(
-        self, command: do.Command, reason: str, now: float, out: list[do.Command]
-    ) -> None:
-        self.disk.begin(now, reason)
+    def _disk_refused(self, command: do.Command, reason: str, now: float) -> None:
         match command:
             case do.WriteManifest(lease):
-                self.leases.refused(lease.id, reason, out)
-            case do.ReadCursor(name, number):  # its sidecar is damaged
-                gen = self._generations[name]
-                report = ev.DamageReported("", name, number, gen.table.facts(number).version)
-                self._repair.reported(gen, report, out)
+                self.leases.refused(lease.id, reason)
+            case do.ReadCursor(
+                name, number
+            ):  # to verify the shard shows whether its sidecar is damaged
+                gen = self.room.by_id[name]
+                gen.cursor_read(number, None)
+                if gen.table.status(number) in LIVE:
+                    version = gen.table.facts(number).version
+                    self._repair.reported(ev.DamageReported("", name, number, version))
+            case do.EndLease():
+                pass  # the next probe finds the lease again
             case do.RemakeShard(name, number):
-                self._repair.failed(self._generations[name], number, True, now, out)
-            case _ if isinstance(command, _REPEATED):
+                gen = self.room.by_id[name]
+                self._repair.failed(gen, number, reason, now, refused=True)
+            case _:
                 self._refused.append(command)

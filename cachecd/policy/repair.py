@@ -8,157 +8,149 @@ supplement alone. A mark is durable before the reply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from cachecd.policy import commands as do
-from cachecd.policy.dataset import Dataset
-from cachecd.policy.events import DamageReported, HoldersFound, Remade, ShardVerified
+from cachecd.policy.events import (
+    DamageReported,
+    ExcludeAsked,
+    HoldersFound,
+    Remade,
+    ShardVerified,
+)
 from cachecd.policy.generation import Generation
 from cachecd.policy.room import Room
-from cachecd.policy.shard_table import Status
-
-_LIVE = (Status.LIVE, Status.QUARANTINED)
-
-
-@dataclass(slots=True)
-class _Exclusion:
-    """An exclusion whose shards are not done. `request` waits for its reply, "" after a restart; `marks`
-    are not durable yet."""
-
-    request: str = ""
-    marks: set[do.MarkBad] = field(default_factory=set)
+from cachecd.policy.shard_table import LIVE, Status
 
 
 class Repair:
-    """The commands are appended to `out`."""
+    """`new_name` returns a name that is unique over restarts. Commands are appended to `out`."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._exclusions: dict[str, _Exclusion] = {}
-        self._replies: dict[do.MarkBad, list[str]] = {}
+    def __init__(self, room: Room, new_name: Callable[[], str], out: list[do.Command]) -> None:
+        self._room, self._new_name, self._out = room, new_name, out
+        self._verifying: dict[do.VerifyShard, list[str]] = {}
+        self._exclusions: dict[str, str] = {}  # the requests that wait for them
+        self._waiting: list[tuple[set[do.MarkBad], Sequence[do.Command]]] = []
 
     # --- damage
 
-    def reported(self, gen: Generation, event: DamageReported, out: list[do.Command]) -> None:
+    def reported(self, event: DamageReported) -> None:
         """A reader met a corrupt record: the shard is in no new set until it was read."""
-        name = event.number, event.version
-        if not _is_newest(gen, *name):
-            out += _replies([event.request])
-            return
-        requests = gen.quarantine.verifying.setdefault(name, [])
-        requests.append(event.request)
-        if len(requests) == 1:
-            gen.table.set_status(event.number, Status.QUARANTINED)
-            out.append(do.VerifyShard(gen.id, *name))
-
-    def verified(self, gen: Generation, event: ShardVerified, out: list[do.Command]) -> None:
-        """The shard was read."""
-        name = event.number, event.version
-        requests = gen.quarantine.verifying.pop(name, [])
-        if not _is_newest(gen, *name):
-            out += _replies(requests)
-        elif event.sound and event.has_sidecar:
-            if event.number not in gen.quarantine.work:
-                gen.table.set_status(event.number, Status.LIVE)
-            out += _replies(requests)
-        elif not event.has_sidecar:
-            gen.lose(event.number, out)
-            out += _replies(requests)
+        _, name, number, version = event
+        gen, verify = self._room.by_id.get(name), do.VerifyShard(name, number, version)
+        if gen is None or not _is_newest(gen, number, version):
+            self._out += _replies([event.request])
+        elif verify in self._verifying:
+            self._verifying[verify].append(event.request)
         else:
-            mark = do.MarkBad(gen.id, *name, excluded=False)
-            self._replies.setdefault(mark, []).extend(requests)
-            if gen.quarantine.begin(event.number, excluded=False):
-                out.append(mark)
-            else:
-                out += _replies(self._replies.pop(mark))
+            self._verifying[verify] = [event.request]
+            gen.table.set_status(number, Status.QUARANTINED)
+            self._out.append(verify)
 
-    def marked(self, mark: do.MarkBad, gen: Generation | None, out: list[do.Command]) -> None:
+    def verified(self, event: ShardVerified) -> None:
+        """The shard was read."""
+        name, number, version, sound, has_sidecar = event
+        requests = self._verifying.pop(do.VerifyShard(name, number, version), [])
+        gen = self._room.by_id.get(name)
+        marks = []
+        if gen is not None and _is_newest(gen, number, version):
+            if not has_sidecar:
+                gen.lose(number)
+            elif sound and number not in gen.quarantine.work:
+                gen.table.set_status(number, Status.LIVE)
+            elif not sound and gen.quarantine.begin(number, excluded=False):
+                marks.append(do.MarkBad(name, number, version, excluded=False))
+            gen.note_oldest()  # if the cursor before the shard could not be read
+        self._mark(marks, _replies(requests))
+
+    def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
+        """Has marks written; other commands follow once all of them are durable."""
+        self._out += marks or then
+        if marks:
+            self._waiting.append((set(marks), then))
+
+    def marked(self, mark: do.MarkBad) -> None:
         """A mark is durable."""
-        if gen and (work := gen.quarantine.work.get(mark.number)):
+        gen = self._room.by_id.get(mark.generation)
+        if gen is not None and (work := gen.quarantine.work.get(mark.number)):
             work.marked = True
-        out += _replies(self._replies.pop(mark, []))
-        for name, exclusion in self._exclusions.items():
-            if mark in exclusion.marks:
-                exclusion.marks.discard(mark)
-                if not exclusion.marks:
-                    out.append(do.FinishExclusion(name))
+        for marks, then in self._waiting:
+            marks.discard(mark)
+            if not marks:
+                self._out += then
+        self._waiting = [each for each in self._waiting if each[0]]
 
     # --- exclusion
 
-    def excluding(self, exclusion: str, request: str) -> None:
-        """The keys of an exclusion are written."""
-        self._exclusions[exclusion] = _Exclusion(request)
+    def exclude(self, event: ExcludeAsked) -> None:
+        """A person takes keys out of a dataset."""
+        exclusion = self._new_name()
+        self._exclusions[exclusion] = event.request
+        self._out.append(do.WriteExclusion(exclusion, event.dataset, event.keys))
 
-    def holders(self, event: HoldersFound, out: list[do.Command]) -> None:
+    def holders(self, event: HoldersFound) -> None:
         """The shards that hold a record of an exclusion are in no new set; the reply follows the marks."""
-        exclusion = self._exclusions.setdefault(event.exclusion, _Exclusion())
-        generations = {gen.id: gen for gen in self._room.generations}
+        marks = []
         for name, number, version in event.holders:
-            if (gen := generations.get(name)) is None:
+            if (gen := self._room.by_id.get(name)) is None:
                 continue
-            is_marked = gen.table.status(number) != Status.RETIRING  # a kill may bring it back
+            mark = do.MarkBad(name, number, version, excluded=True)
             if _is_newest(gen, number, version):
                 gen.table.set_status(number, Status.QUARANTINED)
-                is_marked = not gen.quarantine.begin(number, excluded=True)
-            if not is_marked:
-                mark = do.MarkBad(name, number, version, excluded=True)
-                exclusion.marks.add(mark)
-                out.append(mark)
-        if not exclusion.marks:
-            out.append(do.FinishExclusion(event.exclusion))
+                marks += [mark] if gen.quarantine.begin(number, excluded=True) else []
+            elif gen.table.status(number) == Status.RETIRING:  # a kill may bring it back
+                marks.append(mark)
+        self._mark(marks, [do.FinishExclusion(event.exclusion)])
 
-    def finished(self, exclusion: str, out: list[do.Command]) -> None:
+    def excluded(self, exclusion: str) -> None:
         """excluded.jsonl says that the shards of an exclusion are done."""
-        if done := self._exclusions.pop(exclusion, None):
-            out += _replies([done.request])
+        self._out += _replies([self._exclusions.pop(exclusion, "")])
 
     # --- next versions
 
-    def make(
-        self, gen: Generation, dataset: Dataset | None, fetches: bool, now: float,
-        out: list[do.Command],
-    ) -> None:  # fmt: skip
-        """Begins every next version for which there is room. `dataset`: None for an older generation.
-        `fetches`: something may be fetched."""
-        for number, work in list(gen.quarantine.waits(now)):
-            supplement = number % (gen.table.streams + 1) == gen.table.streams
-            if gen.table.status(number) != Status.QUARANTINED:
-                del gen.quarantine.work[number]
-            elif not work.local and (dataset is None or supplement):
+    def make(self, gen: Generation, fetches: bool, now: float) -> None:
+        """Begins every next version for which there is room. `fetches`: something may be fetched."""
+        for number, work in sorted(gen.quarantine.work.items()):
+            if work.making or not work.marked or work.pause.stops(now):
+                continue
+            is_supplement = number % (gen.table.streams + 1) == gen.table.streams
+            if not work.local and (is_supplement or not gen.is_configured):
                 gen.supplements.try_again()
-                gen.retire([number], out)
+                gen.retire([number])
             elif work.local or fetches:
                 facts = gen.table.facts(number)
-                drop = not work.local and not gen.table.is_held(number)
-                size = gen.footprint - facts.allocated if drop else gen.footprint
-                if self._room.fits(max(size, 0)):
-                    gen.quarantine.start(number, max(size, 0), drop)
-                    out.append(do.RemakeShard(gen.id, number, facts.version, work.local, drop))
+                drop = not (work.local or gen.table.is_held(number, facts.version))
+                size = max(0, gen.footprint - drop * facts.allocated)
+                if self._room.fits(size):
+                    work.making = do.RemakeShard(gen.id, number, facts.version, work.local, drop)
+                    work.reserved = size
+                    self._out.append(work.making)
 
-    def remade(self, gen: Generation, event: Remade, out: list[do.Command]) -> None:
+    def remade(self, gen: Generation, event: Remade) -> None:
         """A next version is published."""
-        if (work := gen.quarantine.work.pop(event.number, None)) is None:
-            return
-        gen.unlink(gen.table.replace(event.number, event.facts, work.dropped), out)
+        work = gen.quarantine.work.pop(event.number)
+        assert work.making is not None
+        gen.table.replace(event.number, event.facts, work.making.drop)
+        gen.unlink(gen.table.take_unheld())
         if work.retire:
-            gen.retire([event.number], out)
+            gen.retire([event.number])
 
     def failed(
-        self, gen: Generation, number: int, refused: bool, now: float, out: list[do.Command]
+        self, gen: Generation, number: int, reason: str, now: float, refused: bool = False
     ) -> None:
-        """A next version could not be made; the disk `refused` it, or else its source or the shard."""
-        if number in gen.quarantine.work and gen.quarantine.failed(number, refused, now):
-            gen.retire([number], out)
+        """A next version could not be made now. The disk `refused` it; else a shard that cannot be
+        copied is damaged."""
+        if work := gen.quarantine.work.get(number):
+            work.making, work.reserved, work.local = None, 0, work.local and refused
+            work.pause.begin(now, reason)
+            if work.retire:
+                gen.retire([number])
 
 
 def _is_newest(gen: Generation, number: int, version: int) -> bool:
-    """Whether this is the newest version of a live number. No resumed run gets another one again."""
-    status = gen.table.status(number)
-    newest = status in _LIVE and gen.table.facts(number).version == version
-    if not newest and status != Status.GONE:
-        gen.tainted.add(number)
-    return newest
+    """Whether this is the newest version of a live number."""
+    return gen.table.status(number) in LIVE and gen.table.facts(number).version == version
 
 
-def _replies(requests: list[str]) -> list[do.Command]:
+def _replies(requests: Sequence[str]) -> list[do.Command]:
     return [do.ReplyDone(request) for request in requests if request]

@@ -29,16 +29,6 @@ class Boundary:
     full: bool
     feeds: bool
 
-    @property
-    def excess(self) -> int:
-        """How far the dataset is above its share."""
-        return max(0, self.held - self.share)
-
-    @property
-    def floor(self) -> int:
-        """What rule (a) leaves live."""
-        return max(self.first, int((1 - self.refresh) * self.share))
-
 
 @dataclass(slots=True)
 class Rotation:
@@ -56,20 +46,12 @@ class Rotation:
         self.refilled += allocated
 
     def boundary(self, now: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
-        """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first.
-
-        Nothing is retired while there is room, or while nothing would replace it. Then, oldest first,
-        while (a) live bytes stay at the floor, but one shard may always go, (b) no more goes than was
-        sealed since the last boundary, or twice the last amount if all of it was refilled, one shard at
-        least, (c) no more goes than was delivered since the last boundary that retired something.
-        A dataset above its share retires, read or not, at most `refresh` of its live bytes, one shard
-        at least, down to the share.
-        """
+        """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
         chosen: list[int] = []
-        retired, most = 0, self._most(now)
+        retired, most, excess = 0, self._most(now), now.held > now.share
         for number, allocated in oldest if most > 0 else ():
             # Above the share, the last shard may go beyond the amount: at least one goes.
-            if retired >= most or (retired + allocated > most and not now.excess):
+            if retired >= most or (retired + allocated > most and not excess):
                 break
             if len(chosen) + 1 >= now.shards:
                 break  # the next set needs one: its job holds the last set until then
@@ -81,12 +63,13 @@ class Rotation:
         return chosen
 
     def _most(self, now: Boundary) -> float:
-        """How many bytes may go."""
-        if now.excess:
-            return min(now.excess, max(now.footprint, now.refresh * now.live))
+        """How many bytes may go: nothing while there is room, or while nothing would replace it."""
+        if now.held > now.share:  # read or not
+            return min(now.held - now.share, max(now.footprint, now.refresh * now.live))
         if not (now.full and now.feeds):
             return 0
+        floor = max(now.first, int((1 - now.refresh) * now.share))
+        by_floor = max(now.live - floor, now.footprint)  # rule (a)
         again = 2 * self.last if self.refilled >= self.last else 0
-        by_link = max(self.sealed, again, now.footprint)
-        by_floor = max(now.live - now.floor, now.footprint)
-        return min(by_link, by_floor, self.delivered, now.live)
+        by_link = max(self.sealed, again, now.footprint)  # rule (b)
+        return min(by_floor, by_link, self.delivered, now.live)  # rule (c)

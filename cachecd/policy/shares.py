@@ -71,28 +71,26 @@ def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
     `first`, of which at most half of an equal part counts. A dataset with a limit takes it. The other
     datasets divide the rest equally, and what one of them cannot use is divided among the others.
     """
-    pinned = [claim for claim in claims if claim.pinned]
+    pinned = sorted((c for c in claims if c.pinned), key=lambda c: (c.most, c.name))
     plain = [claim for claim in claims if not claim.pinned]
+    filling = any(not claim.whole for claim in pinned)
+    left: dict[str, int] = {}  # what pinned datasets leave the others
+    for claim in plain:
+        left[claim.name] = claim.least
+        if filling:
+            first = max(min(claim.first, limit // len(claims) // 2), claim.least)
+            left[claim.name] = first if claim.limit is None else min(first, claim.limit)
     divided: dict[str, int] = {}
-    rest = limit
-    if filling := any(not claim.whole for claim in pinned):
-        half = limit // len(claims) // 2
-        for claim in plain:
-            least = max(min(claim.first, half), claim.least)
-            divided[claim.name] = least if claim.limit is None else min(least, claim.limit)
-            rest -= divided[claim.name]
-    else:
-        rest -= sum(claim.least for claim in plain)  # pinned datasets leave the others this much
-    for claim in sorted(pinned, key=lambda claim: (claim.most, claim.name)):
+    rest = limit - sum(left.values())
+    for claim in pinned:
         divided[claim.name] = int(min(claim.most, max(rest, 0)))
         rest -= divided[claim.name]
     if filling:
-        return divided
-    rest += sum(claim.least for claim in plain)
+        return divided | left
     limited = [claim for claim in plain if claim.limit is not None]
     others = [claim for claim in plain if claim.limit is None]
-    divided |= _divide(rest - sum(claim.least for claim in others), limited)
-    rest -= sum(divided[claim.name] for claim in limited)
+    divided |= _divide(rest + sum(claim.least for claim in limited), limited)
+    rest = limit - sum(divided.values())
     return divided | _divide(rest, others)
 
 

@@ -12,21 +12,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cachecd.policy.events import Sealed
+from cachecd.policy.events import Failed, Sealed
+from cachecd.policy.pause import Pause
 from cachecd.policy.values import Condemned
 from cachecd.stream import Cursor, Place, Shape
 
 # A unit that was in hand at this many deaths of its worker is skipped.
 _DEATHS = 2
-_FIRST_RETRY, _LONGEST_RETRY = 0.25, 60.0
 
 
 @dataclass(slots=True)
 class Blocks:
-    """The listing of a generation: the ends of its blocks, and whether streams wait for more.
-
-    `waits`: the first listing goes on, so that a stream waits at the end of what is listed.
-    """
+    """The listing of a generation: the ends of its blocks. `waits`: the first listing goes on, so that a
+    stream waits at the end of what is listed."""
 
     shape: Shape
     ends: Sequence[int] = ()
@@ -41,14 +39,10 @@ class Blocks:
             place = 0
         return None
 
-    def remains(self, stream: int, cursor: Cursor) -> bool:
-        """Whether this pass has more for a stream after a cursor."""
-        return bool(cursor.lanes) or self.next_place(stream, cursor) is not None
-
     def begin(self, stream: int, cursor: Cursor) -> Cursor | None:
         """Where the shard after a cursor begins, None if nothing can follow. A pass ends only when
         something is fed after it: until then, new blocks join it."""
-        if self.remains(stream, cursor):
+        if cursor.lanes or self.next_place(stream, cursor) is not None:
             return cursor
         if self.waits or not self.shape.units_of(stream, self.ends):
             return None
@@ -67,10 +61,18 @@ class Blocks:
             lane.unit not in stops or lane.record < stops[lane.unit] for lane in cursor.lanes
         )
 
-    def units_before(self, stream: int, cursor: Cursor) -> int:
-        """How many units of this pass a stream has opened."""
+    def opened(self, stream: int, cursor: Cursor) -> int:
+        """How many units a stream has ever opened."""
+        if cursor.pass_:
+            return self.shape.units_of(stream, self.ends)
         whole = range(min(cursor.block, len(self.ends)))
         return sum(self.shape.units_in(stream, block, self.ends) for block in whole) + cursor.place
+
+    def place(self, stream: int, cursor: Cursor, units: int) -> int:
+        """The place g of a stream's next unit, counted over passes of so many units."""
+        here = self.next_place(stream, cursor)
+        g = units if here is None else self.shape.g_of(stream, *here, self.ends)
+        return cursor.pass_ * units + g
 
     def cursor_at(self, stream: int, g: int) -> Cursor:
         """The cursor of a stream before its first unit at place g or later."""
@@ -82,7 +84,7 @@ class Blocks:
         return Cursor(0, len(self.ends), 0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stream:
     """The head of one stream.
 
@@ -96,6 +98,7 @@ class Stream:
     """
 
     index: int
+    blocks: Blocks
     next: int = 0
     cursor: Cursor = field(default_factory=Cursor)
     sealed: deque[Sealed] = field(default_factory=deque)
@@ -113,8 +116,7 @@ class Stream:
     reading_tail: int | None = None
     oldest: int | None = None  # the oldest j that a start might take for live
     stalled: bool = False  # the worker found nothing where the arithmetic sees something
-    retry_at: float = 0.0
-    failures: int = 0
+    pause: Pause = field(default_factory=Pause)
     deaths: dict[int, int] = field(default_factory=dict)
     condemned: tuple[Condemned, ...] = ()
     _begin: tuple[Cursor | None] | None = None  # cached
@@ -134,29 +136,33 @@ class Stream:
         """How many shards have reserved room."""
         return len(self.sealed) + len(self.granted)
 
-    def allowed_until(self, blocks: Blocks) -> Cursor | None:
+    @property
+    def allowed_until(self) -> Cursor | None:
         """The cursor up to which the stream may go on; None while that is unknown, or nothing follows.
 
         While the cursor before a new oldest shard is being read, the older cursor counts: it is less.
         """
         if self.oldest is not None:
             first = self.tail[1] if self.tail else None
+        elif self.sealed:
+            first = self.sealed[0].before
         else:
-            first = self.sealed[0].before if self.sealed else blocks.begin(self.index, self.tip)
+            first = self.blocks.begin(self.index, self.tip)
         return first and dataclasses.replace(first, pass_=first.pass_ + 1)
 
-    def begin(self, blocks: Blocks) -> Cursor | None:
+    @property
+    def begin(self) -> Cursor | None:
         """Where the next shard begins, None if there is nothing to feed."""
         if self._begin is None:
-            cursor, until = blocks.begin(self.index, self.tip), self.allowed_until(blocks)
-            if cursor and not (until and blocks.may_feed(self.index, cursor, until)):
-                cursor = None
-            self._begin = (None if self.stalled else cursor,)
+            cursor, until = self.blocks.begin(self.index, self.tip), self.allowed_until
+            may = cursor and until and self.blocks.may_feed(self.index, cursor, until)
+            self._begin = (cursor if may and not self.stalled else None,)
         return self._begin[0]
 
-    def feeds(self, blocks: Blocks) -> bool:
+    @property
+    def feeds(self) -> bool:
         """Whether the stream has a shard under way, or may begin one."""
-        return bool(self.reserved) or self.begin(blocks) is not None
+        return bool(self.reserved) or self.begin is not None
 
     def changed(self) -> None:
         """The cursor, `until` or the listing changed."""
@@ -170,10 +176,15 @@ class Stream:
                 self.tail = None
             self.changed()
 
+    def opened(self, until: Cursor) -> None:
+        """A worker gets the stream."""
+        self.open, self.fresh, self.reopen, self.until = True, True, False, until
+
     def finish(self, j: int, event: Sealed) -> None:
         """Shard j is sealed."""
         self.granted.remove(j)
-        self.half, self.failures, self.retry_at = False, 0, 0.0
+        self.half = False
+        self.pause.end()
         self.deaths.clear()
         skipped = {skip.unit for skip in event.skipped}
         self.condemned = tuple(each for each in self.condemned if each.unit not in skipped)
@@ -186,10 +197,6 @@ class Stream:
         else:  # its pass has ended, or it did not know the newest `until`
             self.reopen = True
         self.fresh = False
-
-    def opened(self, until: Cursor) -> None:
-        """A worker gets the stream."""
-        self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
     def published(self, j: int) -> Sealed:
         """The first sealed shard, j, is published."""
@@ -213,15 +220,14 @@ class Stream:
             self.behind = self.next
             self.publishing = self.discards = False
 
-    def note_failure(self, now: float) -> None:
-        """Its worker failed: the stream is opened again after a while that doubles."""
-        pause = _FIRST_RETRY * 2 ** min(self.failures, 10)
-        self.failures += 1
-        self.retry_at = now + min(pause, _LONGEST_RETRY)
-
-    def note_death(self, unit: int, reason: str, passing: bool) -> None:
-        """The worker died with this unit in hand. A unit in hand at two deaths is skipped."""
-        self.deaths[unit] = self.deaths.get(unit, 0) + 1
-        if self.deaths[unit] >= _DEATHS:
-            del self.deaths[unit]
-            self.condemned += (Condemned(unit, reason, passing),)
+    def failed(self, event: Failed, now: float) -> None:
+        """The worker lost the stream. If the stream had a part in it, it is opened again after a pause. A
+        unit in hand at two deaths is skipped."""
+        if event.cause == "worker" and (event.unit is not None or not event.passing):
+            self.pause.begin(now, event.reason)
+        if event.cause == "worker" and event.unit is not None:
+            self.deaths[event.unit] = self.deaths.get(event.unit, 0) + 1
+            if self.deaths[event.unit] >= _DEATHS:
+                del self.deaths[event.unit]
+                self.condemned += (Condemned(event.unit, event.reason, event.passing),)
+        self.closed()

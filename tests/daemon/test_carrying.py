@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon import carrying
 from cachecd.daemon.carrying import Carrying
 from cachecd.errors import DiskError
 from cachecd.policy import commands as do
@@ -152,23 +151,17 @@ def test_long_search_delays_no_write(run, monkeypatch):
     run(play)
 
 
-def test_search_that_the_disk_refuses_is_repeated(run, monkeypatch):
-    monkeypatch.setattr(carrying, "_RETRY", 0.01)
-    failures = [DiskError("EIO"), DiskError("EIO")]
-
+def test_search_that_the_disk_refuses_is_a_refusal(run, monkeypatch):
     async def play(bench: Bench) -> None:
         bench.disk.exclude("e1", "key-0-0")
-        holders = type(bench.disk.work)._holders
 
-        def refusing(self: Any, name: str) -> Any:
-            if failures:
-                raise failures.pop()
-            return holders(self, name)
+        def refuse(*_: Any) -> Any:
+            raise DiskError("EIO")
 
-        monkeypatch.setattr(type(bench.disk.work), "_holders", refusing)
+        monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
         make(bench.disk.generation, 0)
         bench.carrying.carry_out([do.FindHolders("e1")])
-        assert await bench.settle(1) == [ev.HoldersFound("e1", ((NAME, 0, 0),))]
+        assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
 
     run(play)
 

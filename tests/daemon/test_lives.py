@@ -264,7 +264,6 @@ def test_units_that_could_not_be_fetched_come_as_a_supplement(root):
 
 
 def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
-    monkeypatch.setattr(remaking, "_RETRY", 0.01)
     failures = [ZeroDivisionError(), DiskError("EIO")]
     real = remaking.held_records
 

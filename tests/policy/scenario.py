@@ -168,8 +168,7 @@ class Scenario(Simulated):
         if isinstance(command, do.PublishShard) and refuse:
             stop = ev.PublishRefused(command.stream, command.number, False, "no space left")
             events = [stop]
-        elif refuse and stream is None and not isinstance(command, do.FindMissing | do.VerifyShard
-                | do.EndLease | do.FindHolders | do.ReadCursor):  # fmt: skip
+        elif refuse and stream is None and not isinstance(command, do.EndLease):
             events = [ev.DiskRefused(command, "no space left")]
         else:
             before = self.used()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from cachecd.policy import events as ev
@@ -37,7 +38,7 @@ class Shard:
     intact: bool = True
     sidecar: bool = True
 
-    @property
+    @cached_property
     def size(self) -> int:
         return OVERHEAD + sum(record[3] for record in self.records)
 
