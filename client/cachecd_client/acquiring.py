@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachecd_client.errors import DaemonUnreachableError
 from cachecd_client.protocol import Acquire, Granted, Held, Reply, Request, Waiting
@@ -15,6 +16,7 @@ from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.waiting import Wait
 
 if TYPE_CHECKING:
+    from cachecd_client.lease import HeldLease
     from cachecd_client.leased import LeasedSet
 
 log = logging.getLogger("cachecd")
@@ -47,7 +49,7 @@ def on_lease(
             sets.append(leased := lease(name, left.get(name)))
             releasing.callback(leased.release)
         same = [
-            name in left and one.manifest.fingerprint == left[name].fingerprint
+            name in left and left[name].is_set_of(one.manifest)
             for name, one in zip(datasets, sets, strict=True)
         ]
         for name, is_same in zip(datasets, same, strict=True):
@@ -61,13 +63,15 @@ def on_lease(
 
 
 class Asker(NamedTuple):
-    """Which rank asks for which epoch of which job, and the seconds that it waits at most."""
+    """Which rank asks for which epoch of which job, and the seconds that it waits at most; `before`: the
+    leases of the epoch before, by dataset."""
 
     job: str
     epoch: int
     rank: int
     world: int
     timeout: float | None
+    before: Mapping[str, HeldLease] = MappingProxyType({})
 
 
 class Acquiring:
@@ -79,24 +83,23 @@ class Acquiring:
         self._ask = ask
         self._dataset = dataset
         self._asker = asker
-        self._left = {} if left is None else left.fields()
+        self._left = {} if left is None else left.for_acquire()
         self._wait = Wait(dataset, asker.timeout)
 
     def begin(self) -> Reply:
-        """Asks once."""
+        """Asks once, and reports what was delivered of the epoch before."""
+        job, epoch, rank, world, _, before = self._asker
+        fields: dict[str, Any] = {"dataset": self._dataset, **self._left}
+        held = before.get(self._dataset)
+        since = 0.0 if held is None else held.unreported
+        if held is not None and since:
+            fields |= {"lease": held.manifest.lease, "delivered": since}
         # A new question each time: a repeated id would get the old answer.
-        job, epoch, rank, world, _ = self._asker
-        fields = {"dataset": self._dataset, **self._left}
-        return self._ask(
-            Acquire(
-                uuid.uuid4().hex,
-                job=job,
-                epoch=epoch,
-                local_rank=rank,
-                local_world_size=world,
-                **fields,
-            )
-        )
+        who = {"job": job, "epoch": epoch, "local_rank": rank, "local_world_size": world}
+        reply = self._ask(Acquire(uuid.uuid4().hex, **who, **fields))
+        if held is not None:
+            held.reported += since
+        return reply
 
     def granted(self) -> Granted:
         """The grant. AcquireTimeoutError."""

@@ -24,13 +24,15 @@ _RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lo
 
 
 def release(held: HeldLease, transport: Transport, rank: int) -> None:
-    """Ends this process's share in a lease, and tells the daemon if it is there."""
+    """Ends this process's share in a lease, and reports to the daemon what was delivered, if it is there."""
     if not held.close():
         return  # a forked child's copy; the lease is its parent's
+    lease = held.manifest.lease
     try:
-        transport.ask(Released(uuid.uuid4().hex, held.manifest.lease, rank), _RELEASE_TIMEOUT)
+        released = Released(uuid.uuid4().hex, lease, rank, held.unreported)
+        transport.ask(released, _RELEASE_TIMEOUT)
     except CachecdError as error:
-        log.debug("release of %s not told: %s", held.manifest.lease, error)
+        log.debug("release of %s not reported: %s", lease, error)
 
 
 def end_session(
@@ -40,12 +42,11 @@ def end_session(
     rank: int,
     daemon: PrivateDaemon | None,
 ) -> None:
-    """Tells what was read of epochs that still run, releases all leases, and ends the daemon if it is the
-    session's own."""
+    """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's own."""
     for known in list(epochs):
         if (epoch := known()) is not None:
             with contextlib.suppress(Exception):  # whatever an interpreter that ends lacks by now
-                epoch.tell_delivered()
+                epoch.count_delivered()
     with contextlib.suppress(KeyError):
         while True:
             release(held.pop(), transport, rank)

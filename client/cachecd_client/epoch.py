@@ -15,6 +15,7 @@ from cachecd_client.agreement import Agreed
 from cachecd_client.errors import CallerError
 from cachecd_client.fileset import FileSet
 from cachecd_client.handover import Framework
+from cachecd_client.lease import HeldLease
 from cachecd_client.leased import LeasedSet
 from cachecd_client.loader import Loader
 from cachecd_client.loader_options import Options
@@ -24,7 +25,7 @@ from cachecd_client.report import Report
 from cachecd_client.run import Part, Run, Selection
 from cachecd_client.schema import Schema
 from cachecd_client.standing import Standing, Telling
-from cachecd_client.sweep import Sweep, records_of
+from cachecd_client.sweep import Sweep
 from cachecd_client.telemetry import Counted, Lent, Telemetry
 
 log = logging.getLogger("cachecd")
@@ -100,7 +101,8 @@ class Epoch(FileSet):
         self.agreed: Agreed | None = None
         self._over = False
         self._handed_on = False  # the leases, to a repeated epoch
-        self._told = False  # what was delivered
+        #: Of each set, what was delivered of it before this epoch, which then repeats it.
+        self._before = [leased.held.delivered for leased in sets]
         self._resumed = resumed
         self._passes = Passes(self.epoch, length, self._telemetry(length), run)
         if resumed is not None:
@@ -157,7 +159,7 @@ class Epoch(FileSet):
         # Each part may be done again, so that what an interrupt has cut short is ended by another call.
         if not self._over:
             self._end_passes()
-        self.tell_delivered()
+        self.count_delivered()
         for leased in self._sets:
             leased.release()
 
@@ -168,6 +170,7 @@ class Epoch(FileSet):
         """
         self._check()
         self._end_passes()
+        self.count_delivered()
         epoch = Epoch(self._sets[0].repeated(number), self._run)
         self._handed_on = True
         return epoch
@@ -177,35 +180,22 @@ class Epoch(FileSet):
         nobody tells, if that is more; all of the set once, if there is neither."""
         self._passes.tell_run()
 
-    def tell_delivered(self) -> None:
-        """Tells the daemon which records were delivered, once: shards whose records were may be replaced.
-        Before the next epoch is asked for, so that its beginning may replace them. Called again, it tells
-        what the daemon could not be told the first time."""
-        first = self._sets[0]
-        ended = any(leased.released for leased in self._sets)
-        if ended or first.is_copy or first.reads.rank:
-            return  # the ranks of a node read alike
-        if self._told:
-            all(leased.tell_again() for leased in self._sets)
+    def count_delivered(self) -> None:
+        """Counts what this process was delivered of each set until now, for the next report to the daemon,
+        which may replace what was delivered. What nobody counts counts as all of it."""
+        if any(leased.released or leased.is_copy for leased in self._sets):
             return
-        self._told = True
-        whole_ones, broken = self._passes.delivered(self.num_records)
-        whole = sum(share for part, share in whole_ones if part is None)
-        parts = [(part, share) for part, share in whole_ones if part is not None]
-        if not parts and not broken:
-            for leased in self._sets:
-                leased.tell_delivered(float(whole))
-            return
-        if (counts := next((took.of for part, took in broken if part is None), None)) is None:
-            # Known: a part needs them.
-            counts = np.concatenate([leased.counts for leased in self._sets])
-        taken = float(whole) * counts + sum(took.records for _, took in broken)
-        for part, share in parts:
-            taken += share * part.selection.records
-        shares = taken / np.maximum(counts, 1)
-        ends = np.cumsum([len(leased.files) for leased in self._sets])
-        for leased, of_it in zip(self._sets, np.split(shares, ends[:-1]), strict=True):
-            leased.tell_delivered(of_it)
+        records = self._passes.delivered(self.length)
+        for leased, weight, before in zip(self._sets, self._weights, self._before, strict=True):
+            share = 1.0
+            if records is not None:
+                share = records * weight / max(1, leased.manifest.num_records)
+            leased.held.delivered = max(leased.held.delivered, min(1.0, before + share))
+
+    @property
+    def leases(self) -> dict[str, HeldLease]:
+        """The lease of each dataset, unless it was released."""
+        return {leased.dataset: leased.held for leased in self._sets if not leased.released}
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +215,7 @@ class Epoch(FileSet):
 
     def _telemetry(self, length: int) -> Telemetry:
         counted = [
-            Counted(leased.manifest, leased.reads, leased.coverage, weight)
+            Counted(leased.manifest, leased.reads, leased.coverage, weight, leased.is_repeated)
             for leased, weight in zip(self._sets, self._weights, strict=True)
         ]
         return Telemetry(self.dataset, counted, self.epoch, length)
@@ -283,9 +273,9 @@ class Epoch(FileSet):
         numbers, counts = leased.files.numbers, leased.counts
 
         def take(wanted: int) -> Selection:
-            sweep = run.sweeps.get(self.dataset, Sweep())
+            sweep = run.sweeps.get(self.dataset, Sweep()).of(leased.manifest.generation)
             stages, after = sweep.take(numbers, counts, wanted, whole_files=large, seed=seed)
-            return Selection(stages, records_of(stages, len(numbers)), {self.dataset: after})
+            return Selection(stages, {self.dataset: after})
 
         return run.part(int(counts.sum()), step, take)
 

@@ -5,7 +5,7 @@
     │   ├── UnknownDatasetError    the daemon serves no dataset of that name
     │   ├── SchemaError            a record, or a request for features, does not fit the schema
     │   ├── RequestError           the daemon understood the request and refused it
-    │   │   └── ContradictedError  most records contradict the dataset's schema
+    │   │   └── SplitChangedError  the job holds a set from before a change of the split
     │   └── ProtocolVersionError   client and daemon speak different major versions
     └── WorldError                 the caller did nothing wrong; the world did not play along
         ├── DaemonUnreachableError nobody answers on the socket
@@ -44,9 +44,9 @@ class RequestError(CallerError):
     """The daemon understood the request and refused it; the message is the daemon's."""
 
 
-class ContradictedError(RequestError):
-    """Most records of the dataset contradict its schema, so its first record was an odd one; the message
-    says what both have, and what to change in the daemon's configuration."""
+class SplitChangedError(RequestError):
+    """`split` was changed in the daemon's configuration, and the job holds a set from before, which may have
+    records that are held out by now: start the job again."""
 
 
 class ProtocolVersionError(CallerError):

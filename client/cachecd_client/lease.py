@@ -35,6 +35,8 @@ class HeldLease:
         """
         self.path = Path(path)
         self.released = False
+        #: The fraction of this rank's part that was delivered, and how much of it was reported.
+        self.delivered = self.reported = 0.0
         self._descriptor, self.manifest = _lock(self.path)
 
     def ensure(self) -> None:
@@ -45,6 +47,11 @@ class HeldLease:
         assert not self.released
         if self._descriptor is None or self._descriptor.closed:
             self._descriptor, self.manifest = _lock(self.path)
+
+    @property
+    def unreported(self) -> float:
+        """The fraction that was delivered since the last report."""
+        return self.delivered - self.reported
 
     def close(self) -> bool:
         """Ends this process's share in the lease, for good; whether it had one. Idempotent."""

@@ -56,22 +56,30 @@ class LeasedSet:
         self.manifest = manifest
         self.dataset = manifest.dataset
         self.number = number
-        folder = held.path.parent.parent / "shards" / manifest.dataset
+        datasets = held.path.parent.parent / "datasets"
+        folder = datasets / manifest.dataset / manifest.generation / "shards"
         # Not looked at one by one: the lease vouches for them.
-        self.files = ShardFiles(str(folder), manifest.shards)
+        self.files = ShardFiles(
+            str(folder), manifest.streams, manifest.intervals, manifest.versions
+        )
         self.schema = Schema.from_json(manifest.schema)
-        self.seed = manifest.seed if number == manifest.epoch else _seed(manifest.seed, number)
+        self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
         self.reads = reads or Reads(manifest.dataset)
         self.coverage = coverage
         self.transport = transport
         self._release: Callable[[HeldLease], None] | None = release
-        self._reported: set[tuple[int, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._silent_until = 0.0
 
     @property
     def released(self) -> bool:
         """Whether the files may be gone."""
         return self.held.released
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is the set of an earlier epoch, as no daemon answered."""
+        return self.number != self.manifest.epoch
 
     @property
     def is_copy(self) -> bool:
@@ -109,23 +117,16 @@ class LeasedSet:
 
     def report(self, path: str, offset: int, why: str) -> None:
         """Tells the daemon, which then verifies the shard; training never fails for it."""
-        shard = int(Path(path).stem)
-        if (shard, offset) in self._reported or time.monotonic() < self._silent_until:
+        if (path, offset) in self._reported or time.monotonic() < self._silent_until:
             return
-        name = self.dataset, self.manifest.generation, shard, 0
-        report = ReportCorrupt(uuid.uuid4().hex, *name, offset, why[:MAX_TEXT])
+        number, _, version = Path(path).stem.partition(".")
+        shard = self.dataset, self.manifest.generation, int(number), int(version or 0)
+        report = ReportCorrupt(uuid.uuid4().hex, *shard, offset, why[:MAX_TEXT])
         try:
             self.transport.ask(report, _REPORT_TIMEOUT)
-            self._reported.add((shard, offset))
+            self._reported.add((path, offset))
         except CachecdError:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
-
-    def tell_delivered(self, shares: NDArray[np.float64] | float) -> None:
-        """Without effect until the client reports a fraction with its next request."""
-
-    def tell_again(self) -> bool:
-        """Without effect, as tell_delivered."""
-        return True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_release": None, "reads": None}

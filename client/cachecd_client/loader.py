@@ -9,9 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cachecd_client import _core, passstate, resources
 from cachecd_client.ahead import Source
 from cachecd_client.conversions import Cast, Decode, Default, OneHot, Pad, Rename, deliveries
@@ -217,12 +214,6 @@ class Loader:
     def position(self) -> int:
         """Batches of the current pass that have been delivered; the last pass's when none runs."""
         return self._position if (pass_ := self._delivering()) is None else pass_.position
-
-    def records_before(self, position: int) -> NDArray[np.float64] | None:
-        """Records of each file that the order of the current pass, or of the last one, has before this
-        position, over all ranks. None where another process reads."""
-        reader = self._running() or self._idle
-        return None if reader is None else np.array(reader.records_before(position))
 
     @property
     def seconds_waited(self) -> float:

@@ -22,7 +22,7 @@ from cachecd_client.run import Part, Run, Selection
 from cachecd_client.schema import Schema
 from cachecd_client.shardfiles import JoinedFiles
 from cachecd_client.standing import Standing, Telling
-from cachecd_client.sweep import Stage, Sweep, records_of
+from cachecd_client.sweep import Stage, Sweep
 
 if TYPE_CHECKING:
     from cachecd_client.loader_options import Options
@@ -96,6 +96,7 @@ class Mixture(Epoch):
         assert self._run is not None
         self._check()
         self._end_passes()
+        self.count_delivered()
         here = [leased.dataset for leased in self._sets]
         if whole := sum(weights.get(name, 0.0) for name in here):
             # Not in another order, by which `_dataset` counts.
@@ -134,7 +135,6 @@ class Mixture(Epoch):
         begins = accumulate((len(leased.files) for leased in self._sets), initial=0)
         first = dict(zip(self._sets, begins, strict=False))
         stages: list[Stage] = []
-        records = np.zeros(len(self._files))
         after: dict[str, Sweep] = {}
         parts = []
         for leased, count, window in zip(self._drawn, drawn, windows, strict=True):
@@ -142,19 +142,18 @@ class Mixture(Epoch):
             if sweeps is None:
                 whole = np.zeros((len(leased.files), 3), np.uint64)
                 whole[:, 0], whole[:, 2] = np.arange(len(leased.files)), leased.counts
-                own, share = [whole], count / leased.manifest.num_records
+                own = [whole]
             else:
-                own, after[name] = sweeps.get(name, Sweep()).take(
+                sweep = sweeps.get(name, Sweep()).of(leased.manifest.generation)
+                own, after[name] = sweep.take(
                     leased.files.numbers, leased.counts, count, whole_files=window > 0, seed=seed
                 )
-                share = 1.0
-            records[begin : begin + len(leased.files)] = share * records_of(own, len(leased.files))
             for stage in own:
                 stage[:, 0] += np.uint64(begin)
             stages += own
             parts.append((window, own))
         mixture = self._bounds, self._key, positions, parts
-        return Selection(stages, records, after, mixture)
+        return Selection(stages, after, mixture)
 
     @property
     def _datasets(self) -> NDArray[np.int64]:

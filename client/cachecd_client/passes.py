@@ -6,21 +6,11 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cachecd_client.run import Part, Run
 from cachecd_client.telemetry import Lent, Telemetry
 
 if TYPE_CHECKING:
     from cachecd_client.loader import Loader
-
-
-class Taken(NamedTuple):
-    """Of each file of a set, how many records were delivered, and how many a whole pass has of it."""
-
-    records: NDArray[np.float64]
-    of: NDArray[np.float64]
 
 
 class _Read(NamedTuple):
@@ -61,10 +51,7 @@ class Passes:
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # whose pass began last
         self._most: _Read | None = None  # of the passes that are over
-        # Of the parts that these had, with what share of each was read; None: of the whole set.
-        self._shares: list[tuple[Part | None, float]] = []
-        # By passes that were broken off or resumed; beside the part, of whose files `of` is then a part.
-        self._taken: list[tuple[Part | None, Taken]] = []
+        self._delivered = 0  # records, by these passes in this process
         self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._counts = False  # a loader was made, or others were lent it
@@ -114,7 +101,7 @@ class Passes:
         self.telemetry.ended(loader)
         self._done = loader.position / len(loader)
         self._most = _most([self._most, _read(loader)])
-        self._tally(loader, self._shares, self._taken)
+        self._delivered += _delivered(loader)
 
     def lend(self, lent: Lent, loader: Loader | None) -> None:
         """Others are to read it: what this loader would read, unless it begins itself."""
@@ -123,44 +110,14 @@ class Passes:
         self._counts = True
         self.telemetry.lend(lent)
 
-    def delivered(
-        self, records: int
-    ) -> tuple[list[tuple[Part | None, float]], list[tuple[Part | None, Taken]]]:
-        """What was read in this process of the set, which has `records`: shares of parts of it, or, of
-        None, of all of it; and what passes took that were broken off or resumed. All once, where nobody
-        counts; what ranks read by other loaders is as much as this rank has."""
-        shares, taken = list(self._shares), list(self._taken)
-        for loader in self.telemetry.running:
-            self._tally(loader, shares, taken)
-        for one in self._elsewhere:
-            step, length = one.lent.step, one.lent.steps * one.lent.step
-            # A node leaves records out where another node has fewer.
-            share = length / records if one.part is None and records - length >= step else 1.0
-            self._add(shares, one.part, share)
-        return (shares if shares or taken or self._counts else [(None, 1.0)]), taken
-
-    def _tally(
-        self, loader: Loader, shares: list[tuple[Part | None, float]],
-        taken: list[tuple[Part | None, Taken]],
-    ) -> None:  # fmt: skip
-        """Adds what the pass of a loader has delivered."""
-        drawn = loader.part is not None and loader.part.selection.mixture is not None
-        if _is_whole(loader) and not drawn:
-            self._add(shares, loader.part, 1.0)
-        elif (found := _taken(loader)) is not None:
-            for at, (part, before) in enumerate(taken):
-                if part is loader.part:
-                    taken[at] = part, found._replace(records=before.records + found.records)
-                    return
-            taken.append((loader.part, found))
-
-    @staticmethod
-    def _add(shares: list[tuple[Part | None, float]], part: Part | None, share: float) -> None:
-        for at, (known, before) in enumerate(shares):
-            if known is part:
-                shares[at] = part, before + share
-                return
-        shares.append((part, share))
+    def delivered(self, records: int) -> int | None:
+        """How many records of the set, which has so many, were delivered over all ranks by passes of this
+        process, or were to be read by others. None where nobody counts."""
+        if not self._counts:
+            return None
+        elsewhere = [one.read for one in self._elsewhere]
+        lent = [records if abs(one.records - records) < one.step else one.records for one in elsewhere]
+        return self._delivered + sum(map(_delivered, self.telemetry.running)) + sum(lent)
 
     def close(self) -> None:
         """Ends those that run; none begins after that."""
@@ -210,23 +167,13 @@ def _is_cut(loader: Loader) -> bool:
     return loader.part is None and loader.division.records - loader.division.steps * step >= step
 
 
-def _is_whole(loader: Loader) -> bool:
-    """Whether the loader's pass has delivered the set here, or its part of it. What `drop_last` leaves out,
-    less than a step, is no reason not to."""
-    return not loader.start and loader.position == len(loader) and not _is_cut(loader)
-
-
-def _taken(loader: Loader) -> Taken | None:
-    """What the loader's pass has delivered here, over all ranks, since it was resumed. None where another
-    process reads."""
+def _delivered(loader: Loader) -> int:
+    """Records that the loader's pass has delivered here, over all ranks, since it was resumed. What
+    `drop_last` leaves out of a whole pass, less than a step, counts too."""
     step, records = loader.batch_size * loader.world, loader.division.records
-    ends = loader.position == len(loader) and not _is_cut(loader)
-    end = records if ends else min(loader.position * step, records)
-    before = loader.records_before(min(loader.start * step, records))
-    now, every = loader.records_before(end), loader.records_before(records)
-    if before is None or now is None or every is None:
-        return None
-    return Taken(now - before, every)
+    is_whole = loader.position == len(loader) and not _is_cut(loader)
+    end = records if is_whole else min(loader.position * step, records)
+    return end - min(loader.start * step, records)
 
 
 def _most(passes: Iterable[_Read | None]) -> _Read | None:

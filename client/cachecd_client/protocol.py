@@ -28,7 +28,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +239,7 @@ def _is(value: Any, annotation: str) -> bool:
         case "list[int]":
             return isinstance(value, list) and all(_is(n, "int") for n in value)
         case "list[list[int]]":
-            return isinstance(value, list) and all(
-                isinstance(pair, list) and len(pair) == 2 and all(_is(n, "int") for n in pair)
-                for pair in value
-            )
+            return isinstance(value, list) and all(_is(each, "list[int]") for each in value)
         case "dict[str, Any]":
             return isinstance(value, dict)
         case _:
@@ -253,47 +250,40 @@ def _is(value: Any, annotation: str) -> bool:
 class Manifest:
     """A lease on disk: the JSON in ``leases/<lease>.json``. Fixed for the lease's life.
 
-    `shards` are inclusive ranges of shard numbers; a shard's file is
-    ``<manifest's folder>/../shards/<dataset>/<number as 10 digits>.tfrecord``. `cursor`: where the
-    sampler's walk named `walk` was when the lease was granted.
+    The shards are j = `first` to `last` of each interval [stream, first, last]; their numbers are
+    j * (streams + 1) + stream. A shard's file is
+    ``<manifest's folder>/../datasets/<dataset>/<generation>/shards/<number as 10 digits>.tfrecord``, or
+    ``<number as 10 digits>.<version>.tfrecord`` if `versions` has [number, version].
     """
 
     version: int
     lease: str
     dataset: str
+    generation: str
     job: str
     epoch: int
-    generation: str
-    shards: list[list[int]]
+    streams: int
+    intervals: list[list[int]]
+    versions: list[list[int]]
     num_records: int
     num_bytes: int
-    seed: int
-    window: int | None  # shuffle window in bytes; None: the whole set
+    fingerprint: str  # names the records
+    seed: int  # of the order in which they are read
+    sampling_seed: int
     pinned: bool
-    fingerprint: str
+    ranks: int  # processes that share the lease
+    place: int  # the least place of all streams when the lease was granted
+    window: int | None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
-    walk: str = ""
-    cursor: int = 0
-
-    def numbers(self) -> list[int]:
-        """All shard numbers, ascending."""
-        return numbers_of(self.shards)
 
 
-def numbers_of(shards: Iterable[Sequence[int]]) -> list[int]:
-    """All numbers of inclusive ranges, in their order."""
-    return [n for first, last in shards for n in range(first, last + 1)]
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as its file holds it."""
-    # Not asdict, which copies each range and each value of the schema: 3 ms for a hundred ranges.
-    body = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
-    return json.dumps(body, separators=(",", ":")).encode()
+def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
+    """The highest shard number of a manifest's intervals, -1 if there is none."""
+    return max((last * (streams + 1) + stream for stream, _, last in intervals), default=-1)
 
 
 def decode_manifest(text: bytes) -> Manifest:
-    """The inverse of encode_manifest; fields of later minor versions are ignored.
+    """The manifest in a file; fields of later minor versions are ignored.
 
     ValueError if it is no manifest; ProtocolVersionError if it is one of another version.
     """
@@ -308,11 +298,31 @@ def decode_manifest(text: bytes) -> Manifest:
         fields = {k: v for k, v in body.items() if k in known}
         _check(Manifest, fields)
         manifest = Manifest(**fields)
-        last = 0
-        for first, end in manifest.shards:
-            if not last < first <= end:
-                raise ValueError(f"shards {first} to {end} after {last}, expected ascending ranges")
-            last = end
-        return manifest
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error
+    _check_shards(manifest)
+    return manifest
+
+
+def _check_shards(manifest: Manifest) -> None:
+    """ValueError for counts, intervals or versions that no lease has."""
+    counts = ("epoch", "num_records", "num_bytes", "seed", "sampling_seed", "place", "window")
+    for name in (*counts, "streams", "ranks"):
+        value, least = getattr(manifest, name), 0 if name in counts else 1
+        if value is not None and value < least:
+            raise ValueError(f"{name} is {value}, expected {least} or more")
+    before = [-1, 0, 0]
+    for interval in manifest.intervals:
+        stream, first, last = interval if len(interval) == 3 else (-1, 0, 0)
+        is_later = stream > before[0] or (stream == before[0] and first > before[2])
+        if not (is_later and stream <= manifest.streams and 0 <= first <= last):
+            raise ValueError(
+                f"interval {interval} after {before} of {manifest.streams} streams, expected ascending "
+                "[stream, first, last]"
+            )
+        before = interval
+    number, last = -1, last_shard(manifest.intervals, manifest.streams)
+    for pair in manifest.versions:
+        if len(pair) != 2 or not number < pair[0] <= last or pair[1] < 1:
+            raise ValueError(f"version {pair} after shard {number}, expected ascending [shard, version]")
+        number = pair[0]

@@ -16,6 +16,8 @@ log = logging.getLogger("cachecd")
 # (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
 MANY_READS = 10
 
+Interval = tuple[int, int, int]  # stream, first and last j
+
 
 class Reads:
     """One job's epochs of one dataset, in this process."""
@@ -28,7 +30,8 @@ class Reads:
         self.latest: tuple[float, Callable[[], Report]] | None = None
         self._asked: float | None = None  # since when a set is wanted
         self._bytes: int | None = None  # of the set leased last
-        self._shards: list[tuple[int, int]] = []  # of all sets: inclusive ranges, ascending
+        self._generation = ""
+        self._shards: list[Interval] = []  # of all sets of the generation
         self._different = 0.0  # records in them
         self._reads = 0.0
         self._warned = False
@@ -38,9 +41,9 @@ class Reads:
         self._asked = time.monotonic()
 
     def leased(
-        self, shards: Sequence[Sequence[int]], records: int, size: int
+        self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
     ) -> tuple[float, float | None]:
-        """The next set has come: shards by inclusive ranges, its records, its bytes.
+        """The next set has come: its shards by a manifest's intervals, its records, its bytes.
 
         How many seconds that took, and its size over that of the set before; None for the first.
         """
@@ -48,8 +51,11 @@ class Reads:
         self._asked = None
         growth = size / self._bytes if self._bytes else None
         self._bytes = size
-        every = _united([*self._shards, *((first, last) for first, last in shards)])
-        if each := _count(shards):
+        if generation != self._generation:
+            self._generation, self._shards = generation, []
+        own = [(stream, first, last) for stream, first, last in shards]
+        every = _united([*self._shards, *own])
+        if each := _count(own):
             # A manifest says how many records all its shards have, and not which has how many.
             self._different += (_count(every) - _count(self._shards)) * records / each
         self._shards = every
@@ -103,16 +109,17 @@ class JobReads:
         return latest[1]()
 
 
-def _count(ranges: Iterable[Sequence[int]]) -> int:
-    return sum(last - first + 1 for first, last in ranges)
+def _count(shards: Iterable[Interval]) -> int:
+    return sum(last - first + 1 for _, first, last in shards)
 
 
-def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The numbers in any of the ranges, as ascending ranges that do not touch."""
-    united: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if united and first <= united[-1][1] + 1:
-            united[-1] = (united[-1][0], max(united[-1][1], last))
+def _united(shards: list[Interval]) -> list[Interval]:
+    """The shards in any of the intervals, as ascending intervals that do not touch."""
+    united: list[Interval] = []
+    for stream, first, last in sorted(shards):
+        before = united[-1] if united else None
+        if before is not None and stream == before[0] and first <= before[2] + 1:
+            united[-1] = stream, before[1], max(before[2], last)
         else:
-            united.append((first, last))
+            united.append((stream, first, last))
     return united

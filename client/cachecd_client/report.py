@@ -34,6 +34,8 @@ def line(report: Report) -> str:
 
 
 def _size(report: Report) -> str:
+    if report["repeated"]:
+        return "no daemon answered, so it repeats the set before: start the daemon again"
     growth = report["growth"]
     if growth is None:
         return f"the set has {_count(report['set_records'], 'record')}"
@@ -60,7 +62,7 @@ def advice(report: Report, most: Waited, processors: int) -> str:
     """The remedy where the waiting is worth one, else ""."""
     if report["seconds_waited"] >= _SECONDS and report["wait_share"] > _MUCH and most.steps:
         return _faster_reading(most, processors)
-    leasing = report["seconds_leasing"]
+    leasing = 0.0 if report["repeated"] else report["seconds_leasing"]
     whole = leasing + report["seconds_waited"] + report["seconds_elsewhere"]
     if leasing >= _SECONDS_LEASING and leasing > _MUCH * whole:
         return (

@@ -12,9 +12,6 @@ from cachecd_client.standing import Standing
 from cachecd_client.sweep import Stage, Sweep
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cachecd_client import _core
 
 
@@ -22,7 +19,6 @@ class Selection(NamedTuple):
     """The records that an epoch reads of its sets."""
 
     stages: list[Stage]  # their slices
-    records: NDArray[np.float64]  # how many each file gives, in the mean
     after: Mapping[str, Sweep]  # of each dataset
     mixture: _core.Mixture | None = None  # how they are drawn of several datasets
 

@@ -55,6 +55,7 @@ log = logging.getLogger("cachecd")
 
 _PATIENCE = 10.0  # seconds for a daemon that somebody else starts
 _START = 120.0  # seconds for one that is started here: it may have a large cache to look through
+_RESTART = 2.0  # seconds for one that has ended to be started again, at an epoch's boundary
 _SEARCH_POLL = 0.1  # of a listing of millions, for a key
 _GRANTS = 5  # leases lost between grant and lock in a row, until that is an error
 
@@ -105,6 +106,7 @@ class Cache:
         self._rank, self._world = local_ranks()
         self._job = job_id()
         self._reads = JobReads(self._rank)
+        self._is_alone = False  # no daemon answered at the last boundary
         self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
         # Also runs at interpreter exit, while the socket still works.
         self._end = weakref.finalize(
@@ -134,7 +136,15 @@ class Cache:
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
         DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
         """
-        return self._known(Epoch(self._acquire(self._asker(epoch, job, timeout), dataset)))
+        return self.take(dataset, epoch, job, timeout)
+
+    def take(
+        self, dataset: str, epoch: int, job: str | None, timeout: float | None,
+        before: Epoch | None = None,
+    ) -> Epoch:  # fmt: skip
+        """As `acquire`; reports what was delivered of the epoch before."""
+        asker = self._asker(epoch, job, timeout, before)
+        return self._known(Epoch(self._acquire(asker, dataset)))
 
     def epochs(
         self,
@@ -288,7 +298,7 @@ class Cache:
         try:
             while not run.over:
                 number = run.number
-                asker = self._asker(number, job, timeout)
+                asker = self._asker(number, job, timeout, current)
                 weights: Mapping[str, float] = {}
                 if standing is not None and not standing.over:
                     weights = standing.weights  # of an epoch, whatever its caller wants by now
@@ -303,7 +313,6 @@ class Cache:
                 current = following
                 yield current
                 current.end()
-                current.tell_delivered()
         finally:
             # Both, because an interrupt may come between the two, or while one is released.
             with ExitStack() as releasing:
@@ -315,17 +324,25 @@ class Cache:
         self, current: Epoch | None, number: int, acquire: Callable[[], Epoch],
         weights: Mapping[str, float] = MappingProxyType({}),
     ) -> Epoch:  # fmt: skip
-        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled."""
+        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled.
+
+        A daemon that has ended has a moment to be started again, at the first boundary that lacks it.
+        """
+        if current is None or current.released:
+            return acquire()  # there is nothing to repeat
+        current.count_delivered()
         try:
-            return acquire()
+            self._transport.await_owner(0.0 if self._is_alone else min(_RESTART, self._timeout))
+            epoch = acquire()
         except (DaemonUnreachableError, ProtocolVersionError) as error:
-            if current is None or current.released:
-                raise  # there is nothing to repeat
+            self._is_alone = True
             log.warning(
-                "%s: epoch %d repeats the %d files of the one before: %s",
+                "%s: epoch %d repeats the %d files of the epoch before: %s",
                 current.dataset, number, len(current.files), error,
             )  # fmt: skip
             return self._known(current.repeated(number, weights))
+        self._is_alone = False
+        return epoch
 
     def _epoch(
         self, asker: Asker, sets: str | Mapping[str, float], run: Run, standing: Standing | None
@@ -348,10 +365,13 @@ class Cache:
                 return self._known(Epoch(leased[0], run, resumed))
             return self._known(Mixture(leased, sets, run, resumed))
 
-    def _asker(self, epoch: int, job: str | None, timeout: float | None) -> Asker:
+    def _asker(
+        self, epoch: int, job: str | None, timeout: float | None, before: Epoch | None
+    ) -> Asker:
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
-        return Asker(job or self._job, epoch, self._rank, self._world, timeout)
+        leases = {} if before is None else before.leases
+        return Asker(job or self._job, epoch, self._rank, self._world, timeout, leases)
 
     def _begin(self, asker: Asker, dataset: str, left: LeftSet) -> None:
         with self._transport.conversation() as daemon:

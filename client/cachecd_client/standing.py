@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from cachecd_client.errors import CallerError
+from cachecd_client.protocol import Manifest, last_shard
 from cachecd_client.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -18,19 +19,20 @@ if TYPE_CHECKING:
 #: The key of a loader's state under which all this is.
 RUN = "run"
 _VERSION = 1
-_OF_SET = "dataset", "generation", "shards", "fingerprint", "walk", "cursor"  # as LeftSet
 
 
 @dataclass(frozen=True)
 class LeftSet:
-    """A set that a run had on lease where it was left; `fingerprint` is "" if all of it was read."""
+    """A set that a run had on lease where it was left: fields of its manifest, by their names there.
+    `fingerprint` is "" if all of it was read."""
 
     dataset: str
     generation: str
-    shards: list[list[int]]
+    intervals: list[list[int]]
     fingerprint: str
-    walk: str
-    cursor: int
+    sampling_seed: int
+    streams: int
+    place: int
 
     @classmethod
     def of_state(cls, told: Mapping[str, Any]) -> LeftSet:
@@ -38,16 +40,45 @@ class LeftSet:
         return cls(
             dataset=_text(told["dataset"]),
             generation=_text(told["generation"]),
-            shards=[[_number(first), _number(last)] for first, last in told["shards"]],
+            intervals=[
+                [_number(stream), _number(first), _number(last)]
+                for stream, first, last in told["intervals"]
+            ],
             fingerprint=_text(told["fingerprint"]),
-            walk=_text(told["walk"]),
-            cursor=_number(told["cursor"]),
+            sampling_seed=_number(told["sampling_seed"]),
+            streams=_number(told["streams"]),
+            place=_number(told["place"]),
         )
 
-    def fields(self) -> dict[str, Any]:
-        """For an Acquire."""
-        shards = self.shards if self.fingerprint else self.shards[-1:]
-        return {**vars(self), "shards": shards}
+    def for_acquire(self) -> dict[str, Any]:
+        """As fields of an Acquire."""
+        values = dict(vars(self))
+        intervals = values.pop("intervals")
+        return {**values, "shards": intervals if self.fingerprint else []}
+
+    def is_set_of(self, now: Manifest) -> bool:
+        """Whether `now` has the same records in the same places."""
+        return (
+            self.fingerprint == now.fingerprint
+            and self.intervals == now.intervals
+            and self._is_sampled_as(now)
+        )
+
+    def _is_sampled_as(self, now: Manifest) -> bool:
+        return (self.sampling_seed, self.streams) == (now.sampling_seed, now.streams)
+
+    def is_ahead_of(self, now: Manifest) -> bool:
+        """Whether the cache of this set had come further than the one that has granted `now`."""
+        if self.generation != now.generation:
+            return False  # whose numbers mean nothing there
+        return (
+            not self._is_sampled_as(now)
+            or self.place > now.place
+            or last_shard(self.intervals, self.streams) > last_shard(now.intervals, now.streams)
+        )
+
+
+_OF_SET = tuple(f.name for f in fields(LeftSet))
 
 
 @dataclass(frozen=True)
@@ -78,10 +109,10 @@ class Standing:
     state: dict[str, Any]
 
     def is_ahead_of(self, sets: Sequence[LeasedSet]) -> bool:
-        """Whether a cache has another walk, or has not come as far in its source as the run had: then it is
-        another cache, whose shards have other records under the same numbers."""
+        """Whether a cache is another one than the run had: it samples otherwise, or has not come as far in
+        its source. The same numbers are then of other records."""
         return any(
-            left.walk != leased.manifest.walk or left.cursor > leased.manifest.cursor
+            left.is_ahead_of(leased.manifest)
             for leased in sets
             if (left := self.sets.get(leased.dataset))
         )

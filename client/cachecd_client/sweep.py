@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,13 +30,21 @@ class Sweep:
 
     Of each file, records are taken in its order (the sampler has mixed them; what is taken at a time is
     shuffled), so all that is known is how many of them were. `number` counts the sweeps before. `seed`, of
-    whoever took first: where whole files are taken, each sweep has an order of them by it.
+    whoever took first: where whole files are taken, each sweep has an order of them by it. Another
+    `generation` has other records under the same numbers.
     """
 
     number: int = 0
     files: Numbers = field(default_factory=_none)  # by number, ascending: those that were begun
     read: Numbers = field(default_factory=_none)  # how many records of each
     seed: int | None = None
+    generation: str = ""
+
+    def of(self, generation: str) -> Sweep:
+        """This sweep of the files of a generation; nothing is read yet of another than before."""
+        if generation == self.generation:
+            return self
+        return Sweep(self.number, seed=self.seed, generation=generation)
 
     def take(
         self,
@@ -79,29 +87,33 @@ class Sweep:
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
         if number == self.number:
-            # One among others may come back, as one that is verified does. Not one before them, as
-            # rotation goes oldest first; and behind them numbers begin again where a cache is lost.
+            # A file among the others may come back, made again. Not a file before them, as the oldest are
+            # retired first; and behind them numbers begin again where a cache is lost.
             gone = (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
             if gone.any():
                 files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
                 ascending = np.argsort(files)
                 files, read = files[ascending], read[ascending]
         begun = np.flatnonzero(read)
-        return stage, Sweep(number, files[begun], read[begun], seed)
+        return stage, Sweep(number, files[begun], read[begun], seed, self.generation)
 
     def state(self) -> dict[str, Any]:
         """It as plain values, for `of_state`."""
         table = np.stack([self.files, self.read]).astype("<i8")
         text = base64.b64encode(zlib.compress(table.tobytes())).decode()
-        return {"number": self.number, "read": text, "seed": self.seed}
+        told = {"number": self.number, "read": text, "seed": self.seed}
+        return {**told, "generation": self.generation}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Sweep:
         """ValueError, or another error that means it, for what is no state."""
         table = np.frombuffer(zlib.decompress(base64.b64decode(state["read"])), "<i8")
         files, read = table.reshape(2, -1).astype(np.int64)
-        seed = state["seed"]
-        return cls(int(state["number"]), files, read, None if seed is None else int(seed))
+        seed, generation = state["seed"], state["generation"]
+        if not isinstance(generation, str):
+            raise ValueError(f"{generation!r} names no generation")
+        seed = None if seed is None else int(seed)
+        return cls(int(state["number"]), files, read, seed, generation)
 
     def _read_of(self, files: Numbers) -> Numbers:
         """How many records of each file it has read."""
@@ -110,14 +122,6 @@ class Sweep:
             at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
             found = np.where(self.files[at] == files, self.read[at], 0)
         return found
-
-
-def records_of(stages: Iterable[Stage], files: int) -> NDArray[np.float64]:
-    """How many records the stages have of each of so many files."""
-    records = np.zeros(files)
-    for stage in stages:
-        np.add.at(records, stage[:, 0].astype(np.int64), stage[:, 2])
-    return records
 
 
 @lru_cache(maxsize=4)

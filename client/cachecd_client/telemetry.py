@@ -72,12 +72,14 @@ class Lent(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A leased set of an epoch: the job's reads of it, what the daemon said, its share of the records."""
+    """A leased set of an epoch: the job's reads of it, what the daemon said, its share of the records;
+    whether it repeats the set before."""
 
     manifest: Manifest
     reads: Reads
     coverage: float | None
     weight: float
+    is_repeated: bool
 
 
 class Telemetry:
@@ -94,7 +96,12 @@ class Telemetry:
         self._number = number
         self._length = length
         leased = [
-            one.reads.leased(one.manifest.shards, one.manifest.num_records, one.manifest.num_bytes)
+            one.reads.leased(
+                one.manifest.generation,
+                one.manifest.intervals,
+                one.manifest.num_records,
+                one.manifest.num_bytes,
+            )
             for one in sets
         ]
         self._leasing = max(seconds for seconds, _ in leased)  # since the first was asked for
@@ -190,6 +197,7 @@ class Telemetry:
             "set_records": sum(one["set_records"] for one in sets),
             "set_bytes": sum(one["set_bytes"] for one in sets),
             "growth": _growth(sets),
+            "repeated": self._sets[0].is_repeated,
             "coverage": _mean(sets, "coverage"),
             "reads_per_record": _mean(sets, "reads_per_record") or 0.0,
             "corrupt_records": len(self._corrupt),

@@ -151,13 +151,13 @@ class _Sets:
         self._name = name
         self._next_number = next_number
         self._epochs = epochs
-        self._acquire = partial(cache.acquire, name, job=job, timeout=timeout)
+        self._take = partial(cache.take, name, job=job, timeout=timeout)
         self._seed = seed
         self._first: list[Epoch] = []
 
     def first(self) -> Epoch:
         """The set that the first iterator begins with."""
-        self._first.append(self._acquire(self._next_number()))
+        self._first.append(self._take(self._next_number()))
         return self._first[0]
 
     def __call__(self) -> _Iterator:
@@ -168,8 +168,6 @@ class _Sets:
         taken = 0
         try:
             while taken != self._epochs:
-                if taken:
-                    held[-1].tell_delivered()
                 held.append(self._next(held))
                 while len(held) > 2:
                     held.popleft().release()
@@ -185,8 +183,9 @@ class _Sets:
         except IndexError:
             number = self._next_number()
         if not held:
-            return self._acquire(number)
-        epoch = self._cache.following(held[-1], number, partial(self._acquire, number))
+            return self._take(number)
+        take = partial(self._take, number, before=held[-1])
+        epoch = self._cache.following(held[-1], number, take)
         if epoch.lease == held[-1].lease:
             held.pop()  # which it repeats
         return epoch

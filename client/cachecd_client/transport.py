@@ -15,11 +15,11 @@ import zmq
 
 from cachecd_client.errors import (
     CallerError,
-    ContradictedError,
     DaemonUnreachableError,
     LeaseLostError,
     ProtocolVersionError,
     RequestError,
+    SplitChangedError,
     UnknownDatasetError,
     WorldError,
 )
@@ -38,6 +38,7 @@ from cachecd_client.protocol import (
 
 _FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _LAST_PATIENCE
 _LAST_PATIENCE = 8.0
+_LOOK_PAUSE = 0.05  # seconds between two looks at a socket that nobody listens on
 _LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
 
 _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
@@ -46,7 +47,7 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "version": ProtocolVersionError,
     "lease-lost": LeaseLostError,
     "impossible": RequestError,
-    "contradicted": ContradictedError,
+    "split-changed": SplitChangedError,
 }
 
 
@@ -122,25 +123,40 @@ class Transport:
                 "cachecd-client"
             ) from error
 
+    def await_owner(self, timeout: float) -> None:
+        """Returns when a process listens on the socket, as none does after a daemon was killed.
+
+        DaemonUnreachableError if there is none within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._look()[0]:
+            if time.monotonic() >= deadline:
+                raise DaemonUnreachableError(self.diagnosis(timeout))
+            time.sleep(_LOOK_PAUSE)
+
     def diagnosis(self, timeout: float) -> str:
-        """Why nobody answers, from a plain connection to the socket."""
+        """Why nobody answered."""
+        within = f" within {timeout:.3g} s" if timeout else ""
+        return (
+            f"no daemon answered on {self.endpoint}{within}: {self._look()[1]}. Start one with "
+            "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
+        )
+
+    def _look(self) -> tuple[bool, str]:
+        """Whether a process listens, and what a plain connection to the socket shows."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             try:
                 probe.connect(self.path)
-                why = f"something listens there{_peer(probe)}, but does not answer"
+                return True, f"something listens there{_peer(probe)}, but does not answer"
             except FileNotFoundError:
-                why = "there is no such socket"
+                return False, "there is no such socket"
             except ConnectionRefusedError:
-                why = _refusal(self.path)
+                return False, _refusal(self.path)
             except PermissionError:
-                why = "permission denied: join the group that owns the socket's directory"
+                return False, "permission denied: join the group that owns the socket's directory"
             except OSError as error:
-                why = error.strerror or str(error)
-        return (
-            f"no daemon answered on {self.endpoint} within {timeout:.3g} s: {why}. Start one with "
-            "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
-        )
+                return True, error.strerror or str(error)
 
 
 class Conversation:
